@@ -1,0 +1,41 @@
+# `make run` opens the dashboard, `make test` runs every test; both set up what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8501
+
+.PHONY: run test check install clean bench
+
+run: $(VENV)/.installed
+	$(BIN)/python -m dashboard run --port $(PORT)
+
+test: $(VENV)/.installed-tests check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(VENV)/.installed-tests
+	$(BIN)/python -m bench.saliency
+	$(BIN)/python -m bench.page
+
+install: $(VENV)/.installed
+
+# torch first and alone: as another package's dependency it could be replaced by a build that
+# brings gigabytes of CUDA libraries.
+$(VENV)/.installed: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@sh tests/system_packages.sh chromium || echo "Chromium is missing: PNG, SVG and PDF export need it." >&2
+	@touch $@
+
+$(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@sh tests/system_packages.sh chromium fonts
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

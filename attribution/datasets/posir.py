@@ -1,0 +1,108 @@
+"""The PosIR layout: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
+
+queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_length`; corpus:
+`_id, text`; qrels: `query-id, corpus-id, score`. Spans count characters of the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attribution.datasets.types import DataSet, Rejection
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import EvidenceSpan, TextPair
+
+_COLUMNS = {
+    "queries.parquet": ("_id", "text", "pos_char_span", "pos_char_length", "pos_token_length"),
+    "corpus.parquet": ("_id", "text"),
+    "qrels/test.parquet": ("query-id", "corpus-id", "score"),
+}
+
+
+def read(root: Path, name: str, title: str = "") -> DataSet:
+    """Read every language and domain below `root`; one pair for each positive judgement.
+
+    Raises:
+        UserError: no such layout below `root`, or a file lacks a column.
+    """
+    folders = sorted(p.parent for p in root.glob("*/*/queries.parquet"))
+    if not folders:
+        raise UserError(
+            f"{root.name} holds no data set in the PosIR layout: it needs "
+            "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
+        )
+    pairs: list[TextPair] = []
+    rejected: list[Rejection] = []
+    for folder in folders:
+        for found in _read_domain(folder, name):
+            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+
+
+def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
+    path = folder / file
+    where = f"{folder.parent.name}/{folder.name}/{file}"
+    if not path.is_file():
+        raise UserError(f"{where} is missing: a domain needs {', '.join(_COLUMNS)}.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{where} is not a Parquet file that can be read: replace it.") from error
+    if missing := set(_COLUMNS[file]) - set(table.column_names):
+        raise UserError(
+            f"{where} lacks the columns {', '.join(sorted(missing))}; it has "
+            f"{', '.join(table.column_names)}."
+        )
+    return table.select(list(_COLUMNS[file])).to_pylist()
+
+
+def _read_domain(folder: Path, dataset: str) -> Iterator[TextPair | Rejection]:
+    language, domain = folder.parent.name, folder.name
+    documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
+    queries = {row["_id"]: row for row in _rows(folder, "queries.parquet")}
+    taken: set[str] = set()
+    for line, judgement in enumerate(_rows(folder, "qrels/test.parquet"), start=1):
+        where = f"{language}/{domain}/qrels/test.parquet"
+
+        def reject(reason: str, file: str = where, row: int = line) -> Rejection:
+            return Rejection(file, row, reason)
+
+        query_id, document_id = judgement["query-id"], judgement["corpus-id"]
+        if not judgement["score"] or judgement["score"] <= 0:
+            yield reject(f"{query_id}: {document_id} is judged not relevant")
+            continue
+        query, document = queries.get(query_id), documents.get(document_id)
+        if query is None or document is None:
+            absent = f"query {query_id}" if query is None else f"document {document_id}"
+            yield reject(f"{absent} does not exist")
+            continue
+        pair_id = query_id if query_id not in taken else f"{query_id}/{document_id}"
+        if pair_id in taken:
+            yield reject(f"{query_id} with {document_id} is there twice")
+            continue
+        span = query["pos_char_span"]
+        if not span or len(span) != 2 or not 0 <= span[0] < span[1] <= len(document):
+            yield reject(f"{query_id}: span {span} lies outside the document's {len(document)} characters")
+            continue
+        try:
+            pair = TextPair(
+                pair_id=pair_id,
+                query=clean(query["text"], "query").text,
+                document=clean(document, "document").text,
+                evidence=EvidenceSpan(*span),
+                language=language,
+                domain=domain,
+                dataset=dataset,
+                document_tokens=query["pos_token_length"],
+            )
+        except UserError as error:
+            yield reject(f"{query_id}: {error}")
+            continue
+        taken.add(pair_id)
+        yield pair

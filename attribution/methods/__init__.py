@@ -1,0 +1,149 @@
+"""The attribution methods: one table of what there is, which parameters it has and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
+from attribution.errors import UserError
+from attribution.methods import saliency
+from attribution.position import NORMALIZATIONS, RESAMPLINGS
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import N_BINS, Attribution, Method, TextPair
+
+Compute = Callable[[DenseRetriever, Method, Sequence[TextPair]], list[Attribution]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a method: its values, the first being the default."""
+
+    name: str
+    choices: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEntry:
+    """A method as the pages and the command line offer it.
+
+    `version` is part of the key: raise it when the numbers change.
+    """
+
+    name: str
+    title: str
+    help: str
+    unit: str
+    signed: bool
+    families: tuple[str, ...]
+    version: int
+    compute: Compute
+    parameters: tuple[Parameter, ...] = ()
+
+
+CURVE_PARAMETERS = (
+    Parameter(
+        "normalization",
+        NORMALIZATIONS,
+        "How a document is scaled before averaging: p99 clips at its 99th percentile and divides "
+        "by it (PosIR's scripts), max divides by its largest value (PosIR's text), none keeps it.",
+    ),
+    Parameter(
+        "resampling",
+        RESAMPLINGS,
+        "How tokens become 100 points: bin_mean averages every token into its bin, point samples "
+        "by interpolation (PosIR) and looks at no more than 200 tokens.",
+    ),
+)
+
+POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
+"""Curve parameters of the PosIR protocol."""
+
+METHODS: dict[str, MethodEntry] = {
+    "saliency": MethodEntry(
+        name="saliency",
+        title="Gradient saliency",
+        help="Length of the score's gradient at each word embedding: where the score is sensitive.",
+        unit="‖∂s/∂e‖₂",
+        signed=False,
+        families=("dense",),
+        version=1,
+        compute=saliency.attribute,
+        parameters=(Parameter("norm", ("l2",), "Norm over the embedding's dimensions."),),
+    ),
+}
+
+
+def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
+    """A method with its parameters, defaults filled in.
+
+    Raises:
+        UserError: an unknown method, parameter or value.
+    """
+    entry = METHODS.get(name)
+    if entry is None:
+        raise UserError(f"There is no method {name[:80]!r}: choose one of {', '.join(METHODS)}.")
+    given = dict(options or {})
+
+    def take(parameters: Sequence[Parameter]) -> dict[str, str]:
+        taken = {}
+        for parameter in parameters:
+            value = given.pop(parameter.name, parameter.choices[0])
+            if value not in parameter.choices:
+                raise UserError(
+                    f"{parameter.name} cannot be {value[:80]!r}: choose one of "
+                    f"{', '.join(parameter.choices)}."
+                )
+            taken[parameter.name] = value
+        return taken
+
+    params = {**take(entry.parameters), "version": entry.version}
+    curve_params = {**take(CURVE_PARAMETERS), "bins": N_BINS}
+    if given:
+        known = ", ".join(p.name for p in (*entry.parameters, *CURVE_PARAMETERS))
+        raise UserError(f"{name} has no parameter {next(iter(given))!r}: it has {known}.")
+    return Method(name, params, curve_params)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A pair with its result or with the sentence that says why there is none."""
+
+    pair: TextPair
+    attribution: Attribution | None
+    reason: str = ""
+
+
+def attribute_batches(
+    retriever: DenseRetriever,
+    method: Method,
+    pairs: Sequence[TextPair],
+    should_stop: Callable[[], bool] = lambda: False,
+    max_tokens: int | None = None,
+) -> Iterator[list[Outcome]]:
+    """Attribute all pairs in batches of like length; asks `should_stop` before each batch.
+
+    A pair that fails takes nobody with it: its batch is computed again one by one.
+    """
+    entry = METHODS[method.name]
+    if max_tokens is None:
+        max_tokens = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+
+    def length(pair: TextPair) -> int:
+        # Bytes over four are close to tokens in every script, and cost no tokenizing.
+        return min(len(pair.document.encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
+
+    def compute(batch: list[TextPair]) -> list[Outcome]:
+        try:
+            results = halving(lambda part: entry.compute(retriever, method, part), batch)
+        except UserError as error:
+            if len(batch) == 1:
+                return [Outcome(batch[0], None, str(error))]
+            return [outcome for pair in batch for outcome in compute([pair])]
+        return [Outcome(pair, result) for pair, result in zip(batch, results, strict=True)]
+
+    for batch in batches(pairs, length, max_tokens):
+        if should_stop():
+            return
+        yield compute(batch)

@@ -1,0 +1,272 @@
+"""Where attribution lies in a document: resampling to bins, curves and what they say.
+
+Formulas: PosIR (section 5.3 of the paper and its published scripts) for `p99` and `point`;
+the interval average `bin_mean`, which looks at every token, is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from attribution.errors import UserError
+from attribution.types import (
+    N_BINS,
+    Array,
+    Attribution,
+    EvidenceSpan,
+    Method,
+    PositionCurve,
+    TokenizedText,
+    as_array,
+)
+
+Normalization = Literal["p99", "max", "none"]
+Resampling = Literal["bin_mean", "point"]
+NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
+RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
+
+N_BOOTSTRAP = 1000
+SEED = 20260101
+LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
+BUCKET_EDGES = (512, 1024, 1536)
+
+POSITIONS = np.linspace(0.0, 1.0, N_BINS)
+"""Relative positions [100] of a curve's points; with these the centres of mass published for
+PosIR's curves come out (0.424 and 0.639)."""
+
+
+def length_bucket(n_tokens: int) -> str:
+    """PosIR's bucket: Q1 (0,512], Q2 (512,1024], Q3 (1024,1536], Q4 above."""
+    return LENGTH_BUCKETS[sum(n_tokens > edge for edge in BUCKET_EDGES)]
+
+
+def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.float64]:
+    """Scale one document's scores [D] so that documents can be averaged.
+
+    `p99` clips at the 99th percentile of the magnitudes and divides by it, as PosIR's scripts do;
+    `max` divides by the largest magnitude, as its text says; `none` keeps the score's units.
+    Signs are kept; all zeros stay zeros.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if how == "none":
+        return values
+    magnitude = np.abs(values)
+    limit = float(np.percentile(magnitude, 99) if how == "p99" else magnitude.max())
+    if limit == 0.0:
+        # A few scores among very many zeros have a 99th percentile of zero: fall back on the
+        # maximum rather than lose them.
+        limit = float(magnitude.max())
+    return np.zeros_like(values) if limit == 0.0 else np.clip(values, -limit, limit) / limit
+
+
+def resample(
+    scores: NDArray[np.floating], how: Resampling, bins: int = N_BINS
+) -> NDArray[np.float64]:
+    """Bring D scores to `bins` points.
+
+    `point` samples by linear interpolation between token indices scaled to [0, 1] (PosIR): of a
+    long document it looks at two tokens a point. `bin_mean` averages: token j fills
+    [j/D, (j+1)/D), a bin's value is the mean over the bin, so every token counts and the mean
+    over bins equals the mean over tokens.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        raise ValueError("no tokens to resample")
+    if how == "point":
+        return np.interp(np.linspace(0, 1, bins), np.linspace(0, 1, n), values)
+    filled = np.concatenate(([0.0], np.cumsum(values)))
+    at_edges = np.interp(np.linspace(0, 1, bins + 1), np.arange(n + 1) / n, filled)
+    return np.diff(at_edges) * bins / n
+
+
+def document_curve(attribution: Attribution, method: Method | None = None) -> Array:
+    """One document's curve [100] under `method`'s normalization and resampling.
+
+    Special tokens are left out; positions are relative to what the model read.
+    """
+    params = (method or attribution.method).curve_params
+    scores = attribution.document_scores[attribution.document.content]
+    curve = resample(normalize(scores, params["normalization"]), params["resampling"])
+    return as_array(curve, (N_BINS,), "a curve")
+
+
+def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, float] | None:
+    """The span as relative token positions [from, to) of what was read; None if none of it was."""
+    read = [t for t in document.tokens if not t.is_special]
+    inside = [j for j, t in enumerate(read) if t.start < span.end and t.end > span.start]
+    return (inside[0] / len(read), (inside[-1] + 1) / len(read)) if inside else None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceShare:
+    """How much of the attribution lies in the evidence.
+
+    `share` of |attribution| over non-special document tokens, `token_share` of the tokens, and
+    their ratio `enrichment`: 1 is what an even spread would give.
+    """
+
+    share: float
+    token_share: float
+
+    @property
+    def enrichment(self) -> float:
+        """Share of attribution over share of tokens."""
+        return self.share / self.token_share
+
+
+def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShare | None:
+    """Share of |attribution| inside the evidence; None where the model read none of it."""
+    content = attribution.document.content
+    magnitude = np.abs(attribution.document_scores[content]).astype(np.float64)
+    tokens = [t for t in attribution.document.tokens if not t.is_special]
+    inside = np.array([t.start < span.end and t.end > span.start for t in tokens], dtype=bool)
+    total = float(magnitude.sum())
+    if not inside.any() or total == 0.0:
+        return None
+    return EvidenceShare(float(magnitude[inside].sum()) / total, float(inside.mean()))
+
+
+def unit_scores(
+    tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]]
+) -> NDArray[np.float64]:
+    """Sum of token scores for each span (a word, say) [len(spans)]; NaN where nothing was read.
+
+    A token belongs to the span in which it starts, or to the next one where it starts between
+    spans (a leading space).
+    """
+    starts = np.array([start for start, _ in spans])
+    ends = np.array([end for _, end in spans])
+    totals = np.zeros(len(spans))
+    seen = np.zeros(len(spans), dtype=bool)
+    for token, score in zip(tokenized.tokens, scores, strict=True):
+        if token.is_special or token.end <= token.start:
+            continue
+        unit = int(np.searchsorted(ends, token.start, side="right"))
+        if unit < len(spans) and token.end > starts[unit]:
+            totals[unit] += float(score)
+            seen[unit] = True
+    return np.where(seen, totals, np.nan)
+
+
+def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float | None:
+    """Spearman's rank correlation over the units that both models read; None for under 3 units
+    or where one side is constant."""
+    both = np.isfinite(a) & np.isfinite(b)
+    x, y = a[both], b[both]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return float(spearmanr(x, y).statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic with its 95% percentile-bootstrap interval over documents."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSummary:
+    """An aggregated curve with the two numbers that say where it leans."""
+
+    curve: PositionCurve
+    center_of_mass: Estimate
+    primacy_recency_index: Estimate
+
+
+def center_of_mass(curves: NDArray[np.floating]) -> NDArray[np.float64]:
+    """sum x*y / sum y along the last axis [..., 100], x in [0, 1]. Of |y|, where y has signs."""
+    weights = np.abs(np.asarray(curves, dtype=np.float64))
+    total = weights.sum(-1)
+    return np.divide(weights @ POSITIONS, total, out=np.full(total.shape, 0.5), where=total > 0)
+
+
+def primacy_recency_index(curves: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(last third - first third) / (last third + first third) of |y| along the last axis.
+
+    In [-1, 1]: negative is primacy, positive recency.
+    """
+    weights = np.abs(np.asarray(curves, dtype=np.float64))
+    third = weights.shape[-1] // 3
+    first, last = weights[..., :third].sum(-1), weights[..., -third:].sum(-1)
+    total = first + last
+    return np.divide(last - first, total, out=np.zeros(total.shape), where=total > 0)
+
+
+def bootstrap_means(
+    curves: NDArray[np.floating], n_resamples: int = N_BOOTSTRAP, seed: int = SEED
+) -> NDArray[np.float64]:
+    """Means [R, 100] of curves [n, 100] resampled with replacement over documents.
+
+    Drawing how often each document occurs (multinomial) and multiplying is the same as indexing,
+    without an [R, n, 100] array; a test compares the interval with scipy.stats.bootstrap.
+    """
+    n = len(curves)
+    generator = np.random.default_rng(seed)
+    values = np.asarray(curves, dtype=np.float64)
+    # 64 MiB of counts at a time, however many documents there are.
+    rows = max(1, min(n_resamples, 8_000_000 // n))
+    means = []
+    for start in range(0, n_resamples, rows):
+        counts = generator.multinomial(n, np.full(n, 1 / n), size=min(rows, n_resamples - start))
+        means.append(counts @ values / n)
+    return np.concatenate(means)
+
+
+def summarize(
+    curves: NDArray[np.floating],
+    *,
+    model: str,
+    dataset: str,
+    method: Method,
+    n_truncated: int,
+    n_failed: int,
+) -> CurveSummary:
+    """Average curves [n, 100] with bootstrap intervals over documents (seeded).
+
+    Raises:
+        UserError: there is nothing to average.
+    """
+    values = np.asarray(curves, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        raise UserError(
+            f"No pair of {dataset} has a result of {model} yet: compute the curves first, or "
+            "widen the filter."
+        )
+    mean = values.mean(0)
+    resampled = bootstrap_means(values)
+    low, high = np.percentile(resampled, [2.5, 97.5], axis=0)
+
+    def estimate(statistic) -> Estimate:
+        ends = np.percentile(statistic(resampled), [2.5, 97.5])
+        return Estimate(float(statistic(mean)), float(ends[0]), float(ends[1]))
+
+    return CurveSummary(
+        PositionCurve(
+            model=model,
+            dataset=dataset,
+            method=method,
+            mean=mean,
+            std=values.std(0, ddof=1) if n > 1 else np.zeros(N_BINS),
+            ci_low=low,
+            ci_high=high,
+            n=n,
+            n_truncated=n_truncated,
+            n_failed=n_failed,
+        ),
+        estimate(center_of_mass),
+        estimate(primacy_recency_index),
+    )

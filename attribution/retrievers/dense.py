@@ -1,0 +1,186 @@
+"""Dense bi-encoders on sentence-transformers: one pooled vector for the query, one for the document."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from attribution.errors import UserError
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Side, Token, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch of B texts as the model takes them, and as people read them.
+
+    `features` hold tensors [B, T] on the model's device; `texts[b].tokens` are the first
+    `len(texts[b].tokens)` of row b's T positions where padding is on the right, the last where
+    it is on the left (`offsets[b]` is where they begin).
+    """
+
+    features: dict[str, Any]
+    texts: tuple[TokenizedText, ...]
+    offsets: tuple[int, ...]
+
+    def row(self, values: Tensor, b: int) -> Tensor:
+        """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
+        start = self.offsets[b]
+        return values[b, start : start + len(self.texts[b].tokens)]
+
+
+class DenseRetriever:
+    """A SentenceTransformer seen from its input embeddings.
+
+    Input embeddings are reached by a hook on the backbone's `get_input_embeddings()`, so any
+    architecture works as it is. The hook sits on a shared module: everything that runs the
+    model holds `lock`.
+    """
+
+    family = "dense"
+
+    def __init__(self, model: SentenceTransformer, spec: RetrieverSpec, precision: str) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.spec = spec
+        self.name = spec.name
+        self.precision = precision
+        self.lock = threading.RLock()
+        self.prompts: dict[Side, str] = {
+            "query": self._prompt("query", spec.query_prompt),
+            "document": self._prompt("document", spec.document_prompt),
+        }
+        if not getattr(model.tokenizer, "is_fast", False):
+            raise UserError(
+                f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
+                "tokenizer (tokenizer.json)."
+            )
+        self.embeddings: nn.Module = self._backbone().get_input_embeddings()
+
+    def _prompt(self, side: Side, override: str | None) -> str:
+        own = self.model.prompts
+        return override if override is not None else own.get(side) or ""
+
+    def _backbone(self) -> Any:
+        backbone = self.model.transformers_model
+        if backbone is None:
+            raise UserError(
+                f"{self.spec.name} is not built on one transformer: PosLens reads models whose "
+                "first module is a transformers encoder."
+            )
+        return backbone
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.model.device
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a document that the model reads, special ones included."""
+        limits = (
+            self.model.max_seq_length,
+            getattr(self._backbone().config, "max_position_embeddings", None),
+        )
+        return min(int(limit) for limit in limits if limit)
+
+    def max_length_of(self, side: Side) -> int:
+        """Limit for one side; queries may have their own."""
+        own = self.spec.query_max_length if side == "query" else None
+        return min(own, self.max_length) if own else self.max_length
+
+    @property
+    def settings(self) -> str:
+        """What besides the files decides the numbers: prompts, lengths, pooling, precision."""
+        return (
+            f"query_prompt={self.prompts['query']!r}, document_prompt={self.prompts['document']!r}, "
+            f"max_length={self.max_length}, query_max_length={self.max_length_of('query')}, "
+            f"similarity={self.model.similarity_fn_name}, precision={self.precision}"
+        )
+
+    def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
+        """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
+
+        Raises:
+            UserError: a text has no token that is text.
+        """
+        prompt = self.prompts[side]
+        limit = self.max_length_of(side)
+        batch = self.model.preprocess(
+            list(texts), prompt=prompt or None, task=side, max_length=limit
+        )
+        tokenizer = self.model.tokenizer
+        # An unknown word is special to the tokenizer and a word to everybody else.
+        special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        tokenized, offsets = [], []
+        for encoding in batch.encodings:  # type: ignore[attr-defined]
+            begin = encoding.attention_mask.index(1)
+            end = begin + sum(encoding.attention_mask)
+            tokens = tuple(
+                _token(text, span, bool(special) or token_id in special_ids, len(prompt))
+                for text, span, special, token_id in zip(
+                    encoding.tokens[begin:end],
+                    encoding.offsets[begin:end],
+                    encoding.special_tokens_mask[begin:end],
+                    encoding.ids[begin:end],
+                    strict=True,
+                )
+            )
+            read = sum(not token.is_special for token in tokens)
+            if read == 0:
+                raise UserError(
+                    f"The {side} has no token that {self.name} reads as text: type at least one word."
+                )
+            unread = sum(
+                token_id not in special_ids and not special
+                for rest in encoding.overflowing
+                for token_id, special, (_, stop) in zip(
+                    rest.ids, rest.special_tokens_mask, rest.offsets, strict=True
+                )
+                if stop > len(prompt)
+            )
+            tokenized.append(TokenizedText(tokens, read + unread, limit))
+            offsets.append(begin)
+        features = {
+            key: value.to(self.device) if isinstance(value, Tensor) else value
+            for key, value in batch.items()
+        }
+        return Encoded(features, tuple(tokenized), tuple(offsets))
+
+    def embed(self, encoded: Encoded) -> Tensor:
+        """Pooled embeddings [B, H] as the model's own modules make them; gradients as the
+        caller's mode says (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
+        # A shallow copy: the modules write their outputs into the dictionary they are given.
+        return self.model(dict(encoded.features))["sentence_embedding"]
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """Word embeddings [B, T, H] before position embeddings are added; detached."""
+        with torch.no_grad():
+            return self.embeddings(encoded.features["input_ids"])
+
+    def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Scores [B] of pooled queries [B, H] with pooled documents [B, H], by the model's own
+        similarity (cosine or dot product)."""
+        return self.model.similarity_pairwise(queries, documents)
+
+    @contextmanager
+    def reading(self, inputs: Tensor) -> Iterator[None]:
+        """While this is open the model reads `inputs` [B, T, H] instead of looking ids up."""
+        hook = self.embeddings.register_forward_hook(lambda _module, _args, _output: inputs)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _token(text: str, span: tuple[int, int], special: bool, prompt_length: int) -> Token:
+    start, end = span[0] - prompt_length, span[1] - prompt_length
+    if special or end <= 0:
+        return Token(text, 0, 0, is_special=True)
+    return Token(text, max(start, 0), end)

@@ -1,0 +1,236 @@
+"""The values that every layer passes around: frozen, validated, without behaviour of their own.
+
+Arrays are read-only float32 and finite; a constructor refuses anything else, so that a NaN from
+a model can reach neither the cache nor a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attribution.errors import UserError
+
+Array = NDArray[np.float32]
+Side = Literal["query", "document"]
+
+N_BINS = 100
+"""Points of every position curve: the resolution of the PosIR paper."""
+
+
+def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
+    """`values` as read-only float32 of `shape` (None admits any length).
+
+    Raises:
+        UserError: a value is NaN or infinite. `what` names it in the sentence.
+        ValueError: the shape is another one; that is a defect of the caller.
+    """
+    array = np.array(values, dtype=np.float32)
+    if array.ndim != len(shape) or any(
+        want is not None and have != want for have, want in zip(array.shape, shape, strict=True)
+    ):
+        raise ValueError(f"{what}: shape {array.shape}, expected {shape}")
+    if not np.isfinite(array).all():
+        raise UserError(
+            f"The model gave {what} that is not a finite number: load it in float32, or check "
+            "its weights."
+        )
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSpan:
+    """Characters [start, end) of the document that answer the query."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise ValueError(f"evidence span [{self.start}, {self.end}) is empty or negative")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """A query, a document, and what the data set says about them.
+
+    `document_tokens` is the data set's own count of the document's tokens (PosIR's
+    `pos_token_length`); it sorts pairs into length buckets before any model is loaded.
+    """
+
+    pair_id: str
+    query: str
+    document: str
+    evidence: EvidenceSpan | None = None
+    language: str | None = None
+    domain: str | None = None
+    dataset: str = "typed"
+    document_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.evidence is not None and self.evidence.end > len(self.document):
+            raise ValueError(
+                f"pair {self.pair_id}: evidence ends at {self.evidence.end}, the document at "
+                f"{len(self.document)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token and its characters [start, end) of the ORIGINAL text.
+
+    Special tokens and tokens of a prompt are no part of that text: `is_special`, start = end = 0.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """What a model read of a text.
+
+    `n_tokens_full` counts the whole text's tokens without special ones, read or not;
+    `max_length` is the model's limit, special tokens included.
+    """
+
+    tokens: tuple[Token, ...]
+    n_tokens_full: int
+    max_length: int
+
+    @property
+    def content(self) -> NDArray[np.bool_]:
+        """Mask [T] of the tokens that are text."""
+        return np.array([not token.is_special for token in self.tokens], dtype=bool)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text's end was not read."""
+        return self.n_tokens_full > int(self.content.sum())
+
+    @property
+    def read_until(self) -> int:
+        """Character offset behind the last one that the model read."""
+        return max((token.end for token in self.tokens if not token.is_special), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An attribution method and every parameter its numbers depend on.
+
+    The repr is its identity: label, equality and part of the cache key at once, for example
+    `saliency(norm=l2, normalization=p99, resampling=bin_mean, bins=100)`. Parameters in
+    `curve_params` shape only the position curve; `core` is the method without them, under which
+    per-token results are stored, so that no gradient is computed twice for another resampling.
+    """
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    curve_params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        listed = {**self.params, **self.curve_params}
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in listed.items())})"
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    @property
+    def core(self) -> str:
+        """Identity of the per-token numbers."""
+        return repr(Method(self.name, self.params))
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What each token carries of one score.
+
+    `query_scores` [Q] and `document_scores` [D] go with the tokens of `query` and `document`,
+    special tokens included; `matrix` [Q, D] is there for methods that have one. `bias_share` is
+    the part of the score that no token carries and `completeness_error` is score - sum of
+    contributions - bias share; both are None for methods that make no such claim.
+    """
+
+    model: str
+    method: Method
+    pair_id: str
+    score: float
+    query: TokenizedText
+    document: TokenizedText
+    query_scores: Array
+    document_scores: Array
+    matrix: Array | None = None
+    bias_share: float | None = None
+    completeness_error: float | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        n_query, n_document = len(self.query.tokens), len(self.document.tokens)
+        as_array([self.score], (1,), "a score")
+        put = object.__setattr__
+        put(self, "query_scores", as_array(self.query_scores, (n_query,), "an attribution"))
+        put(
+            self, "document_scores", as_array(self.document_scores, (n_document,), "an attribution")
+        )
+        if self.matrix is not None:
+            put(self, "matrix", as_array(self.matrix, (n_query, n_document), "an attribution"))
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCurve:
+    """Attribution over 100 relative positions, averaged over the pairs of a data set.
+
+    `mean`, `std` (ddof=1; zeros for n = 1), `ci_low`, `ci_high`: [100]. The band is the bootstrap
+    confidence interval of the mean over documents. `n_truncated` of the `n` documents were longer
+    than the model reads; `n_failed` more gave no result and are not in the mean.
+    """
+
+    model: str
+    dataset: str
+    method: Method
+    mean: Array
+    std: Array
+    ci_low: Array
+    ci_high: Array
+    n: int
+    n_truncated: int
+    n_failed: int
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std", "ci_low", "ci_high"):
+            array = as_array(getattr(self, name), (N_BINS,), "a curve")
+            object.__setattr__(self, name, array)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Everything needed to compute a number again; written into every caption and export."""
+
+    poslens: str
+    model: str
+    model_source: str
+    weights: str
+    method: str
+    dataset: str
+    n: int
+    max_length: int
+    truncated: int
+    precision: str
+    prompts: str
+    selection: str = ""
+
+    def items(self) -> list[tuple[str, str]]:
+        """Name and value of each field that says something, in reading order."""
+        pairs = ((name, str(getattr(self, name))) for name in self.__slots__)
+        return [(name, value) for name, value in pairs if value != ""]
+
+    def caption(self) -> str:
+        """All of it in one line."""
+        return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.items())

@@ -1,0 +1,103 @@
+"""An attribution as bytes and back: safetensors with its metadata, compressed, with a checksum.
+
+Safetensors holds arrays and strings and nothing that could run, and reads back bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from safetensors.numpy import load, save
+from safetensors import SafetensorError
+
+from attribution.types import Attribution, Method, Token, TokenizedText
+
+FORMAT = 1
+_CODEC = pa.Codec("zstd")
+
+
+class DamagedPayload(Exception):
+    """The bytes are not what was stored."""
+
+
+def _pack_text(text: TokenizedText) -> dict[str, Any]:
+    return {
+        "tokens": [token.text for token in text.tokens],
+        "n_tokens_full": text.n_tokens_full,
+        "max_length": text.max_length,
+    }
+
+
+def _spans(text: TokenizedText) -> np.ndarray:
+    rows = [(t.start, t.end, int(t.is_special)) for t in text.tokens]
+    return np.array(rows, dtype=np.int32).reshape(-1, 3)
+
+
+def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
+    tokens = tuple(
+        Token(text, int(start), int(end), bool(special))
+        for text, (start, end, special) in zip(header["tokens"], spans, strict=True)
+    )
+    return TokenizedText(tokens, header["n_tokens_full"], header["max_length"])
+
+
+def encode(attribution: Attribution) -> bytes:
+    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors."""
+    arrays = {
+        "query_scores": attribution.query_scores,
+        "document_scores": attribution.document_scores,
+        "query_spans": _spans(attribution.query),
+        "document_spans": _spans(attribution.document),
+    }
+    if attribution.matrix is not None:
+        arrays["matrix"] = attribution.matrix
+    header = {
+        "format": FORMAT,
+        "score": attribution.score,
+        "seconds": attribution.seconds,
+        "bias_share": attribution.bias_share,
+        "completeness_error": attribution.completeness_error,
+        "query": _pack_text(attribution.query),
+        "document": _pack_text(attribution.document),
+    }
+    # JSON as an array beside the others: safetensors' own metadata comes back without reading
+    # the file a second time only from a file, not from bytes.
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    packed = _CODEC.compress(raw, asbytes=True)
+    return zlib.crc32(packed).to_bytes(4, "big") + len(raw).to_bytes(8, "big") + packed
+
+
+def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution:
+    """The attribution that `encode` packed.
+
+    Raises:
+        DamagedPayload: the bytes were changed or cut.
+    """
+    packed = data[12:]
+    if len(data) < 12 or zlib.crc32(packed) != int.from_bytes(data[:4], "big"):
+        raise DamagedPayload
+    try:
+        raw = _CODEC.decompress(packed, int.from_bytes(data[4:12], "big"), asbytes=True)
+        arrays = load(raw)
+        header = json.loads(arrays["header"].tobytes())
+        return Attribution(
+            model=model,
+            method=method,
+            pair_id=pair_id,
+            score=header["score"],
+            query=_unpack_text(header["query"], arrays["query_spans"]),
+            document=_unpack_text(header["document"], arrays["document_spans"]),
+            query_scores=arrays["query_scores"],
+            document_scores=arrays["document_scores"],
+            matrix=arrays.get("matrix"),
+            bias_share=header["bias_share"],
+            completeness_error=header["completeness_error"],
+            seconds=header["seconds"],
+        )
+    except (pa.ArrowException, OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DamagedPayload from error

@@ -1,0 +1,52 @@
+"""What a stored number depends on, as short hashes.
+
+A model's fingerprint covers the contents of its weight, tokenizer and configuration files and
+the settings it is used with (prompts, lengths, similarity, precision): a model changed on disk
+under the same name is another model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+from attribution.retrievers.registry import ModelFiles
+from attribution.types import TextPair
+
+# (path, size, time of change, inode) -> digest. The inode's change time, which no program can
+# set, is among them, so that a file swapped for one of the same size and date is read again.
+_digests: dict[tuple[str, int, int, int], str] = {}
+_lock = threading.Lock()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's contents, remembered while its inode does not change."""
+    stat = path.stat()
+    key = (str(path.resolve()), stat.st_size, stat.st_ctime_ns, stat.st_ino)
+    with _lock:
+        if found := _digests.get(key):
+            return found
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    with _lock:
+        _digests[key] = digest
+    return digest
+
+
+def files_fingerprint(files: ModelFiles) -> str:
+    """16 hexadecimal digits over names and contents of all of a model's files."""
+    total = hashlib.sha256()
+    for path in files.paths():
+        total.update(f"{path.name}\0{file_digest(path)}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def model_fingerprint(weights: str, settings: str) -> str:
+    """16 hexadecimal digits over a files' fingerprint and the settings of use."""
+    return hashlib.sha256(f"{weights}\0{settings}".encode()).hexdigest()[:16]
+
+
+def text_fingerprint(pair: TextPair) -> str:
+    """16 hexadecimal digits over the two texts."""
+    return hashlib.sha256(f"{pair.query}\0{pair.document}".encode()).hexdigest()[:16]

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [fonts]
+set -eu
+wanted=""
+for name in "$@"; do
+  case "$name" in
+    chromium)
+      command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+        command -v google-chrome >/dev/null || wanted="$wanted chromium" ;;
+    fonts)
+      # Arabic, Thai and Chinese must have glyphs, or layout tests would measure empty boxes.
+      [ -n "$(find /usr/share/fonts -name 'NotoSansThai*' 2>/dev/null | head -n 1)" ] ||
+        wanted="$wanted fonts-noto-core"
+      [ -n "$(find /usr/share/fonts -name 'NotoSansCJK*' 2>/dev/null | head -n 1)" ] ||
+        wanted="$wanted fonts-noto-cjk" ;;
+  esac
+done
+[ -z "$wanted" ] && exit 0
+if ! command -v apt-get >/dev/null; then
+  echo "Please install:$wanted" >&2
+  exit 1
+fi
+sudo=""
+[ "$(id -u)" = 0 ] || sudo="sudo"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $wanted >/dev/null
