@@ -15,7 +15,7 @@ test: $(VENV)/.installed-tests check
 check: $(VENV)/.installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/mypy
 
 bench: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.saliency

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 # What fits beside a small model: a few long documents on a CPU, where larger batches gain
 # nothing, and many on a GPU, where they fill it.
-CPU_BATCH_TOKENS = 4096
+CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
 

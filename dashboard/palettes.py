@@ -1,14 +1,12 @@
-"""How a figure looks, apart from what it shows: sizes, colours, dashes, and text made safe."""
+"""How figures look: sizes, colours, dashes; and text from data made safe to draw."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import plotly.graph_objects as go
+from typing import Literal
 
 from attribution.errors import UserError
 
@@ -112,6 +110,11 @@ class Style:
         """The colours that carry no data."""
         return THEMES[self.theme]
 
+    @property
+    def small(self) -> float:
+        """Size of tick labels, legends and labels inside the plot, in px."""
+        return 0.9 * self.font_size
+
     def line(self, index: int) -> dict[str, object]:
         """Colour, dash and width of the `index`-th line.
 
@@ -185,7 +188,7 @@ def escape(text: object) -> str:
 def text_width(text: str, font_size: float) -> float:
     """Roughly how wide `text` is drawn, in px: half an em a letter, an em for a wide one."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return font_size * (0.53 * (len(text) - wide) + 1.05 * wide)
+    return font_size * (0.51 * (len(text) - wide) + 1.05 * wide)
 
 
 def shorten(text: str, length: int) -> str:
@@ -208,171 +211,3 @@ def wrap(text: object, width_px: float, font_size: float) -> list[str]:
                 lines.append("")
             lines[-1] += letter
     return lines
-
-
-def faint(colour: str, opacity: float) -> str:
-    """`#RRGGBB` as an rgba() with that opacity."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
-
-
-def legend_name(name: str, style: Style) -> str:
-    """A name from data as a legend shows it: escaped, on as many lines as it takes."""
-    return "<br>".join(map(escape, wrap(name, style.width_px - 9 * style.font_size, _small(style))))
-
-
-def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance in words: what all entries share once, then what sets each apart."""
-    filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
-    shared = {
-        key: value
-        for key, value in (filled[0] if filled else {}).items()
-        if all(entry.get(key) == value for entry in filled)
-    }
-    parts = [
-        " · ".join(f"{k.replace('_', ' ')} {v}" for k, v in group.items())
-        for group in (
-            shared,
-            *({k: v for k, v in entry.items() if k not in shared} for entry in filled),
-        )
-        if group
-    ]
-    return "; ".join(parts)
-
-
-def canvas(
-    style: Style,
-    x_title: str,
-    y_title: str,
-    provenance: Sequence[Mapping[str, Any]],
-    *,
-    top: bool = False,
-) -> go.Figure:
-    """An empty figure in `style`, caption included.
-
-    `top` says that the x axis stands above the plot, so that only a line of labels and the
-    caption stand below it. Titles are data: they are wrapped and escaped here.
-    """
-    theme, size, small = style.colours, style.font_size, _small(style)
-    x_lines = wrap(x_title, style.width_px - 8 * size, size)
-    y_lines = wrap(y_title, style.height_px - 8 * size, size)
-    # From the plot's lower edge down to the caption: ticks, their labels, the title.
-    foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size
-    lines = (
-        wrap(caption_text(provenance), style.width_px - 7 * size, 0.9 * small)
-        if style.caption and provenance
-        else []
-    )
-    below = 1.3 * 0.9 * small * len(lines) + (0.8 * size if lines else 0)
-    axis: dict[str, Any] = {
-        "showline": True,
-        "linecolor": theme.ink,
-        "linewidth": 1,
-        "ticks": "outside",
-        "ticklen": 4,
-        "tickcolor": theme.ink,
-        "tickfont": {"size": small},
-        "gridcolor": theme.grid,
-        "gridwidth": 1,
-        "zerolinecolor": theme.grid,
-        "zerolinewidth": 1,
-    }
-    figure = go.Figure()
-    figure.update_layout(
-        template="none",
-        width=style.width_px,
-        height=style.height_px + round(below),
-        font={"family": style.font_family, "size": size, "color": theme.ink},
-        paper_bgcolor=theme.paper,
-        plot_bgcolor=theme.paper,
-        margin={"l": size, "r": 1.5 * size, "t": size, "b": foot + below, "pad": 0},
-        hoverlabel={
-            "namelength": -1,
-            "bgcolor": theme.paper,
-            "bordercolor": theme.muted,
-            "font": {"color": theme.ink, "family": style.font_family, "size": small},
-        },
-        clickmode="event+select",
-        xaxis={
-            **axis,
-            "title": {"text": "<br>".join(map(escape, x_lines)), "standoff": 0.6 * size},
-            "showgrid": False,
-            "zeroline": False,
-        },
-        yaxis={
-            **axis,
-            "title": {"text": "<br>".join(map(escape, y_lines)), "standoff": 0.7 * size},
-            "automargin": True,
-        },
-    )
-    if lines:
-        figure.add_annotation(
-            text="<br>".join(map(escape, lines)),
-            font={"size": 0.9 * small, "color": theme.muted},
-            align="left",
-            showarrow=False,
-            xref="paper",
-            yref="paper",
-            x=0,
-            y=0,
-            xanchor="left",
-            yanchor="top",
-            yshift=-foot,
-        )
-    return figure
-
-
-def label(
-    figure: go.Figure, x: float, text: str, style: Style, *, y: float = 1, yanchor: str = "bottom"
-) -> None:
-    """A word of ours just outside the plot, at `x` of the x axis."""
-    figure.add_annotation(
-        text=text,
-        font={"size": _small(style), "color": style.colours.muted},
-        showarrow=False,
-        xref="x",
-        yref="paper",
-        x=x,
-        y=y,
-        xanchor="center",
-        yanchor=yanchor,
-    )
-
-
-def shade(
-    figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
-) -> None:
-    """Shade a span of the document, shares in [0, 1], and name it above the plot."""
-    start, end = span
-    if not 0 <= start < end <= 1:
-        raise ValueError(f"span {span}: 0 <= start < end <= 1")
-    figure.add_vrect(
-        x0=100 * start, x1=100 * end, fillcolor=colour, line={"width": 0}, layer="below"
-    )
-    # Half the word's width from the edge, or it would be cut off at 0 and 100%.
-    reach = 50 * text_width(text, style.font_size) / (style.width_px - 6 * style.font_size)
-    label(figure, min(max(50 * (start + end), reach), 100 - reach), text, style)
-
-
-def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
-    """The legend over the plot, flush left; `above` leaves a line for labels between them."""
-    plot = max(style.height_px - 8 * style.font_size, 1)
-    figure.update_layout(
-        showlegend=True,
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1 + (1.5 if above else 0.3) * style.font_size / plot,
-            "yanchor": "bottom",
-            "itemwidth": 30 + style.font_size,
-            "font": {"size": _small(style)},
-            "bgcolor": "rgba(0,0,0,0)",
-        },
-    )
-    return figure
-
-
-def _small(style: Style) -> float:
-    """Tick labels, legends and labels inside the plot."""
-    return 0.9 * style.font_size

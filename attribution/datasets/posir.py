@@ -6,6 +6,7 @@ queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_leng
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
             f"{root.name} holds no data set in the PosIR layout: it needs "
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
+    # The language with the most domains first: it is what most readers come for.
+    domains = Counter(folder.parent.name for folder in folders)
+    folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
     for folder in folders:

@@ -95,15 +95,6 @@ class DenseRetriever:
         own = self.spec.query_max_length if side == "query" else None
         return min(own, self.max_length) if own else self.max_length
 
-    @property
-    def settings(self) -> str:
-        """What besides the files decides the numbers: prompts, lengths, pooling, precision."""
-        return (
-            f"query_prompt={self.prompts['query']!r}, document_prompt={self.prompts['document']!r}, "
-            f"max_length={self.max_length}, query_max_length={self.max_length_of('query')}, "
-            f"similarity={self.model.similarity_fn_name}, precision={self.precision}"
-        )
-
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
 

@@ -40,17 +40,26 @@ def choose_precision(device: torch.device, weight_bytes: int) -> str:
     return "float32"
 
 
+def plan(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> tuple[ModelFiles, torch.device, str]:
+    """Files, device and precision that `load` would use, without loading anything.
+
+    Raises:
+        UserError: the files are missing or pickled, or the device is not there.
+    """
+    files = locate(spec)
+    _require_safetensors(spec, files)
+    where = choose_device(device)
+    weight_bytes = sum(p.stat().st_size for p in files.folder.rglob("*.safetensors"))
+    return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
+
+
 def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> DenseRetriever:
     """Load `spec` with its weights frozen.
 
     Raises:
         UserError: the files are missing, pickled, or not a model that PosLens reads.
     """
-    files = locate(spec)
-    _require_safetensors(spec, files)
-    where = choose_device(device)
-    weight_bytes = sum(p.stat().st_size for p in files.folder.rglob("*.safetensors"))
-    kind = choose_precision(where, weight_bytes) if precision == "auto" else precision
+    files, where, kind = plan(spec, device, precision)
     try:
         model = _load_model(files, where, kind)
     except UserError:

@@ -50,6 +50,22 @@ class RetrieverSpec:
     size_mb: int | None = None
 
     @property
+    def settings(self) -> str:
+        """What besides the files decides the numbers; `None` means as the files say."""
+        return (
+            f"pooling={self.pooling}, max_length={self.max_length}, "
+            f"query_max_length={self.query_max_length}, query_prompt={self.query_prompt!r}, "
+            f"document_prompt={self.document_prompt!r}"
+        )
+
+    @property
+    def prompts(self) -> str:
+        """The prompts in words, for captions."""
+        if self.query_prompt is None and self.document_prompt is None:
+            return "the model's own"
+        return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
+
+    @property
     def origin(self) -> str:
         """Where the weights come from, for captions; a folder is named, not located."""
         kind, _, rest = self.source.partition(":")
@@ -159,7 +175,10 @@ def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
     if kind == "package":
         return ModelFiles(minilm_folder())
     if kind == "adapter":
-        return ModelFiles(locate(presets()[rest]).folder, PLANTED / spec.name)
+        adapter = PLANTED / spec.name
+        if not (adapter / "adapter_model.safetensors").is_file():
+            raise UserError(f"The adapter of {spec.name} is missing: restore {PLANTED.name}/.")
+        return ModelFiles(locate(presets()[rest]).folder, adapter)
     if kind == "folder":
         return ModelFiles(Path(rest))
     if kind == "fetch":

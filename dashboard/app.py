@@ -1,0 +1,16 @@
+"""Entry point that Streamlit runs: pages and what they share."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+# Not in a folder named `pages`: Streamlit would run a file of it by itself, without this script,
+# when the first visitor's address names it.
+st.set_page_config(page_title="PosLens", page_icon="🔎", layout="wide")
+
+pages = [
+    st.Page("views/explain.py", title="Explain", icon=":material/highlight:", default=True),
+    st.Page("views/compare.py", title="Compare", icon=":material/compare:"),
+    st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
+]
+st.navigation(pages, position="top").run()

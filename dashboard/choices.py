@@ -1,0 +1,311 @@
+"""What the reader chooses: data set, pair, models, method. Widgets in, typed values out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from attribution import datasets
+from attribution.datasets import DataSet, posir_selection
+from attribution.errors import UserError
+from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
+from attribution.position import LENGTH_BUCKETS, length_bucket
+from attribution.retrievers import registry
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.text import clean
+from attribution.types import EvidenceSpan, Method, TextPair
+from dashboard import url
+from dashboard.protocols import posir_spec
+
+MAX_MODELS = 4
+_ANY = "any"
+_TYPED = "Own text"
+_FROM_DATA = "Data set"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The pairs that pass the filters, and the filters in words for captions."""
+
+    data: DataSet
+    pairs: tuple[TextPair, ...]
+    words: str
+
+
+def data_set() -> DataSet:
+    """Choose a data set; a name in the address that does not exist is said and left."""
+    names = datasets.names()
+    asked = st.query_params.get("dataset")
+    if asked is not None and asked not in names:
+        st.warning(
+            f"There is no data set {asked[:80]!r}; the {names[0]} data set is shown. Choose one of: "
+            f"{', '.join(names)}."
+        )
+    name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
+    return datasets.read(name or names[0])
+
+
+def filters(data: DataSet) -> Selection:
+    """Narrow the data set down by domain, language, length, evidence position and words."""
+
+    def pick(label: str, key: str, options: Sequence[str]) -> str:
+        chosen = st.selectbox(label, [_ANY, *options], key=key, bind="query-params")
+        return chosen or _ANY
+
+    search = st.text_input(
+        "Search", key="search", bind="query-params", placeholder="words of the query or document"
+    )
+    columns = st.columns(2)
+    with columns[0]:
+        domain = pick("Domain", "domain", sorted({p.domain for p in data.pairs if p.domain}))
+        bucket = pick("Length bucket", "bucket", LENGTH_BUCKETS)
+    with columns[1]:
+        language = pick("Language", "language", sorted({p.language for p in data.pairs if p.language}))
+        low, high = st.slider(
+            "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
+            help="Mid-point of the evidence over the document's length in characters.",
+        )  # fmt: skip
+    needles = (search or "").casefold().split()
+
+    def passes(pair: TextPair) -> bool:
+        if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
+            return False
+        if bucket != _ANY and length_bucket(pair.document_tokens or 0) != bucket:
+            return False
+        if (low, high) != (0, 100):
+            position = evidence_position(pair)
+            if position is None or not low <= 100 * position <= high:
+                return False
+        if needles:
+            words = f"{pair.pair_id} {pair.query} {pair.document}".casefold()
+            return all(needle in words for needle in needles)
+        return True
+
+    parts = [
+        f"{name} {value}"
+        for name, value in (("domain", domain), ("language", language), ("bucket", bucket))
+        if value != _ANY
+    ]
+    if (low, high) != (0, 100):
+        parts.append(f"evidence {low}-{high}%")
+    if needles:
+        parts.append(f"search {' '.join(needles)!r}")
+    return Selection(data, tuple(filter(passes, data.pairs)), ", ".join(parts))
+
+
+def evidence_position(pair: TextPair) -> float | None:
+    """Mid-point of the evidence over the document's characters."""
+    if pair.evidence is None:
+        return None
+    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+
+
+def pair() -> TextPair | None:
+    """Choose a pair from a data set or type one; None until there is one."""
+    with st.sidebar:
+        source = st.segmented_control(
+            "Text", [_FROM_DATA, _TYPED], default=_FROM_DATA, key="text", bind="query-params",
+            required=True,
+        )  # fmt: skip
+    if source == _TYPED:
+        return _typed_pair()
+    with st.sidebar:
+        data = data_set()
+        with st.expander("Filter pairs", expanded=False):
+            selection = filters(data)
+    return _picked_pair(selection)
+
+
+def _picked_pair(selection: Selection) -> TextPair | None:
+    pairs = selection.pairs
+    if not pairs:
+        st.info("No pair passes the filters: widen them in the sidebar.")
+        return None
+    asked = url.get("pair")
+    chosen: TextPair | None = None
+    if asked:
+        try:
+            chosen = selection.data.pair(asked)
+        except UserError as error:
+            st.warning(str(error))
+    ids = [p.pair_id for p in pairs]
+    if chosen is None:
+        chosen = pairs[0]
+    url.put("pair", chosen.pair_id)
+    at = ids.index(chosen.pair_id) if chosen.pair_id in ids else None
+
+    def go(step: int) -> None:
+        target = 0 if at is None else (at + step) % len(ids)
+        url.put("pair", ids[target])
+
+    title, back, forth = st.columns([10, 1, 1], vertical_alignment="bottom")
+    with title, st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
+        _pair_table(pairs, at)
+    back.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (shortcut: p)",
+                on_click=go, args=(-1,), shortcut="p", width="stretch")  # fmt: skip
+    forth.button("", icon=":material/chevron_right:", key="next", help="Next pair (shortcut: n)",
+                 on_click=go, args=(1,), shortcut="n", width="stretch")  # fmt: skip
+    if at is None:
+        st.caption("This pair does not pass the filters.")
+    return chosen
+
+
+def _pair_table(pairs: Sequence[TextPair], at: int | None) -> None:
+    ids = tuple(p.pair_id for p in pairs)
+    # A table of other rows is another widget: its selection must not point into the old rows.
+    key = f"pairs.{hashlib.sha256(repr(ids).encode()).hexdigest()[:12]}"
+
+    def choose() -> None:
+        if rows := st.session_state[key].selection.rows:
+            url.put("pair", ids[rows[0]])
+
+    frame = pd.DataFrame(
+        {
+            "query": [p.query for p in pairs],
+            "domain": [p.domain for p in pairs],
+            "language": [p.language for p in pairs],
+            "tokens": [p.document_tokens for p in pairs],
+            "evidence": [
+                None if (position := evidence_position(p)) is None else 100 * position
+                for p in pairs
+            ],
+            "pair": ids,
+        }
+    )
+    st.dataframe(
+        frame,
+        key=key,
+        hide_index=True,
+        height=280,
+        on_select=choose,
+        selection_mode="single-row",
+        selection_default=None if at is None else {"selection": {"rows": [at]}},
+        column_config={
+            "query": st.column_config.TextColumn("Query", width="large"),
+            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+            "tokens": st.column_config.NumberColumn("Tokens", format="localized"),
+        },
+    )
+
+
+def _typed_pair() -> TextPair | None:
+    st.session_state.setdefault("typed.query", url.get("q"))
+    st.session_state.setdefault("typed.document", url.get("d"))
+    query = st.text_input("Query", key="typed.query", persist_state="session")
+    document = st.text_area("Document", key="typed.document", height=180, persist_state="session")
+    evidence = st.text_input(
+        "Evidence (optional)", key="typed.evidence", persist_state="session",
+        help="A passage of the document, letter for letter, that answers the query.",
+    )  # fmt: skip
+    fits = [url.text("q", query or ""), url.text("d", document or "")]
+    if not all(fits):
+        st.caption("These texts are too long for a link: the address does not hold them.")
+    if not (query or document):
+        st.info("Type a query and a document.")
+        return None
+    try:
+        clean_query, clean_document = clean(query or "", "query"), clean(document or "", "document")
+    except UserError as error:
+        st.warning(str(error))
+        return None
+    replaced = clean_query.n_replaced + clean_document.n_replaced
+    if replaced:
+        st.caption(f"{replaced} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}.")
+    span = None
+    if evidence and evidence.strip():
+        start = clean_document.text.find(evidence.strip())
+        if start < 0:
+            st.warning("The evidence does not occur in the document: copy it letter for letter.")
+        else:
+            span = EvidenceSpan(start, start + len(evidence.strip()))
+    digest = hashlib.sha256(f"{clean_query.text}\0{clean_document.text}".encode()).hexdigest()[:12]
+    return TextPair(f"typed-{digest}", clean_query.text, clean_document.text, span)
+
+
+def model_label(name: str) -> str:
+    """A model's name as lists show it: presets that are not on this machine say so."""
+    known = registry.known().get(name)
+    return name if known is None or registry.installed(known) else f"{name} (not fetched)"
+
+
+def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
+    """Choose one to `maximum` models: presets, registered folders, or a hub id typed in."""
+    names = st.multiselect(
+        "Models",
+        list(registry.known()),
+        default=list(default),
+        max_selections=maximum,
+        accept_new_options=True,
+        format_func=model_label,
+        key="models",
+        bind="query-params",
+        help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
+        "where the hub can be reached.",
+    )
+    return list(names)
+
+
+def model(label: str, key: str, default: str) -> str:
+    """Choose one model."""
+    names = list(registry.known())
+    name = st.selectbox(
+        label, names, index=names.index(default), key=key, bind="query-params",
+        accept_new_options=True, format_func=model_label,
+    )  # fmt: skip
+    return name or default
+
+
+def method(*, posir: bool = False) -> Method:
+    """Choose a method and its parameters; `posir` fixes those of the curve."""
+    names = list(METHODS)
+    name = names[0]
+    if len(names) > 1:
+        name = st.selectbox(
+            "Method", names, key="method", bind="query-params",
+            format_func=lambda n: METHODS[n].title, help=METHODS[name].help,
+        ) or name  # fmt: skip
+    else:
+        st.markdown("**Method** · " + METHODS[name].title, help=METHODS[name].help)
+    options: dict[str, str] = {}
+    for parameter in METHODS[name].parameters:
+        if len(parameter.choices) > 1:
+            options[parameter.name] = _parameter(parameter.name, parameter.choices, parameter.help)
+    if posir:
+        return make_method(name, {**options, **POSIR_CURVE})
+    with st.expander("Curve"):
+        for parameter in CURVE_PARAMETERS:
+            options[parameter.name] = _parameter(parameter.name, parameter.choices, parameter.help)
+    return make_method(name, options)
+
+
+def _parameter(name: str, choices: Sequence[str], help: str) -> str:
+    chosen = st.selectbox(
+        name.replace("_", " ").capitalize(), choices, key=name, bind="query-params", help=help
+    )
+    return chosen or choices[0]
+
+
+def posir_protocol() -> bool:
+    """Whether to follow the PosIR paper bit for bit."""
+    return st.toggle(
+        "PosIR protocol", key="posir", bind="query-params",
+        help="As in the PosIR paper: documents of 1,024 tokens or more with evidence in the middle "
+        "fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, 99th "
+        "percentile and point resampling.",
+    )  # fmt: skip
+
+
+def spec(name: str, *, posir: bool = False) -> RetrieverSpec:
+    """The retriever of this name, under the PosIR protocol's prompt and lengths where asked."""
+    found = registry.resolve(name)
+    return posir_spec(found) if posir else found
+
+
+def posir_pairs(selection: Selection) -> Selection:
+    """The selection's pairs that the PosIR protocol keeps."""
+    words = ", ".join(filter(None, (selection.words, "PosIR protocol")))
+    return Selection(selection.data, tuple(filter(posir_selection, selection.pairs)), words)

@@ -1,0 +1,368 @@
+"""What pages and the command line ask for: results, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from attribution.errors import UserError
+from attribution.methods import METHODS, attribute_batches
+from attribution.position import CurveSummary, summarize
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.load import load, plan
+from attribution.retrievers.registry import RetrieverSpec, data_folder
+from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.fingerprint import files_fingerprint, model_fingerprint
+from cache.precompute import Progress, precompute
+from cache.store import ModelKey, Store, StoredCurves
+from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
+
+
+@cache
+def poslens_version() -> str:
+    """Version of this program: of the installed package, else of the source tree."""
+    try:
+        return version("poslens")
+    except PackageNotFoundError:
+        import tomllib
+
+        project = Path(__file__).parent.parent / "pyproject.toml"
+        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """A retriever as it would compute now: what the store's key and every caption need, known
+    without loading it."""
+
+    spec: RetrieverSpec
+    key: ModelKey
+    weights: str
+    precision: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A result with where it came from. `notice` says what went wrong without spoiling it, such
+    as a cache that could not be written."""
+
+    attribution: Attribution
+    model: ModelIdentity
+    pair: TextPair
+    from_cache: bool
+    notice: str = ""
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this result again."""
+        document = self.attribution.document
+        return Provenance(
+            poslens=poslens_version(),
+            model=self.model.spec.name,
+            model_source=self.model.spec.origin,
+            weights=self.model.weights,
+            method=repr(self.attribution.method),
+            dataset=self.pair.dataset,
+            n=1,
+            max_length=document.max_length,
+            truncated=int(document.truncated),
+            precision=self.model.precision,
+            prompts=self.model.spec.prompts,
+            selection=f"pair {self.pair.pair_id}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCurve:
+    """The curves stored of a selection of pairs, and their average."""
+
+    summary: CurveSummary
+    stored: StoredCurves
+    model: ModelIdentity
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        curve = self.summary.curve
+        return Provenance(
+            poslens=poslens_version(),
+            model=self.model.spec.name,
+            model_source=self.model.spec.origin,
+            weights=self.model.weights,
+            method=repr(curve.method),
+            dataset=curve.dataset,
+            n=curve.n,
+            max_length=self.model.spec.max_length or 0,
+            truncated=curve.n_truncated,
+            precision=self.model.precision,
+            prompts=self.model.spec.prompts,
+            selection=self.selection,
+        )
+
+
+class Turnstile:
+    """A lock that lets waiters through in the order they came. A run over a data set asks again
+    after every batch; with a plain lock it would get it back each time before anyone waiting."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for one's turn and hold the device."""
+        ticket = object()
+        with self._condition:
+            self._waiting.append(ticket)
+            try:
+                self._condition.wait_for(lambda: self._waiting[0] is ticket)
+            except BaseException:
+                self._waiting.remove(ticket)
+                self._condition.notify_all()
+                raise
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._waiting.popleft()
+                self._condition.notify_all()
+
+
+class Run:
+    """A data set run in a thread of its own; it goes on while pages come and go."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label = label
+        self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
+        self.error = ""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still computing."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask it to end after the batch at hand."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stop.is_set()
+
+    def start(self, work: Callable[[Run], None]) -> None:
+        """Run `work`; a UserError becomes `error`, anything else a sentence and a log entry."""
+
+        def guarded() -> None:
+            try:
+                work(self)
+            except UserError as error:
+                self.error = str(error)
+            except Exception:
+                import logging
+
+                logging.getLogger(__name__).exception("run %s failed", self.label)
+                self.error = "The run ended with an unexpected error; the server's log has it."
+
+        self._thread = threading.Thread(target=guarded, name=self.label, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Block until it has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Compute:
+    """Models, store, device queue and runs of one process."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.store = Store((root or data_folder()) / "cache")
+        self._turnstile = Turnstile()
+        self._loading = threading.Lock()
+        self._models: OrderedDict[tuple[str, str], DenseRetriever] = OrderedDict()
+        self._runs: dict[tuple[str, str, str, str], Run] = {}
+        self._runs_lock = threading.Lock()
+
+    # -- models --------------------------------------------------------------------------------
+
+    def identify(self, spec: RetrieverSpec) -> ModelIdentity:
+        """The model as its files are now; cheap, loads nothing.
+
+        Raises:
+            UserError: its files are not here.
+        """
+        files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
+        weights = files_fingerprint(files)
+        key = model_fingerprint(weights, f"{spec.settings}, precision={precision}")
+        return ModelIdentity(spec, ModelKey(spec.name, key), weights, precision, str(device))
+
+    def retriever(self, model: ModelIdentity) -> DenseRetriever:
+        """The model, loaded where it is not; the least recently used ones make room."""
+        key = (model.key.fingerprint, model.device)
+        with self._loading:
+            found = self._models.get(key)
+            if found is None:
+                found = load(model.spec, DEVICE.get(), PRECISION.get())
+                self._models[key] = found
+                self._evict()
+            self._models.move_to_end(key)
+            return found
+
+    def _evict(self) -> None:
+        limit = MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
+        while len(self._models) > 1 and sum(map(_bytes, self._models.values())) > limit:
+            self._models.popitem(last=False)
+
+    # -- pairs ---------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        pair: TextPair,
+        spec: RetrieverSpec,
+        method: Method,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Explained:
+        """One pair's attribution, from the cache or computed and stored.
+
+        Raises:
+            UserError: whatever keeps it from being computed, or it was stopped.
+        """
+        model = self.identify(spec)
+        notice = ""
+        try:
+            found = self.store.get(model.key, method, pair)
+        except UserError as error:
+            found, notice = None, f"{error} The result below was computed and is not kept."
+        if found is not None:
+            return Explained(found, model, pair, from_cache=True)
+        if spec.family not in METHODS[method.name].families:
+            raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
+        retriever = self.retriever(model)
+        with self._turnstile.turn():
+            outcomes = [
+                outcome
+                for batch in attribute_batches(retriever, method, [pair], should_stop)
+                for outcome in batch
+            ]
+        if not outcomes:
+            raise UserError("Stopped before this pair's turn came.")
+        result = outcomes[0].attribution
+        if result is None:
+            raise UserError(outcomes[0].reason)
+        if not notice:
+            try:
+                self.store.put(model.key, method, [(pair, result)])
+            except UserError as error:
+                notice = f"{error} The result below is not kept."
+        return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    # -- data sets -----------------------------------------------------------------------------
+
+    def curve(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        dataset: str,
+        selection: str = "",
+    ) -> DataSetCurve:
+        """The aggregated curve of what is stored of `pairs`; computes no attribution.
+
+        Raises:
+            UserError: nothing is stored of them.
+        """
+        model = self.identify(spec)
+        stored = self.store.curves(model.key, method, pairs)
+        summary = summarize(
+            stored.curves,
+            model=spec.name,
+            dataset=dataset,
+            method=method,
+            n_truncated=stored.n_truncated,
+            n_failed=len(stored.failed),
+        )
+        return DataSetCurve(summary, stored, model, len(pairs), selection)
+
+    def n_missing(self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]) -> int:
+        """How many of `pairs` still have to be computed."""
+        return len(self.store.missing(self.identify(spec).key, method, pairs))
+
+    def start_run(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        dataset: str,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+        *,
+        retry_failed: bool = False,
+    ) -> Run:
+        """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
+        is returned instead of a second one."""
+        model = self.identify(spec)
+        key = (model.key.fingerprint, method.core, dataset, model.device)
+        with self._runs_lock:
+            running = self._runs.get(key)
+            if running is not None and running.active:
+                return running
+            run = Run(f"{spec.name} on {dataset}", len(pairs))
+            self._runs[key] = run
+
+            def work(run: Run) -> None:
+                def report(progress: Progress) -> None:
+                    run.progress = progress
+                    on_progress(progress)
+
+                run.progress = precompute(
+                    self.retriever(model),
+                    model.key,
+                    method,
+                    pairs,
+                    self.store,
+                    should_stop=lambda: run.stopping,
+                    on_progress=report,
+                    turn=self._turnstile.turn,
+                    retry_failed=retry_failed,
+                )
+
+            run.start(work)
+        return run
+
+    def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
+        """The latest run of this kind in this process."""
+        model = self.identify(spec)
+        return self._runs.get((model.key.fingerprint, method.core, dataset, model.device))
+
+    def active_runs(self) -> Mapping[str, Run]:
+        """Active runs by label."""
+        return {run.label: run for run in self._runs.values() if run.active}
+
+
+def _bytes(retriever: DenseRetriever) -> int:
+    return sum(p.numel() * p.element_size() for p in retriever.model.parameters())
+
+
+def _device_memory() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@cache
+def service() -> Compute:
+    """This process's one instance."""
+    return Compute()

@@ -1,0 +1,65 @@
+"""The token heatmap as a Streamlit element: one st.components.v2 component for all panes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from dashboard.heatmap.assets import component_script, styles
+from dashboard.heatmap.data import Pane, View, payload
+
+# Registered when this module is first imported, once a process: each further registration with
+# other code makes Streamlit warn. Streamlit itself hands the definition on to a later runtime.
+_mount = st.components.v2.component(
+    "poslens_heatmap", css=styles(), js=component_script(), isolate_styles=True
+)
+
+
+def heatmap(panes: Sequence[Pane], view: View, key: str, columns: int | None = None) -> View:
+    """Draw the panes, a column per model, and return the view that its reader has chosen.
+
+    The toggles act in the browser at once; each then starts a rerun in which this returns the
+    new view. Pass a returned view in again (through the URL, say), or always the same one; a view
+    that is neither the one passed before nor the one returned last is drawn and returned instead.
+
+    Args:
+        columns: most columns side by side; one per model where None. A narrow page has fewer.
+
+    Raises:
+        ValueError: see `payload`.
+    """
+    forced = _forced(view, key)
+    held = dict(st.session_state.get(key) or {}).get("view")
+    data: dict[str, Any] = payload(panes, View.from_dict(held or view.to_dict()), columns)
+    # the browser compares these instead of panes and views
+    text = json.dumps([data["panes"], data["columns"]])
+    data["digest"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    data["forced"] = forced
+    result = _mount(
+        key=key, data=data, default={"view": view.to_dict()}, on_view_change=lambda: None
+    )
+    chosen = View.from_dict(result.get("view") or view.to_dict())
+    st.session_state[f"{key}.returned"] = chosen
+    return chosen
+
+
+def _forced(view: View, key: str) -> int:
+    """How often the page, not its reader, has changed the view; counts this run's change.
+
+    A page that keeps the view in its URL passes each of the reader's views one run late: such an
+    echo must not undo what the reader has chosen since.
+    """
+    state = st.session_state
+    passed, returned = state.get(f"{key}.passed"), state.get(f"{key}.returned")
+    count = int(state.get(f"{key}.forced", 0))
+    state[f"{key}.passed"] = view
+    if passed is not None and view != passed and view != returned:
+        count += 1
+        state[f"{key}.forced"] = count
+        if state.get(key):
+            state[key]["view"] = view.to_dict()
+    return count

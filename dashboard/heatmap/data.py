@@ -1,0 +1,193 @@
+"""What the token heatmap draws, as JSON-ready values; numbers and offsets only, no pictures.
+
+All offsets are CODE POINT offsets into the original text, as Python counts them; the browser
+turns them into UTF-16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from attribution.types import Attribution, EvidenceSpan, Side
+
+Level = Literal["word", "token", "sentence"]
+Aggregate = Literal["sum", "max"]
+Range = Literal["shared", "own"]
+Span = tuple[int, int]
+
+MAX_COLUMNS = 4
+"""Columns (models) that one heatmap draws side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The toggles of the heatmap; the first of each type's values is the default.
+
+    `aggregate` "max" is the score of largest magnitude, with its sign. `range` "shared" lets equal
+    colours mean equal scores in every column; "own" stretches each column to its own scale.
+    `linked` scrolls the documents of all columns together.
+    """
+
+    level: Level = "word"
+    aggregate: Aggregate = "sum"
+    range: Range = "shared"
+    linked: bool = True
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None) -> View:
+        """A view from a URL's or the browser's values; what is unknown or invalid is ignored.
+
+        Booleans may come as text ("true", "1", "false", "0"), as a URL has them.
+        """
+        view = cls()
+        if not isinstance(values, Mapping):
+            return view
+        choices = (("level", Level), ("aggregate", Aggregate), ("range", Range))
+        for name, allowed in choices:
+            value = values.get(name)
+            if isinstance(value, str) and value in get_args(allowed):
+                view = replace(view, **{name: value})
+        linked = values.get("linked")
+        if isinstance(linked, str):
+            linked = {"true": True, "1": True, "false": False, "0": False}.get(linked.lower())
+        return replace(view, linked=linked) if isinstance(linked, bool) else view
+
+    def to_dict(self) -> dict[str, Any]:
+        """The toggles by name; `from_dict` takes them back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A token that is no part of the text ([CLS], a prompt's token), and its score."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One text (a query or a document) as one model read it.
+
+    `tokens` are (start, end, score) of the non-special tokens; several may share a character and
+    some are empty. `truncated_at` is the offset from which the model read nothing, or None.
+    `signed` says that scores below zero mean something, which selects the diverging scale.
+    `unit` is what the scores are measured in, for the legend.
+    """
+
+    id: str
+    model: str
+    side: Side
+    text: str
+    tokens: tuple[tuple[int, int, float], ...]
+    specials: tuple[Special, ...] = ()
+    words: tuple[Span, ...] = ()
+    sentences: tuple[Span, ...] = ()
+    evidence: Span | None = None
+    truncated_at: int | None = None
+    signed: bool = False
+    unit: str = ""
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        length = len(self.text)
+        spans = [(start, end) for start, end, _ in self.tokens]
+        spans += [*self.words, *self.sentences, *([self.evidence] if self.evidence else [])]
+        for start, end in spans:
+            if not 0 <= start <= end <= length:
+                raise ValueError(f"pane {self.id}: span [{start}, {end}) of {length} characters")
+        if self.truncated_at is not None and not 0 <= self.truncated_at <= length:
+            raise ValueError(f"pane {self.id}: truncated at {self.truncated_at} of {length}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pane as the browser gets it: lists, numbers and text only."""
+        return {
+            "id": self.id,
+            "model": self.model,
+            "side": self.side,
+            "text": self.text,
+            "tokens": [list(token) for token in self.tokens],
+            "specials": [{"text": token.text, "score": token.score} for token in self.specials],
+            "words": [list(span) for span in self.words],
+            "sentences": [list(span) for span in self.sentences],
+            "evidence": list(self.evidence) if self.evidence else None,
+            "truncated_at": self.truncated_at,
+            "signed": self.signed,
+            "unit": self.unit,
+            "caption": self.caption,
+        }
+
+
+def pane(
+    attribution: Attribution,
+    side: Side,
+    text: str,
+    *,
+    model: str | None = None,
+    words: Sequence[Span] | None = None,
+    sentences: Sequence[Span] | None = None,
+    evidence: EvidenceSpan | None = None,
+    signed: bool | None = None,
+    unit: str = "",
+    caption: str = "",
+) -> Pane:
+    """One side of an attribution as a pane.
+
+    Args:
+        text: the original text of that side, which the tokens' offsets point into.
+        model: label of the column; the attribution's model where None. Panes with one label
+            share a column.
+        words, sentences: spans of the text; cut by `attribution.text` where None.
+        evidence: the characters that answer the query (documents only).
+        signed: whether negative scores have a meaning. None asks the scores themselves, which
+            turns a signed method's scale sequential when all its scores happen to be positive:
+            pass it where the method is known.
+    """
+    tokenized = attribution.query if side == "query" else attribution.document
+    array = attribution.query_scores if side == "query" else attribution.document_scores
+    # float32 holds seven digits; six keep the JSON short
+    scores = [float(f"{score:.6g}") for score in array.tolist()]
+    if words is None or sentences is None:
+        from attribution import text as segmentation  # only where the caller has no spans
+
+        words = segmentation.words(text) if words is None else words
+        sentences = segmentation.sentences(text) if sentences is None else sentences
+    pairs = list(zip(tokenized.tokens, scores, strict=True))
+    label = attribution.model if model is None else model
+    return Pane(
+        id=f"{label}/{side}",
+        model=label,
+        side=side,
+        text=text,
+        tokens=tuple((t.start, t.end, score) for t, score in pairs if not t.is_special),
+        specials=tuple(Special(t.text, score) for t, score in pairs if t.is_special),
+        words=tuple((start, end) for start, end in words),
+        sentences=tuple((start, end) for start, end in sentences),
+        evidence=(evidence.start, evidence.end) if evidence is not None else None,
+        truncated_at=tokenized.read_until if tokenized.truncated else None,
+        signed=any(score < 0 for score in scores) if signed is None else signed,
+        unit=unit,
+        caption=caption,
+    )
+
+
+def payload(panes: Sequence[Pane], view: View, columns: int | None = None) -> dict[str, Any]:
+    """What `renderHeatmap` takes: the panes, the toggles, and how many columns stand abreast.
+
+    Raises:
+        ValueError: no pane, two panes with one id, or more than `MAX_COLUMNS` models.
+    """
+    models = {pane.model for pane in panes}
+    if not panes or len(models) > MAX_COLUMNS:
+        raise ValueError(f"a heatmap has 1 to {MAX_COLUMNS} models, not {len(models)}")
+    if len({pane.id for pane in panes}) != len(panes):
+        raise ValueError("two panes of a heatmap have one id: give the models distinct labels")
+    if columns is not None and not 1 <= columns <= MAX_COLUMNS:
+        raise ValueError(f"columns: {columns}, expected 1 to {MAX_COLUMNS}")
+    return {
+        "panes": [pane.to_dict() for pane in panes],
+        "view": view.to_dict(),
+        "columns": columns or len(models),
+    }

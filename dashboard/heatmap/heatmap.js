@@ -1,0 +1,356 @@
+// Drawing of the token heatmap. One entry, renderHeatmap, for the Streamlit glue and for the
+// standalone page; the arithmetic is in numbers.js and scales.js, hover and keys in
+// interaction.js. Text enters the DOM as text nodes only, never as markup.
+
+const SIDES = { query: "Query", document: "Document" };
+const NOT_READ = "not read by this model";
+const TOP_UNITS = 10;
+
+/** A new element with a class, text and attributes. */
+function element(tag, className, text, attributes) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes ?? {})) node.setAttribute(name, value);
+  return node;
+}
+
+/** [r, g, b] of any CSS colour that the browser knows, named and modern ones included. */
+function readColour(colour) {
+  const plain = /^rgb\((\d+), (\d+), (\d+)\)$/.exec(colour);
+  if (plain) return plain.slice(1).map(Number);
+  const context = document.createElement("canvas").getContext("2d");
+  context.fillStyle = colour;
+  context.fillRect(0, 0, 1, 1);
+  return [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+}
+
+/**
+ * Draws `data` = { panes, view, columns } into `root`, replacing what it holds; `onView` is called
+ * with { level, aggregate, range, linked } after each toggle.
+ * Gives { setView, refreshTheme, destroy, view }.
+ */
+function renderHeatmap(root, data, onView) {
+  const state = {
+    root,
+    data,
+    view: { ...data.view },
+    onView: onView ?? (() => {}),
+    panes: data.panes.map((pane) => ({ pane, side: SIDES[pane.side] })),
+    cleanups: [],
+  };
+  // panes of several models mostly hold one text
+  const segmented = new Map();
+  for (const { pane } of state.panes) {
+    if (!segmented.has(pane.text)) segmented.set(pane.text, segmentText(pane.text));
+  }
+  for (const drawn of state.panes) drawn.segmented = segmented.get(drawn.pane.text);
+
+  root.classList.add("hm");
+  root.replaceChildren();
+  state.sheet = adoptSheet(state);
+  // while the root is empty: asking for a style makes the browser compute all of them
+  readTheme(state);
+  buildToolbar(state);
+  state.legend = root.appendChild(element("div", "hm-legend"));
+  buildGrid(state);
+  state.live = root.appendChild(element("div", "hm-hidden", "", { "aria-live": "polite" }));
+  drawUnits(state);
+  paint(state);
+  connect(state);
+
+  const setView = (view) => {
+    const old = state.view;
+    state.view = { ...old, ...view };
+    syncToolbar(state);
+    hideTip(state);
+    if (old.level !== state.view.level) drawUnits(state);
+    else if (old.aggregate !== state.view.aggregate) scoreUnits(state);
+    paint(state);
+  };
+  const refreshTheme = () => {
+    if (readTheme(state)) paint(state);
+  };
+  const destroy = () => {
+    for (const cleanup of state.cleanups) cleanup();
+    root.replaceChildren();
+  };
+  state.setView = setView;
+  return { setView, refreshTheme, destroy, view: () => ({ ...state.view }) };
+}
+
+/** An own style sheet in the document or shadow root that holds `root`. */
+function adoptSheet({ root, cleanups }) {
+  const sheet = new CSSStyleSheet();
+  const scope = root.getRootNode();
+  scope.adoptedStyleSheets = [...scope.adoptedStyleSheets, sheet];
+  cleanups.push(() => {
+    scope.adoptedStyleSheets = scope.adoptedStyleSheets.filter((other) => other !== sheet);
+  });
+  return sheet;
+}
+
+const TOGGLES = [
+  ["level", "Unit", [["word", "Word"], ["token", "Token"], ["sentence", "Sentence"]]],
+  ["aggregate", "Tokens of a unit", [["sum", "Sum"], ["max", "Max"]]],
+  ["range", "Colour range", [["shared", "Shared"], ["own", "Own"]]],
+];
+
+function buildToolbar(state) {
+  const bar = element("div", "hm-toolbar");
+  const several = new Set(state.data.panes.map((pane) => pane.model)).size > 1;
+  for (const [name, label, choices] of TOGGLES) {
+    if (name === "range" && !several) continue;
+    const group = bar.appendChild(element("fieldset", "hm-toggle"));
+    group.append(element("legend", "", label));
+    const options = group.appendChild(element("span", "hm-options"));
+    for (const [value, text] of choices) {
+      const option = options.appendChild(element("label"));
+      option.append(element("input", "", undefined, { type: "radio", name, value }));
+      option.append(element("span", "", text));
+    }
+  }
+  if (several) {
+    const linked = bar.appendChild(element("label", "hm-linked"));
+    linked.append(element("input", "", undefined, { type: "checkbox", name: "linked" }));
+    linked.append(element("span", "", "Scroll together"));
+  }
+  bar.addEventListener("change", ({ target }) => {
+    const value = target.type === "checkbox" ? target.checked : target.value;
+    state.setView({ [target.name]: value });
+    state.onView({ ...state.view });
+  });
+  state.toolbar = state.root.appendChild(bar);
+  syncToolbar(state);
+}
+
+function syncToolbar(state) {
+  for (const input of state.toolbar.querySelectorAll("input")) {
+    const value = state.view[input.name];
+    input.checked = input.type === "checkbox" ? value : input.value === value;
+  }
+}
+
+function buildGrid(state) {
+  const grid = state.root.appendChild(element("div", "hm-grid"));
+  grid.dataset.columns = String(state.data.columns ?? 0);
+  const columns = new Map();
+  for (const drawn of state.panes) {
+    const { model } = drawn.pane;
+    if (!columns.has(model)) {
+      const column = grid.appendChild(element("div", "hm-column"));
+      column.append(element("h3", "hm-model", model, { dir: "auto", title: model }));
+      columns.set(model, column);
+    }
+    drawn.column = [...columns.keys()].indexOf(model);
+    columns.get(model).append(buildPane(drawn));
+  }
+  grid.dataset.columns = String(state.data.columns ?? columns.size);
+}
+
+function buildPane(drawn) {
+  const { pane, side, segmented } = drawn;
+  const name = `${side}, ${pane.model}`;
+  const section = element("section", "hm-pane", undefined, { "aria-label": name });
+  section.dataset.side = pane.side;
+  const head = section.appendChild(element("div", "hm-head"));
+  head.append(element("h4", "hm-side", side));
+  const length = segmented.cp.length - 1;
+  const unread = pane.truncated_at === null ? 0 : length - pane.truncated_at;
+  drawn.meta = head.appendChild(element("span", "hm-meta"));
+  if (unread > 0) {
+    const share = `${formatCount(unread)} of ${formatCount(length)} characters ${NOT_READ}`;
+    head.append(element("span", "hm-cut", share));
+  }
+  drawn.legend = section.appendChild(element("div", "hm-own-legend"));
+  drawn.body = section.appendChild(
+    element("div", "hm-text", undefined, {
+      tabindex: "0",
+      // the arrow keys must reach this element while a screen reader runs
+      role: "application",
+      "aria-roledescription": "token heatmap",
+      "aria-label": `${name}: arrow keys move between units`,
+    }),
+  );
+  drawn.body.dataset.pane = pane.id;
+  if (pane.specials.length > 0) {
+    const line = section.appendChild(element("div", "hm-specials"));
+    line.append(element("span", "hm-specials-label", "Special tokens "));
+    for (const special of pane.specials) {
+      const item = line.appendChild(element("span", "hm-special"));
+      item.append(element("bdi", "", special.text), ` ${formatScore(special.score)} `);
+    }
+  }
+  if (pane.caption) section.append(element("div", "hm-caption", pane.caption, { dir: "auto" }));
+  // a table takes no width of 1 px: the block around it is what is hidden
+  drawn.top = section.appendChild(element("div", "hm-hidden")).appendChild(element("table"));
+  drawn.section = section;
+  return section;
+}
+
+/** Cuts every pane into the units of the view, scores them and writes the text. */
+function drawUnits(state) {
+  scoreUnits(state);
+  const { level } = state.view;
+  for (const drawn of state.panes) {
+    const count = drawn.units.length;
+    drawn.cursor = -1;
+    drawn.runs = drawn.units.map(() => []);
+    drawn.body.replaceChildren(drawText(drawn));
+    drawn.meta.textContent = `${formatCount(count)} ${count === 1 ? level : `${level}s`}`;
+  }
+}
+
+/** Scores and ranks of the units. The aggregate moves no unit, so the text drawn stays. */
+function scoreUnits(state) {
+  const { level, aggregate } = state.view;
+  for (const drawn of state.panes) {
+    drawn.units = unitsOf(drawn.segmented, drawn.pane, level, aggregate);
+    drawn.order = byMagnitude(drawn.units);
+    drawn.ranks = ranksOf(drawn.units, drawn.order);
+    drawTop(drawn);
+  }
+}
+
+/** The whole text, a block a paragraph, a span for each run of one unit, evidence and reading. */
+function drawText(drawn) {
+  const { pane, segmented, units, runs } = drawn;
+  const { text, cp } = segmented;
+  const fragment = document.createDocumentFragment();
+  const cut = pane.truncated_at === null ? text.length : clusterCeil(segmented, cp[pane.truncated_at]);
+  let [from, to] = [-1, -1];
+  if (pane.evidence) {
+    from = clusterFloor(segmented, cp[pane.evidence[0]]);
+    to = clusterCeil(segmented, cp[pane.evidence[1]]);
+  }
+  let u = 0;
+  for (const [start, end] of paragraphSpans(text)) {
+    const block = fragment.appendChild(element("div", "hm-paragraph"));
+    for (let i = start; i < end; ) {
+      while (u < units.length && units[u].end <= i) u += 1;
+      // a word's characters behind the last token were not read: no colour is theirs
+      const unit = i < cut && u < units.length && units[u].start <= i ? u : -1;
+      let stop = i >= cut ? end : unit >= 0 ? units[unit].end : u < units.length ? units[u].start : end;
+      stop = Math.min(stop, end);
+      for (const edge of [from, to, cut]) if (i < edge && edge < stop) stop = edge;
+      const classes = `${i >= from && i < to ? " hm-evidence" : ""}${i >= cut ? " hm-unread" : ""}`;
+      const piece = text.slice(i, stop);
+      if (unit < 0 && classes === "") block.append(piece);
+      else {
+        const run = block.appendChild(document.createElement("span"));
+        run.append(piece);
+        if (classes) run.className = classes.trim();
+        if (unit >= 0) {
+          run.setAttribute("data-u", unit);
+          runs[unit].push(run);
+        }
+      }
+      i = stop;
+    }
+    // last: with dir="auto" each child appended would have the browser read the block again
+    block.dir = "auto";
+  }
+  return fragment;
+}
+
+/** The strongest units as a table for screen readers. */
+function drawTop(drawn) {
+  const { units, order, segmented, ranks, pane, side } = drawn;
+  const title = `Highest scores, ${side.toLowerCase()}, ${pane.model}`;
+  const rows = order.slice(0, TOP_UNITS).map((index) => {
+    const row = element("tr");
+    const { start, end, score } = units[index];
+    const position = formatPosition(segmented, start);
+    for (const cell of [ranks[index], segmented.text.slice(start, end), formatScore(score), position]) {
+      row.append(element("td", "", String(cell)));
+    }
+    return row;
+  });
+  const head = element("tr");
+  for (const name of ["Rank", "Text", "Score", "Position"]) {
+    head.append(element("th", "", name, { scope: "col" }));
+  }
+  drawn.top.replaceChildren(element("caption", "", title), head, ...rows);
+}
+
+/** Reads the page's colours, writes a class for each step of the scale; whether they changed. */
+function readTheme(state) {
+  const { backgroundColor, color } = getComputedStyle(state.root);
+  if (state.colours === backgroundColor + color) return false;
+  state.colours = backgroundColor + color;
+  const scale = buildScale(readColour(backgroundColor), readColour(color));
+  const { sheet } = state;
+  // classes, because thousands of cells with styles of their own take twice the time
+  sheet.replaceSync(scale.cells.map((cell, step) =>
+    `.hm-${step} { background-color: ${cell}; color: ${scale.texts[step]}; }`).join("\n"));
+  state.scale = scale;
+  state.root.dataset.theme = scale.dark ? "dark" : "light";
+  return true;
+}
+
+/**
+ * Panes whose colours mean the same numbers. Query and document never share: a query has few
+ * tokens, each with a large part of the score. Neither do panes of another unit or kind of scale.
+ */
+function scaleGroups(state) {
+  const groups = new Map();
+  for (const drawn of state.panes) {
+    const { side, signed, unit, id } = drawn.pane;
+    const key = state.view.range === "own" ? id : JSON.stringify([side, signed, unit]);
+    if (!groups.has(key)) groups.set(key, { signed, unit, side: drawn.side, panes: [] });
+    groups.get(key).panes.push(drawn);
+  }
+  return [...groups.values()];
+}
+
+/** Colours every cell and writes the legends. */
+function paint(state) {
+  const { scale } = state;
+  const groups = scaleGroups(state);
+  const own = state.view.range === "own" && new Set(state.panes.map((p) => p.column)).size > 1;
+  const bars = [];
+  for (const group of groups) {
+    group.top = Math.max(...group.panes.map(({ units }) => scaleTop(units, group.signed)));
+    for (const drawn of group.panes) {
+      drawn.units.forEach((unit, u) => {
+        const step = scaleIndex(unit.score, group.top, group.signed);
+        for (const run of drawn.runs[u]) {
+          run.className = run.classList.contains("hm-evidence") ? `hm-evidence hm-${step}` : `hm-${step}`;
+        }
+      });
+      drawn.legend.replaceChildren(...(own ? [legendBar(state, group, false)] : []));
+    }
+    if (!own) bars.push(legendBar(state, group, true));
+  }
+  if (state.panes.some(({ pane }) => pane.evidence)) {
+    bars.push(legendMark("hm-evidence", "Evidence span"));
+  }
+  if (state.panes.some(({ segmented, pane }) =>
+    pane.truncated_at !== null && pane.truncated_at < segmented.cp.length - 1)) {
+    bars.push(legendMark("hm-unread", `Grey: ${NOT_READ}`));
+  }
+  state.legend.replaceChildren(...bars);
+}
+
+function legendBar(state, group, named) {
+  const item = element("div", "hm-scale");
+  const title = item.appendChild(element("div", "hm-scale-title"));
+  title.append(element("b", "", named ? group.side : "Scale"));
+  if (group.unit) title.append(element("span", "", group.unit));
+  const end = group.signed ? "ends: \u00b1 largest" : "top: largest value";
+  title.append(element("span", "hm-scale-note", end));
+  const bar = item.appendChild(element("div", "hm-bar"));
+  bar.style.background = scaleGradient(state.scale, group.signed);
+  const ticks = item.appendChild(element("div", "hm-ticks"));
+  for (const tick of legendTicks(group.top, group.signed)) {
+    ticks.append(element("span", "", group.signed && tick > 0 ? `+${formatScore(tick)}` : formatScore(tick)));
+  }
+  return item;
+}
+
+function legendMark(className, text) {
+  const item = element("div", "hm-mark");
+  item.append(element("span", `hm-sample ${className}`, "abc", { "aria-hidden": "true" }));
+  item.append(element("span", "", text));
+  return item;
+}

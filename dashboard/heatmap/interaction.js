@@ -1,0 +1,231 @@
+// What the reader does with a drawn heatmap: pointing, keys, scrolling. A handful of listeners on
+// the root serve every unit.
+
+/** Texts longer than this are cut in the tooltip and for the screen reader. */
+const TIP_CHARACTERS = 140;
+
+function connect(state) {
+  const { root } = state;
+  const { signal, abort } = abortable();
+  state.cleanups.push(abort);
+  state.tip = root.appendChild(element("div", "hm-tip", "", { role: "tooltip" }));
+  // the top layer lies over Streamlit's containers and is not cut by them
+  if (state.tip.showPopover) state.tip.setAttribute("popover", "manual");
+  const byBody = new Map(state.panes.map((drawn) => [drawn.body, drawn]));
+  const paneOf = (node) => byBody.get(node.closest?.(".hm-text"));
+
+  root.addEventListener("pointerover", (event) => {
+    const run = event.target.closest?.(".hm-text [data-u], .hm-text .hm-unread");
+    if (!run) return hideTip(state);
+    const drawn = paneOf(run);
+    if (run.dataset.u === undefined) return showUnread(state, drawn, run, event);
+    mark(state, drawn, Number(run.dataset.u));
+    showUnit(state, drawn, Number(run.dataset.u), rectAt(run, event.clientX, event.clientY));
+  }, { signal });
+  root.addEventListener("pointerleave", () => hideTip(state), { signal });
+  root.addEventListener("pointerdown", (event) => {
+    const run = event.target.closest?.(".hm-text [data-u]");
+    if (run) paneOf(run).cursor = Number(run.dataset.u);
+  }, { signal });
+  root.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return hideTip(state);
+    const drawn = paneOf(event.target);
+    if (!drawn || event.ctrlKey || event.metaKey || event.altKey) return;
+    const next = nextUnit(drawn, event.key);
+    if (next === null) return;
+    event.preventDefault();
+    if (next >= 0) reach(state, drawn, next);
+  }, { signal });
+  root.addEventListener("focusout", () => hideTip(state), { signal });
+  linkScrolling(state, paneOf, signal);
+}
+
+function abortable() {
+  const controller = new AbortController();
+  return { signal: controller.signal, abort: () => controller.abort() };
+}
+
+/** The rectangle of a run (it has one a line) nearest to a point. */
+function rectAt(run, x, y) {
+  const rects = [...run.getClientRects()];
+  const inside = rects.find((r) => x >= r.left && x <= r.right && y >= r.top && y <= r.bottom);
+  return inside ?? rects[0] ?? run.getBoundingClientRect();
+}
+
+/** Text of a unit on one line, shortened between grapheme clusters. */
+function unitLabel({ segmented, units }, u) {
+  const { start, end } = units[u];
+  if (end - start <= TIP_CHARACTERS) return segmented.text.slice(start, end);
+  return `${segmented.text.slice(start, clusterFloor(segmented, start + TIP_CHARACTERS))}\u2026`;
+}
+
+/** Outlines a unit, and in the other columns the units over the same characters. */
+function mark(state, drawn, u) {
+  unmark(state);
+  state.marked = [...drawn.runs[u]];
+  for (const run of drawn.runs[u]) run.classList.add("hm-at");
+  const { start, end } = drawn.units[u];
+  for (const other of state.panes) {
+    if (other === drawn || other.pane.side !== drawn.pane.side) continue;
+    if (other.segmented !== drawn.segmented) continue;
+    const [first, last] = unitsWithin(other.units, start, end);
+    for (let i = first; i < last; i += 1) {
+      for (const run of other.runs[i]) {
+        run.classList.add("hm-same");
+        state.marked.push(run);
+      }
+    }
+  }
+}
+
+function unmark(state) {
+  for (const run of state.marked ?? []) run.classList.remove("hm-at", "hm-same");
+  state.marked = [];
+}
+
+function showUnit(state, drawn, u, rect) {
+  const { units, ranks, segmented, pane } = drawn;
+  const unit = units[u];
+  const how = state.view.aggregate === "sum" ? "sum of" : "largest of";
+  const several = unit.n > 1 ? ` (${how} ${unit.n} tokens)` : "";
+  const rank = `${formatCount(ranks[u])} of ${formatCount(units.length)}`;
+  const rows = [
+    ["score", `${formatScore(unit.score)}${pane.unit ? ` ${pane.unit}` : ""}${several}`],
+    [pane.signed ? "rank by magnitude" : "rank", rank],
+    ["position", formatPosition(segmented, unit.start)],
+    ["model", pane.model],
+  ];
+  const list = element("dl");
+  for (const [name, value] of rows) list.append(element("dt", "", name), element("dd", "", value));
+  showTip(state, [element("bdi", "hm-tip-text", unitLabel(drawn, u), { dir: "auto" }), list], rect);
+}
+
+function showUnread(state, drawn, run, event) {
+  unmark(state);
+  const rect = rectAt(run, event.clientX, event.clientY);
+  showTip(state, [element("span", "", NOT_READ), element("bdi", "hm-tip-model", drawn.pane.model)], rect);
+}
+
+/** Above `rect` where there is room, else below it; always inside the window. */
+function showTip(state, content, rect) {
+  const { tip } = state;
+  tip.replaceChildren(...content);
+  tip.classList.add("hm-shown");
+  if (tip.showPopover && !tip.matches(":popover-open")) tip.showPopover();
+  const { width, height } = tip.getBoundingClientRect();
+  const middle = rect.left + Math.min(rect.width, 240) / 2;
+  const left = Math.min(Math.max(6, middle - width / 2), document.documentElement.clientWidth - width - 6);
+  const above = rect.top - height - 8;
+  tip.style.left = `${Math.max(6, left)}px`;
+  tip.style.top = `${above >= 6 ? above : rect.bottom + 8}px`;
+}
+
+function hideTip(state) {
+  unmark(state);
+  const { tip } = state;
+  tip.classList.remove("hm-shown");
+  if (tip.hidePopover && tip.matches(":popover-open")) tip.hidePopover();
+}
+
+/** The keyboard reaches unit `u`: outline, tooltip, and a line for the screen reader. */
+function reach(state, drawn, u) {
+  drawn.cursor = u;
+  const run = drawn.runs[u][0];
+  run.scrollIntoView({ block: "nearest", inline: "nearest" });
+  mark(state, drawn, u);
+  showUnit(state, drawn, u, run.getClientRects()[0] ?? run.getBoundingClientRect());
+  const { score } = drawn.units[u];
+  const rank = `rank ${formatCount(drawn.ranks[u])} of ${formatCount(drawn.units.length)}`;
+  const position = `position ${formatPosition(drawn.segmented, drawn.units[u].start)}`;
+  state.live.textContent = `${unitLabel(drawn, u)}, ${formatScore(score)}, ${rank}, ${position}`;
+}
+
+/** Unit that a key leads to; -1 where there is none, null for a key that means nothing here. */
+function nextUnit(drawn, key) {
+  const { units, cursor, runs } = drawn;
+  const last = units.length - 1;
+  if (!["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"].includes(key)) return null;
+  if (last < 0) return -1;
+  if (key === "Home") return 0;
+  if (key === "End") return last;
+  if (cursor < 0) return 0;
+  if (key === "ArrowUp" || key === "ArrowDown") return unitByLine(drawn, key === "ArrowDown" ? 1 : -1);
+  const rightToLeft = getComputedStyle(runs[cursor][0].parentElement).direction === "rtl";
+  const step = (key === "ArrowRight") === rightToLeft ? -1 : 1;
+  return Math.min(last, Math.max(0, cursor + step));
+}
+
+/** The unit nearest above or below the cursor's, on the next line that has one. */
+function unitByLine({ units, cursor, runs }, step) {
+  const rects = (u) => runs[u].flatMap((run) => [...run.getClientRects()]);
+  const own = rects(cursor);
+  const from = step > 0 ? own[own.length - 1] : own[0];
+  const middle = from.left + from.width / 2;
+  let [best, distance, line] = [cursor, Infinity, null];
+  for (let u = cursor + step; u >= 0 && u < units.length; u += step) {
+    const all = rects(u);
+    const rect = step > 0 ? all[0] : all[all.length - 1];
+    if (!rect || Math.abs(rect.top - from.top) < rect.height / 2) continue;
+    if (line !== null && Math.abs(rect.top - line) >= rect.height / 2) break;
+    line = rect.top;
+    const gap = Math.max(rect.left - middle, middle - rect.right, 0);
+    if (gap < distance) [best, distance] = [u, gap];
+  }
+  return best;
+}
+
+/** Documents of equal text show the same character at the top. */
+function linkScrolling(state, paneOf, signal) {
+  const expected = new Map();
+  let frame = 0;
+  const follow = (drawn) => {
+    const anchor = topUnit(drawn);
+    if (!anchor) return;
+    for (const other of state.panes) {
+      if (other === drawn || other.pane.side !== "document") continue;
+      if (other.segmented !== drawn.segmented) continue;
+      const atEnd = drawn.body.scrollTop + drawn.body.clientHeight >= drawn.body.scrollHeight - 1;
+      const target = atEnd ? other.body.scrollHeight : scrollFor(other, anchor);
+      if (target === null || Math.abs(target - other.body.scrollTop) < 1) continue;
+      other.body.scrollTop = target;
+      expected.set(other.body, other.body.scrollTop);
+    }
+  };
+  const onScroll = (event) => {
+    const drawn = paneOf(event.target);
+    if (!drawn) return;
+    hideTip(state);
+    const own = expected.get(drawn.body);
+    expected.delete(drawn.body);
+    // this scroll is the answer to another pane's, not the reader's
+    if (own !== undefined && Math.abs(own - drawn.body.scrollTop) < 2) return;
+    if (!state.view.linked || drawn.pane.side !== "document") return;
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => follow(drawn));
+  };
+  // scroll events don't bubble: catch them on their way down
+  state.root.addEventListener("scroll", onScroll, { capture: true, signal });
+}
+
+const topOf = (run) => (run.getClientRects()[0] ?? run.getBoundingClientRect()).top;
+
+/** First unit whose top is visible, and how far under the pane's edge: { offset, below }. */
+function topUnit({ body, runs, units }) {
+  const edge = body.getBoundingClientRect().top;
+  let [low, high] = [0, units.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (topOf(runs[middle][0]) < edge) low = middle + 1;
+    else high = middle;
+  }
+  if (low === units.length) return null;
+  return { offset: units[low].start, below: topOf(runs[low][0]) - edge };
+}
+
+/** The scrollTop at which the character at an anchor's offset stands where the anchor does. */
+function scrollFor({ body, runs, units }, { offset, below }) {
+  const [first] = unitsWithin(units, offset, offset + 1);
+  const u = Math.min(first, units.length - 1);
+  if (u < 0) return null;
+  return body.scrollTop + topOf(runs[u][0]) - body.getBoundingClientRect().top - below;
+}

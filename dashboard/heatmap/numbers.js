@@ -1,0 +1,232 @@
+// Pure functions of the token heatmap: offsets, grapheme clusters, units, ranks, ranges, labels.
+// Nothing here touches the DOM. Offsets with the name `cp` are code points (Python's), all
+// others UTF-16 code units (the DOM's).
+
+/** UTF-16 offset of each code point of `text`, and of its end: Int32Array [code points + 1]. */
+function codePointOffsets(text) {
+  const offsets = new Int32Array(text.length + 1);
+  let count = 0;
+  for (let i = 0; i < text.length; count += 1) {
+    offsets[count] = i;
+    i += text.codePointAt(i) > 0xffff ? 2 : 1;
+  }
+  offsets[count] = text.length;
+  return offsets.subarray(0, count + 1);
+}
+
+// Below U+0300 nothing combines and only CR LF belong together, so a boundary between two such
+// characters needs no segmenter: it costs a microsecond a character, this a few nanoseconds.
+const isPlain = (code) => code < 0x300 && code !== 13;
+
+/** Flags [length + 1]: 1 where a grapheme cluster of `text` starts, and at its end. */
+function clusterStarts(text) {
+  const n = text.length;
+  const starts = new Uint8Array(n + 1);
+  starts[n] = 1;
+  const plain = (i) => isPlain(text.charCodeAt(i));
+  const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+  for (let i = 0, j; i < n; i = j) {
+    for (j = i + 1; j < n && !(plain(j - 1) && plain(j)); j += 1);
+    if (j === i + 1) starts[i] = 1;
+    else for (const { index } of segmenter.segment(text.slice(i, j))) starts[i + index] = 1;
+  }
+  return starts;
+}
+
+/** What is the same for every view of a text: its offsets and its clusters. */
+function segmentText(text) {
+  return { text, cp: codePointOffsets(text), starts: clusterStarts(text) };
+}
+
+function clusterFloor(segmented, i) {
+  let k = Math.max(0, Math.min(i, segmented.text.length));
+  while (!segmented.starts[k]) k -= 1;
+  return k;
+}
+
+function clusterCeil(segmented, i) {
+  let k = Math.max(0, Math.min(i, segmented.text.length));
+  while (!segmented.starts[k]) k += 1;
+  return k;
+}
+
+const isSpace = (character) => /\s/.test(character);
+
+/** [start, end) without the white space at its ends; as it is where it holds nothing else. */
+function trimSpan(text, start, end) {
+  let [s, e] = [start, end];
+  while (s < e && isSpace(text[s])) s += 1;
+  while (e > s && isSpace(text[e - 1])) e -= 1;
+  return s < e ? [s, e] : [start, end];
+}
+
+/**
+ * The tokens of a pane in UTF-16, snapped outwards to whole grapheme clusters, sorted by start.
+ * White space at a token's ends is left out (SentencePiece counts the space before a word to the
+ * word); an empty token stands on the cluster at its offset, or on the last one.
+ */
+function snapTokens(segmented, tokens) {
+  const { text, cp } = segmented;
+  if (text.length === 0) return [];
+  const snapped = tokens.map(([from, to, score]) => {
+    const [a, b] = trimSpan(text, cp[from], cp[to]);
+    const start = clusterFloor(segmented, Math.min(a, text.length - 1));
+    return { start, end: clusterCeil(segmented, Math.max(b, start + 1)), score };
+  });
+  return snapped.sort((left, right) => left.start - right.start || left.end - right.end);
+}
+
+/** Code point spans as UTF-16, on whole clusters, sorted, without overlap or empty ones. */
+function snapSpans(segmented, spans) {
+  const snapped = spans
+    .map(([from, to]) => [
+      clusterFloor(segmented, segmented.cp[from]),
+      clusterCeil(segmented, segmented.cp[to]),
+    ])
+    .sort((left, right) => left[0] - right[0]);
+  let behind = 0;
+  return snapped.flatMap(([from, to]) => {
+    const start = Math.max(from, behind);
+    behind = Math.max(behind, to);
+    return start < to ? [[start, to]] : [];
+  });
+}
+
+/** Joins tokens that share a cluster: each becomes { start, end, scores }; no score is lost. */
+function mergeTokens(tokens) {
+  const merged = [];
+  for (const token of tokens) {
+    const last = merged[merged.length - 1];
+    if (last && token.start < last.end) {
+      last.end = Math.max(last.end, token.end);
+      last.scores.push(token.score);
+    } else merged.push({ start: token.start, end: token.end, scores: [token.score] });
+  }
+  return merged;
+}
+
+/** Index of the span of sorted `spans` that holds `offset`, or -1. */
+function spanAt(spans, offset) {
+  let [low, high] = [0, spans.length - 1];
+  while (low <= high) {
+    const middle = (low + high) >> 1;
+    if (offset < spans[middle][0]) high = middle - 1;
+    else if (offset >= spans[middle][1]) low = middle + 1;
+    else return middle;
+  }
+  return -1;
+}
+
+/** Sum of the scores, or the one of largest magnitude with its sign. */
+function aggregateScores(scores, aggregate) {
+  if (aggregate === "sum") return scores.reduce((sum, score) => sum + score, 0);
+  return scores.reduce((best, score) => (Math.abs(score) > Math.abs(best) ? score : best));
+}
+
+/**
+ * The units of a pane at a level, sorted, without overlap: { start, end, score, n (tokens) }.
+ * A token belongs to the word or sentence in which it starts; the unit reaches over all
+ * characters of its tokens, for a Chinese token may hold several words. Tokens that start in none
+ * (punctuation between words) stay units of their own; a span in which no token starts has no
+ * score and so is no unit.
+ */
+function unitsOf(segmented, pane, level, aggregate) {
+  const tokens = snapTokens(segmented, pane.tokens);
+  const spans = level === "token" ? [] : snapSpans(segmented, pane[`${level}s`]);
+  const inside = new Map();
+  const outside = [];
+  for (const token of tokens) {
+    const index = spanAt(spans, token.start);
+    if (index < 0) {
+      outside.push(token);
+      continue;
+    }
+    if (!inside.has(index)) {
+      const [start, end] = trimSpan(segmented.text, ...spans[index]);
+      inside.set(index, { start, end, scores: [] });
+    }
+    const unit = inside.get(index);
+    unit.end = Math.max(unit.end, token.end);
+    unit.scores.push(token.score);
+  }
+  const units = [...mergeTokens(outside), ...inside.values()];
+  units.sort((left, right) => left.start - right.start);
+  return units.map((unit, i) => ({
+    start: unit.start,
+    end: i + 1 < units.length ? Math.min(unit.end, units[i + 1].start) : unit.end,
+    score: aggregateScores(unit.scores, aggregate),
+    n: unit.scores.length,
+  }));
+}
+
+/** Unit indices by falling |score|; equal ones in reading order. */
+function byMagnitude(units) {
+  const order = units.map((_, index) => index);
+  return order.sort((a, b) => Math.abs(units[b].score) - Math.abs(units[a].score) || a - b);
+}
+
+/** Rank of each unit by |score|, 1 for the largest; equal scores share the better rank. */
+function ranksOf(units, order = byMagnitude(units)) {
+  const ranks = new Int32Array(units.length);
+  let [previous, rank] = [NaN, 0];
+  order.forEach((index, place) => {
+    const magnitude = Math.abs(units[index].score);
+    if (magnitude !== previous) [previous, rank] = [magnitude, place + 1];
+    ranks[index] = rank;
+  });
+  return ranks;
+}
+
+/** [first, last) of the sorted units that share a character with [start, end). */
+function unitsWithin(units, start, end) {
+  let [low, high] = [0, units.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (units[middle].end <= start) low = middle + 1;
+    else high = middle;
+  }
+  let last = low;
+  while (last < units.length && units[last].start < end) last += 1;
+  return [low, last];
+}
+
+/** Top of a scale: the largest score (unsigned) or magnitude (signed); 0 where all are zero. */
+function scaleTop(units, signed) {
+  return units.reduce((top, { score }) => Math.max(top, signed ? Math.abs(score) : score), 0);
+}
+
+/** The three numbers under a legend's bar. */
+function legendTicks(top, signed) {
+  return signed ? [-top, 0, top] : [0, top / 2, top];
+}
+
+/** Three significant digits, as a person writes them. */
+function formatScore(value) {
+  const size = Math.abs(value);
+  let text;
+  if (size === 0) text = "0";
+  else if (size >= 999.5) text = Number(size.toPrecision(3)).toLocaleString("en");
+  else if (size < 1e-4) text = size.toExponential(2);
+  else text = size.toPrecision(3);
+  return value < 0 ? `\u2212${text}` : text;
+}
+
+const formatCount = (value) => value.toLocaleString("en");
+
+/** "37%": where in its text a unit starts, by characters. */
+function formatPosition(segmented, start) {
+  return `${Math.round((100 * start) / Math.max(1, segmented.text.length))}%`;
+}
+
+/** [start, end) of each paragraph, its line break included; an empty text has one. */
+function paragraphSpans(text) {
+  const spans = [];
+  let start = 0;
+  for (const match of text.matchAll(/\r\n|[\n\r\u0085\u2028\u2029]/g)) {
+    const end = match.index + match[0].length;
+    spans.push([start, end]);
+    start = end;
+  }
+  if (start < text.length || spans.length === 0) spans.push([start, text.length]);
+  return spans;
+}

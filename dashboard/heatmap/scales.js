@@ -1,0 +1,122 @@
+// Colours of the token heatmap: pure functions from a score's share of the scale to a colour.
+//
+// Positive scores take the yellow-orange-brown ramp of ColorBrewer's YlOrBr, negative ones that of
+// its Blues; unsigned scores use the first alone, so that a warm cell means the same on both. Both
+// ramps are single-hued enough to be read by lightness alone, and blue against orange is told
+// apart with protanopia, deuteranopia and tritanopia. The dark theme's ramps run from the page's
+// dark to light, in the same hues. Zero is the page's own background in either theme.
+// ColorBrewer: Harrower and Brewer (2003), https://colorbrewer2.org.
+const RAMPS = {
+  light: {
+    positive: ["#fff3c4", "#fee391", "#fec44f", "#fe9929", "#ec7014", "#cc4c02", "#8c2d04"],
+    negative: ["#e3eef9", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08458a"],
+  },
+  dark: {
+    positive: ["#33200a", "#5c3206", "#8f4a06", "#c4690c", "#ee9233", "#fdbf62", "#ffd588"],
+    negative: ["#0d2340", "#123a68", "#185a9c", "#2f7fc6", "#5fa6e0", "#98c9f0", "#b4daf7"],
+  },
+};
+
+/** Steps from zero to the top: finer than the eye tells apart. */
+const SCALE_STEPS = 128;
+
+/** Contrast that WCAG 2.1 AA asks of text. */
+const MIN_CONTRAST = 4.5;
+
+const toHex = (rgb) => `#${rgb.map((c) => Math.round(c).toString(16).padStart(2, "0")).join("")}`;
+const fromHex = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+const toLinear = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+const fromLinear = (v) =>
+  255 * Math.min(1, Math.max(0, v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055));
+
+/** Relative luminance of WCAG 2.1 of an [r, g, b] of 0 to 255. */
+function luminance(rgb) {
+  const [r, g, b] = rgb.map(toLinear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** Contrast ratio of WCAG 2.1: 1 to 21. */
+function contrast(one, other) {
+  const [a, b] = [luminance(one), luminance(other)];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}
+
+// OKLab, Ottosson (2020), https://bottosson.github.io/posts/oklab: equal steps look equal.
+function toOklab(rgb) {
+  const [r, g, b] = rgb.map(toLinear);
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return [
+    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
+    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
+  ];
+}
+
+function fromOklab([L, a, b]) {
+  const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  return [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ].map(fromLinear);
+}
+
+/** Colour at `share` (0 to 1) of a ramp from the background: linear in OKLab lightness. */
+function rampColour(background, ramp, share) {
+  const stops = [background, ...ramp.map(fromHex)].map(toOklab);
+  const [first, last] = [stops[0][0], stops[stops.length - 1][0]];
+  // a stop stands where its lightness lies between the ends, so lightness falls evenly
+  const places = stops.map(([L]) => (L - first) / (last - first || 1));
+  let i = 1;
+  while (i < stops.length - 1 && places[i] < share) i += 1;
+  const within = (share - places[i - 1]) / (places[i] - places[i - 1] || 1);
+  const part = Math.min(1, Math.max(0, within));
+  return fromOklab(stops[i].map((value, k) => stops[i - 1][k] + part * (value - stops[i - 1][k])));
+}
+
+/** Colour of text on a cell: the theme's where it reads well, else black or white. */
+function textOn(cell, ink) {
+  if (contrast(cell, ink) >= MIN_CONTRAST + 1) return ink;
+  const [black, white] = [[0, 0, 0], [255, 255, 255]];
+  // one of the two always reaches 4.58
+  return contrast(cell, black) >= contrast(cell, white) ? black : white;
+}
+
+/**
+ * The scale of a theme: `background` and `ink` are [r, g, b] of the page.
+ * Gives { dark, cells, texts }, colours at index SCALE_STEPS + step for steps from -SCALE_STEPS
+ * (most negative) to SCALE_STEPS.
+ */
+function buildScale(background, ink) {
+  const dark = luminance(background) < 0.18;
+  const ramps = RAMPS[dark ? "dark" : "light"];
+  const cells = [];
+  const texts = [];
+  for (let step = -SCALE_STEPS; step <= SCALE_STEPS; step += 1) {
+    const ramp = step < 0 ? ramps.negative : ramps.positive;
+    const colour = step === 0 ? background : rampColour(background, ramp, Math.abs(step) / SCALE_STEPS);
+    const shown = colour.map(Math.round);
+    cells.push(toHex(shown));
+    texts.push(toHex(textOn(shown, ink)));
+  }
+  return { dark, cells, texts };
+}
+
+/** Index into a scale's colours for a score; unsigned scores below zero take zero's. */
+function scaleIndex(score, top, signed) {
+  const share = top > 0 ? Math.min(1, Math.max(signed ? -1 : 0, score / top)) : 0;
+  return SCALE_STEPS + Math.round(share * SCALE_STEPS);
+}
+
+/** CSS gradient of a legend's bar. */
+function scaleGradient(scale, signed) {
+  const stops = [];
+  for (let step = signed ? -SCALE_STEPS : 0; step <= SCALE_STEPS; step += SCALE_STEPS / 16) {
+    stops.push(scale.cells[SCALE_STEPS + step]);
+  }
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}

@@ -1,0 +1,214 @@
+"""The token heatmap as a file: a page that works offline, and the pictures made from it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from PIL import Image, PngImagePlugin
+
+from attribution.errors import UserError
+from dashboard.heatmap.assets import drawing_script, styles
+from dashboard.heatmap.chromium import MAX_PIXELS, print_pdf, run_script, take_screenshot
+from dashboard.heatmap.data import Pane, View, payload
+
+Theme = Literal["light", "dark", "auto"]
+Format = Literal["svg", "png", "pdf"]
+Provenance = Sequence[tuple[str, str]]
+
+TITLE = "PosLens token heatmap"
+
+# Streamlit's own colours of the two themes, so that an export looks like the page.
+_THEMES = {
+    "light": "--st-background-color:#ffffff;--st-text-color:#1f2328;--st-primary-color:#1a66b3",
+    "dark": "--st-background-color:#0e1117;--st-text-color:#ececec;--st-primary-color:#79b8ff",
+}
+_PAGE = """
+body { margin: 0; background: var(--st-background-color); color: var(--st-text-color); }
+main { max-width: 1600px; margin: 0 auto; padding: 24px; }
+h1 { font: 600 20px/1.3 system-ui, sans-serif; margin: 0 0 16px; }
+#provenance-table { font: 13px/1.5 system-ui, sans-serif; border-collapse: collapse; }
+#provenance-table caption { text-align: start; font-weight: 600; padding: 8px 0 4px; }
+#provenance-table th { text-align: start; font-weight: 400; padding: 1px 24px 1px 0;
+  vertical-align: top; white-space: nowrap; opacity: 0.75; }
+#provenance-table td { overflow-wrap: anywhere; }
+"""
+_START = """
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const settings = read("heatmap-data");
+const root = document.getElementById("heatmap");
+if (settings.font) root.style.setProperty("--hm-font", settings.font);
+if (settings.size) root.style.setProperty("--hm-size", settings.size);
+const drawn = renderHeatmap(root, settings.data, (view) => { window.view = view; });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawn.refreshTheme);
+window.poslensSvg = () =>
+  heatmapToSvg(root, { title: document.title, provenance: read("provenance") });
+"""
+_FONT = re.compile(r"[\w \-,'\"]{1,300}")
+
+
+def to_html(
+    panes: Sequence[Pane],
+    view: View,
+    provenance_lines: Provenance,
+    theme: Theme = "light",
+    font_family: str | None = None,
+    font_size: float | None = None,
+) -> str:
+    """One HTML file that needs nothing else: the heatmap with its toggles, and where it is from.
+
+    `font_family` is a CSS font list and `font_size` is in CSS pixels. "auto" follows the reader's
+    system between light and dark.
+
+    Raises:
+        UserError: a theme, font or size that can't be used.
+        ValueError: see `payload`.
+    """
+    settings = {"data": payload(panes, view), **_font(font_family, font_size)}
+    script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
+    style = f"{_theme(theme)}\n{_PAGE}\n{styles()}"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td dir="auto">{html.escape(value)}</td></tr>'
+        for name, value in provenance_lines
+    )
+    # The policy lets this one script and style run, whatever the texts hold.
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(_title(panes))}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>Token heatmap</h1>
+<div id="heatmap"></div>
+<table id="provenance-table"><caption>Provenance</caption><tbody>{rows}</tbody></table>
+</main>
+<script type="application/json" id="heatmap-data">{_json(settings)}</script>
+<script type="application/json" id="provenance">{_json(list(provenance_lines))}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def to_image(
+    panes: Sequence[Pane],
+    view: View,
+    provenance_lines: Provenance,
+    theme: Literal["light", "dark"] = "light",
+    font_family: str | None = None,
+    font_size: float | None = None,
+    *,
+    format: Format = "svg",
+    width_px: int = 1200,
+    scale: float = 2.0,
+) -> bytes:
+    """The heatmap as a picture with whole documents, drawn by the system's Chromium.
+
+    `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
+    be larger than the browser draws gets a smaller scale. The provenance is in an SVG's
+    <metadata> and <desc>, in a PNG's text chunks, and in the title of a PDF.
+
+    Raises:
+        UserError: no Chromium, a size that can't be drawn, or no picture within the time limit.
+        ValueError: see `payload`.
+    """
+    if not 240 <= width_px <= 4000:
+        raise UserError(f"A heatmap's width must lie between 240 and 4000 px, not {width_px}.")
+    if not 0.5 <= scale <= 8:
+        raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
+    page = to_html(panes, view, provenance_lines, theme, font_family, font_size)
+    # main has a padding of 24 px and the picture a margin of 16
+    svg = run_script(page, "window.poslensSvg()", width_px + 2 * 24 - 2 * 16)
+    if format == "svg":
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'.encode()
+    width, height = _svg_size(svg)
+    facts = "\n".join(f"{name}: {value}" for name, value in provenance_lines)
+    if format == "pdf":
+        title = " · ".join([_title(panes), *(f"{name} {value}" for name, value in provenance_lines)])
+        return print_pdf(_picture_page(svg, title), width, height)
+    scale = min(scale, MAX_PIXELS / max(width, height))
+    png = take_screenshot(_picture_page(svg, TITLE), width, height, scale)
+    return _with_text_chunks(png, {"Title": _title(panes), "Description": facts}, provenance_lines)
+
+
+def _title(panes: Sequence[Pane]) -> str:
+    models = list(dict.fromkeys(pane.model for pane in panes))
+    return f"{TITLE} · {', '.join(models)}"
+
+
+def _theme(theme: Theme) -> str:
+    if theme == "auto":
+        dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {_THEMES['dark']} }} }}"
+        return f":root {{ {_THEMES['light']}; color-scheme: light dark }}\n{dark}"
+    if theme not in _THEMES:
+        raise UserError(f"There is no theme {theme!r}: choose light, dark or auto.")
+    return f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
+
+
+def _font(family: str | None, size: float | None) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if family is not None:
+        if not _FONT.fullmatch(family):
+            raise UserError(
+                "A font list may hold letters, digits, spaces, commas, hyphens and quotes only."
+            )
+        settings["font"] = family
+    if size is not None:
+        if not 4 <= size <= 72:
+            raise UserError(f"A font size must lie between 4 and 72 px, not {size}.")
+        settings["size"] = f"{size}px"
+    return settings
+
+
+def _json(value: Any) -> str:
+    """JSON that no HTML parser can end: `</script>` and `<!--` need a `<`."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _hash(source: str) -> str:
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _svg_size(svg: str) -> tuple[int, int]:
+    found = re.match(r'<svg [^>]*?width="(\d+)" height="(\d+)"', svg)
+    if found is None:
+        raise ValueError("the page gave no SVG")
+    return int(found[1]), int(found[2])
+
+
+def _picture_page(svg: str, title: str) -> str:
+    # `display: block` and no margin: the page is the picture
+    return (
+        f'<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        "style-src 'unsafe-inline'\"><style>html,body{margin:0;padding:0}svg{display:block}"
+        "@page{margin:0}</style></head>"
+        f"<body>{svg}</body></html>"
+    )
+
+
+def _with_text_chunks(png: bytes, texts: dict[str, str], provenance: Provenance) -> bytes:
+    """The PNG with iTXt chunks: `texts`, and `provenance` as JSON."""
+    chunks = PngImagePlugin.PngInfo()
+    for name, text in {**texts, "provenance": json.dumps(dict(provenance))}.items():
+        chunks.add_itxt(name, text)
+    result = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        image.save(result, "PNG", pnginfo=chunks, optimize=False)
+    return result.getvalue()

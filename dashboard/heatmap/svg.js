@@ -1,0 +1,266 @@
+// The heatmap as a vector picture, taken from the real layout: a <rect> for each cell on each
+// line and <text> for what stands on it, so that line breaks, fallback fonts and bidirectional
+// order are the browser's own.
+
+// What XML 1.0 cannot hold: most control characters, U+FFFE and U+FFFF, and lone surrogates.
+const NOT_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
+const XML_ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+const escapeXml = (text) =>
+  String(text).replace(NOT_XML, "\ufffd").replace(/[&<>"]/g, (c) => XML_ENTITIES[c]);
+
+const round = (value) => String(Math.round(value * 100) / 100);
+
+/** `<name a="1">content</name>`; attributes that are undefined are left out. */
+function xml(name, attributes, content) {
+  const listed = Object.entries(attributes)
+    .filter(([, value]) => value !== undefined)
+    .map(([key, value]) => ` ${key}="${escapeXml(typeof value === "number" ? round(value) : value)}"`);
+  return content === undefined
+    ? `<${name}${listed.join("")}/>`
+    : `<${name}${listed.join("")}>${content}</${name}>`;
+}
+
+/**
+ * The heatmap drawn in `root` as SVG source: whole documents, not their scrolled windows, without
+ * the toolbar. `provenance` is a list of [name, value], written to <metadata> (JSON) and <desc>.
+ */
+function heatmapToSvg(root, { title = "PosLens token heatmap", provenance = [] } = {}) {
+  root.classList.add("hm-export");
+  try {
+    const page = svgPage(root);
+    const parts = [
+      ...svgFrames(page),
+      ...[...root.querySelectorAll(".hm-text span, .hm-sample")].flatMap((run) => svgCell(page, run)),
+      ...svgBars(page),
+      ...svgTexts(page),
+    ];
+    const facts = provenance.map(([name, value]) => `${name}: ${value}`).join("\n");
+    const { width, height } = page;
+    return xml(
+      "svg",
+      {
+        xmlns: "http://www.w3.org/2000/svg",
+        width: Math.ceil(width),
+        height: Math.ceil(height),
+        viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`,
+        "font-family": page.font,
+      },
+      xml("title", {}, escapeXml(title)) +
+        xml("desc", {}, escapeXml(facts)) +
+        xml("metadata", {}, escapeXml(JSON.stringify(Object.fromEntries(provenance)))) +
+        xml("rect", { width: "100%", height: "100%", fill: page.paper }) +
+        parts.join("\n"),
+    );
+  } finally {
+    root.classList.remove("hm-export");
+  }
+}
+
+const SVG_MARGIN = 16;
+
+/** Origin, size, font and colours of the picture, and caches for what is asked for often. */
+function svgPage(root) {
+  const box = root.getBoundingClientRect();
+  const style = getComputedStyle(root);
+  const colours = new Map();
+  const hex = (colour) => {
+    if (!colours.has(colour)) colours.set(colour, toHex(readColour(colour)));
+    return colours.get(colour);
+  };
+  return {
+    root,
+    hex,
+    left: box.left - SVG_MARGIN,
+    top: box.top - SVG_MARGIN,
+    width: box.width + 2 * SVG_MARGIN,
+    height: box.height + 2 * SVG_MARGIN,
+    font: style.fontFamily,
+    paper: hex(style.backgroundColor),
+    ink: hex(style.color),
+    evidence: hex(style.getPropertyValue("--hm-evidence")),
+    ascents: new Map(),
+    context: document.createElement("canvas").getContext("2d"),
+  };
+}
+
+function svgFrames(page) {
+  const frames = [...page.root.querySelectorAll(".hm-text")].map((body) => {
+    const box = body.getBoundingClientRect();
+    const style = getComputedStyle(body);
+    return xml("rect", {
+      x: box.left - page.left + 0.5,
+      y: box.top - page.top + 0.5,
+      width: box.width - 1,
+      height: box.height - 1,
+      rx: parseFloat(style.borderTopLeftRadius) || 0,
+      fill: "none",
+      stroke: page.hex(style.borderTopColor),
+    });
+  });
+  for (const legend of page.root.querySelectorAll(".hm-legend")) {
+    const box = legend.getBoundingClientRect();
+    const stroke = page.hex(getComputedStyle(legend).borderBottomColor);
+    const y = box.bottom - page.top - 0.5;
+    const x1 = box.left - page.left;
+    frames.push(xml("line", { x1, y1: y, x2: x1 + box.width, y2: y, stroke }));
+  }
+  return frames;
+}
+
+/** Background and evidence line of a run, a rectangle for each line that it touches. */
+function svgCell(page, run) {
+  const background = getComputedStyle(run).backgroundColor;
+  const cell = background === "rgba(0, 0, 0, 0)" ? page.paper : page.hex(background);
+  const evidence = run.classList.contains("hm-evidence");
+  const unread = run.classList.contains("hm-unread");
+  if (cell === page.paper && !evidence && !unread) return [];
+  return [...run.getClientRects()].filter((box) => box.width > 0).flatMap((box) => {
+    const place = { x: box.left - page.left, y: box.top - page.top, width: box.width, height: box.height };
+    const drawn = [];
+    if (cell !== page.paper) drawn.push(xml("rect", { class: "cell", ...place, fill: cell }));
+    if (unread) {
+      drawn.push(xml("rect", { class: "unread", ...place, fill: page.ink, "fill-opacity": 0.06 }));
+    }
+    if (evidence) {
+      const line = { ...place, y: place.y + place.height + 1, height: 3 };
+      drawn.push(xml("rect", { class: "evidence", ...line, fill: page.evidence }));
+    }
+    return drawn;
+  });
+}
+
+function svgBars(page) {
+  return [...page.root.querySelectorAll(".hm-bar")].flatMap((bar, index) => {
+    const box = bar.getBoundingClientRect();
+    const style = getComputedStyle(bar);
+    const stops = style.backgroundImage.match(/rgba?\([^)]*\)/g) ?? [];
+    const id = `scale-${index}`;
+    const listed = stops.map((colour, i) =>
+      xml("stop", { offset: i / (stops.length - 1), "stop-color": page.hex(colour) }));
+    return [
+      xml("linearGradient", { id }, listed.join("")),
+      xml("rect", {
+        class: "scale",
+        x: box.left - page.left,
+        y: box.top - page.top,
+        width: box.width,
+        height: box.height,
+        fill: `url(#${id})`,
+        stroke: page.hex(style.borderTopColor),
+      }),
+    ];
+  });
+}
+
+/** Text of every visible block. */
+function svgTexts(page) {
+  const hidden = ".hm-toolbar, .hm-hidden, .hm-tip";
+  const blocks = ".hm-paragraph, .hm-model, .hm-head > *, .hm-scale-title > *, .hm-ticks > *," +
+    ".hm-mark > *, .hm-specials, .hm-caption";
+  return [...page.root.querySelectorAll(blocks)]
+    .filter((block) => !block.closest(hidden))
+    .flatMap((block) => svgBlock(page, block));
+}
+
+/**
+ * A block's text, one <text> a word and line with a <tspan> for each run in it: letters of one
+ * word stay in one <text>, because Arabic letters join only there.
+ */
+function svgBlock(page, block) {
+  const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+  const direction = getComputedStyle(block).direction;
+  const nodes = [];
+  while (walker.nextNode()) nodes.push(walker.currentNode);
+  const drawn = [];
+  let word = [];
+  const flush = () => {
+    if (word.length > 0) drawn.push(...svgWord(page, word, direction));
+    word = [];
+  };
+  for (const node of nodes) {
+    for (const match of node.data.matchAll(/\s+|\S+/g)) {
+      if (isSpace(match[0][0])) flush();
+      else word.push({ node, start: match.index, end: match.index + match[0].length });
+    }
+  }
+  flush();
+  return drawn;
+}
+
+function textRects({ node, start, end }) {
+  const range = document.createRange();
+  range.setStart(node, start);
+  range.setEnd(node, end);
+  return [...range.getClientRects()].filter((box) => box.width > 0);
+}
+
+/** One word of one or more runs; cut by lines where it doesn't stand on a single one. */
+function svgWord(page, pieces, direction) {
+  let placed = pieces.map((piece) => ({ ...piece, rects: textRects(piece) }));
+  const onLine = (a, b) => Math.abs(a.top - b.top) < a.height / 2;
+  const all = placed.flatMap(({ rects }) => rects);
+  if (all.length === 0) return [];
+  if (!all.every((box) => onLine(box, all[0]))) {
+    placed = pieces.flatMap((piece) => {
+      const { node, start, end } = piece;
+      const { starts } = segmentText(node.data);
+      const clusters = [];
+      for (let i = start, j; i < end; i = j) {
+        for (j = i + 1; j < end && !starts[j]; j += 1);
+        clusters.push({ node, start: i, end: j, rects: textRects({ node, start: i, end: j }) });
+      }
+      return clusters;
+    });
+  }
+  const lines = [];
+  for (const piece of placed) {
+    const box = piece.rects[0];
+    const line = lines[lines.length - 1];
+    if (line && (!box || onLine(box, line.box))) line.pieces.push(piece);
+    else if (box) lines.push({ box, pieces: [piece] });
+  }
+  return lines.map(({ pieces: onOne }) => svgLine(page, onOne, direction));
+}
+
+function svgLine(page, pieces, direction) {
+  const rects = pieces.flatMap((piece) => piece.rects);
+  const left = Math.min(...rects.map((box) => box.left));
+  const right = Math.max(...rects.map((box) => box.right));
+  const parent = pieces[0].node.parentElement;
+  const style = getComputedStyle(parent);
+  const rightToLeft = direction === "rtl";
+  // neighbours of one colour are one piece again
+  const runs = [];
+  for (const { node, start, end } of pieces) {
+    const fill = page.hex(getComputedStyle(node.parentElement).color);
+    const last = runs[runs.length - 1];
+    if (last?.fill === fill) last.text += node.data.slice(start, end);
+    else runs.push({ fill, text: node.data.slice(start, end) });
+  }
+  const attributes = {
+    x: (rightToLeft ? right : left) - page.left,
+    y: rects[0].top + ascentOf(page, style) - page.top,
+    "font-size": parseFloat(style.fontSize),
+    "font-weight": style.fontWeight === "400" ? undefined : style.fontWeight,
+    "font-family": style.fontFamily === page.font ? undefined : style.fontFamily,
+    direction: rightToLeft ? "rtl" : undefined,
+    // another font in the reader's program must not run out of its cell
+    textLength: runs.some(({ text }) => text.length > 1) || runs.length > 1 ? right - left : undefined,
+    lengthAdjust: "spacingAndGlyphs",
+    fill: runs[0].fill,
+  };
+  const content = runs.length === 1
+    ? escapeXml(runs[0].text)
+    : runs.map(({ fill, text }) => xml("tspan", { fill }, escapeXml(text))).join("");
+  return xml("text", attributes, content);
+}
+
+/** Height of a font's ascent over the baseline, as the layout counts it. */
+function ascentOf(page, style) {
+  const font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  if (!page.ascents.has(font)) {
+    page.context.font = font;
+    page.ascents.set(font, Math.round(page.context.measureText("x").fontBoundingBoxAscent));
+  }
+  return page.ascents.get(font);
+}

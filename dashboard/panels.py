@@ -1,0 +1,277 @@
+"""Parts that several pages show: heatmaps, a document's curves, downloads, guarded sections."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.methods import METHODS
+from attribution.position import document_curve, evidence_share
+from attribution.text import sentences, words
+from attribution.types import Provenance, TextPair
+from dashboard import url
+from dashboard.compute import Explained
+from dashboard.export import (
+    FIGURE_FORMATS,
+    MEDIA_TYPES,
+    TABLE_FORMATS,
+    attribution_frame,
+    figure_bytes,
+    file_name,
+    table_bytes,
+)
+from dashboard.figures import PRESETS, Style, pair_curves
+from dashboard.heatmap import View, pane
+from dashboard.heatmap.component import heatmap
+from dashboard.heatmap.data import Pane
+from dashboard.heatmap.standalone import to_html, to_image
+from dashboard.palettes import PALETTES
+
+_VIEW_DEFAULTS = {name: str(value) for name, value in View().to_dict().items()}
+HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
+Draw = Callable[[Style], go.Figure]
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Show what goes wrong inside as one sentence; the rest of the page stays up."""
+    try:
+        yield
+    except UserError as error:
+        st.error(str(error), icon=":material/error:")
+    except Exception as error:
+        # Streamlit steers reruns and page changes with exceptions of its own.
+        if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
+            raise
+        logging.getLogger(__name__).exception("a section of a page failed")
+        st.error("Something unexpected went wrong here; the server's log has it.")
+
+
+def theme() -> str:
+    """light or dark, as the reader's page is."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def screen_style(**changes: object) -> Style:
+    """The style of figures on the page."""
+    return Style(theme=theme(), **changes)  # type: ignore[arg-type]
+
+
+def plain(text: str) -> str:
+    """`text` for Streamlit's Markdown, with nothing in it read as markup."""
+    return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&" else c for c in text)
+
+
+def panes(results: Sequence[Explained]) -> list[Pane]:
+    """A query and a document pane for each result."""
+    drawn = []
+    for result in results:
+        entry = METHODS[result.attribution.method.name]
+        pair = result.pair
+        for side, text in (("query", pair.query), ("document", pair.document)):
+            drawn.append(
+                pane(
+                    result.attribution,
+                    side,  # type: ignore[arg-type]
+                    text,
+                    words=words(text),
+                    sentences=sentences(text, pair.language),
+                    evidence=pair.evidence if side == "document" else None,
+                    signed=entry.signed,
+                    unit=entry.unit,
+                )
+            )
+    return drawn
+
+
+def token_heatmap(results: Sequence[Explained], key: str) -> View:
+    """The token heatmap of several models, its toggles kept in the address."""
+    values = {name: url.get(name, default) for name, default in _VIEW_DEFAULTS.items()}
+    view = heatmap(panes(results), View.from_dict(values), key=key)
+    for name, value in view.to_dict().items():
+        url.put(name, str(value), _VIEW_DEFAULTS[name])
+    return view
+
+
+def read_share(result: Explained) -> float:
+    """Share of the document's characters that the model read."""
+    document = result.attribution.document
+    return document.read_until / len(result.pair.document) if document.truncated else 1.0
+
+
+def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
+    """The document's curve under each model, with the evidence shaded."""
+    pair = results[0].pair
+    span = None
+    if pair.evidence is not None:
+        length = len(pair.document)
+        span = (pair.evidence.start / length, pair.evidence.end / length)
+    return pair_curves(
+        {r.model.spec.name: document_curve(r.attribution) for r in results},
+        span,
+        style,
+        curve_title(results[0]),
+        {r.model.spec.name: read_share(r) for r in results},
+        provenance=[r.provenance() for r in results],
+    )
+
+
+def curve_title(result: Explained) -> str:
+    """Name of the curve's quantity, with its unit or scale."""
+    method = result.attribution.method
+    entry = METHODS[method.name]
+    scale = {
+        "p99": "of the 99th percentile",
+        "max": "of the maximum",
+        "none": f"({entry.unit})",
+    }[method.curve_params["normalization"]]
+    return f"{entry.title.split()[-1].capitalize()} {scale}"
+
+
+def metrics(result: Explained) -> None:
+    """Score, evidence share and length of one result."""
+    attribution, pair = result.attribution, result.pair
+    columns = st.columns(3)
+    columns[0].metric("Score", f"{attribution.score:.4f}")
+    share = evidence_share(attribution, pair.evidence) if pair.evidence else None
+    if share is not None:
+        columns[1].metric(
+            "In the evidence",
+            f"{share.share:.1%}",
+            help=f"Share of the attribution inside the evidence span, which holds "
+            f"{share.token_share:.1%} of the tokens.",
+        )
+        columns[2].metric(
+            "Enrichment", f"{share.enrichment:.2f}×", help="1 is what an even spread would give."
+        )
+    elif pair.evidence is not None:
+        columns[1].metric("In the evidence", "not read", help="The model read none of the evidence.")
+
+
+def reading_note(result: Explained) -> str:
+    """What the model read of the document, in words."""
+    document = result.attribution.document
+    read = int(document.content.sum())
+    if document.truncated:
+        return (
+            f"Read {read:,} of {document.n_tokens_full:,} tokens (limit {document.max_length:,} "
+            "with special tokens); the grey tail was not read."
+        )
+    return f"Read all {read:,} tokens."
+
+
+def caption(provenance: Provenance) -> None:
+    """Provenance below what it belongs to, as text."""
+    st.caption(plain(provenance.caption()))
+
+
+def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
+    """A row for each token of each result."""
+    frames = []
+    for result in results:
+        frame = attribution_frame(result.attribution, result.pair)
+        frame.insert(0, "model", result.model.spec.name)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def publication_style() -> Style:
+    """Size, font and palette of an exported figure, chosen in the popover."""
+    from dataclasses import replace
+
+    size = st.selectbox("Size", list(PRESETS), key="export.size", persist_state="session")
+    preset = PRESETS[size or "screen"]
+    font = st.selectbox(
+        "Font",
+        ["Arial, Helvetica, sans-serif", "Times New Roman, Liberation Serif, serif"],
+        key="export.font", persist_state="session",
+        format_func=lambda family: family.split(",")[0],
+    )  # fmt: skip
+    points = st.number_input(
+        "Font size (pt)", 4.0, 24.0, value=round(preset.font_size * 0.75, 1), step=0.5,
+        key=f"export.points.{size}",
+    )  # fmt: skip
+    palette = st.selectbox("Palette", list(PALETTES), key="export.palette", persist_state="session")
+    with_caption = st.toggle("Provenance below the figure", key="export.caption", persist_state="session")
+    return replace(
+        preset,
+        font_family=font or preset.font_family,
+        font_size=points / 0.75,
+        palette=palette or preset.palette,
+        caption=bool(with_caption),
+    )
+
+
+def downloads(
+    key: str,
+    name: Sequence[str],
+    provenance: Sequence[Provenance],
+    *,
+    figures: Mapping[str, Draw] | None = None,
+    heatmaps: Sequence[Explained] = (),
+    view: View | None = None,
+    frame: pd.DataFrame | None = None,
+) -> None:
+    """A popover that exports the figures, the heatmap and the table of a section.
+
+    Files are made when they are asked for, not at every rerun.
+    """
+    with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
+        what = list(figures or {})
+        if heatmaps:
+            what.append("Heatmap")
+        if frame is not None:
+            what.append("Numbers")
+        chosen = st.selectbox("What", what, key=f"{key}.what") or what[0]
+        formats: Sequence[str] = FIGURE_FORMATS
+        if chosen == "Numbers":
+            formats = TABLE_FORMATS
+        elif chosen == "Heatmap":
+            formats = HEATMAP_FORMATS
+        fmt = st.segmented_control(
+            "Format", formats, default=formats[0], key=f"{key}.format.{chosen}", required=True
+        )
+        style = publication_style() if chosen != "Numbers" else Style()
+
+        def make() -> bytes:
+            if chosen == "Numbers" and frame is not None:
+                return table_bytes(frame, fmt, provenance)  # type: ignore[arg-type]
+            if chosen == "Heatmap" and view is not None:
+                return heatmap_bytes(heatmaps, view, str(fmt), style)
+            draw = (figures or {})[chosen]
+            return figure_bytes(draw(style), fmt, style, provenance)  # type: ignore[arg-type]
+
+        if not st.button("Prepare", key=f"{key}.prepare", width="stretch"):
+            return
+        with guarded(), st.spinner("Drawing"):
+            data = make()
+            st.download_button(
+                f"Download {str(fmt).upper()}",
+                data,
+                file_name(*name, chosen.lower(), fmt=str(fmt)),
+                MEDIA_TYPES[str(fmt)],
+                key=f"{key}.download",
+                on_click="ignore",
+                type="primary",
+                width="stretch",
+            )
+
+
+def heatmap_bytes(results: Sequence[Explained], view: View, fmt: str, style: Style) -> bytes:
+    """The heatmap as a file with the provenance of every model in it."""
+    lines: list[tuple[str, str]] = []
+    for result in results:
+        lines += result.provenance().items()
+    family = style.font_family
+    if fmt == "html":
+        return to_html(panes(results), view, lines, style.theme, family, style.font_size).encode()
+    return to_image(
+        panes(results), view, lines, style.theme, family, style.font_size,
+        format=fmt, width_px=max(360, style.width_px), scale=style.scale,  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Start Streamlit for the dashboard: loopback only, nothing told about errors or usage."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from attribution.errors import UserError
+
+HOST = "127.0.0.1"
+
+# Streamlit's own default listens on every interface, takes any Host header and shows paths of
+# this machine in its error boxes.
+FLAGS: Mapping[str, object] = {
+    "server.address": HOST,
+    "server.headless": True,
+    "server.allowedHosts": [HOST, "localhost"],
+    "server.fileWatcherType": "none",
+    "server.maxUploadSize": 20,
+    "browser.gatherUsageStats": False,
+    "browser.serverAddress": HOST,
+    "client.showErrorDetails": "none",
+    "client.toolbarMode": "minimal",
+    "client.showSidebarNavigation": False,
+    "theme.primaryColor": "#0B6E99",
+}
+
+
+def serve(port: int, models: Mapping[str, Path], data: Mapping[str, Path]) -> None:
+    """Run the dashboard until interrupted.
+
+    `models` and `data` are folders that pages may then choose by name.
+
+    Raises:
+        UserError: the port is taken, or a folder is not there.
+    """
+    from attribution import datasets
+    from attribution.retrievers import registry
+
+    for name, folder in models.items():
+        registry.register_folder(name, folder)
+    for name, folder in data.items():
+        datasets.register_folder(name, folder)
+        datasets.read(name)
+    _require_free(port)
+    print("Loading PosLens ...", file=sys.stderr, flush=True)
+    _warm_up()
+    from streamlit.web import bootstrap
+
+    script = str(Path(__file__).parent / "app.py")
+    flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
+    # The command line's spelling of options, which bootstrap expects.
+    options = {name.replace(".", "_"): value for name, value in flags.items()}
+    bootstrap.load_config_options(flag_options=options)
+    print(f"PosLens: http://{HOST}:{port}", flush=True)
+    bootstrap.run(script, False, [], options)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UserError(
+                f"Port {port} of {HOST} is taken: choose another with --port (or `make run PORT=...`)."
+            ) from error
+
+
+def _warm_up() -> None:
+    """Import what every page needs now, and load the default model beside the first page."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    from attribution.retrievers.registry import presets
+    from dashboard.compute import service
+
+    def load_default() -> None:
+        try:
+            default = next(iter(presets().values()))
+            service().retriever(service().identify(default))
+        except Exception:
+            logging.getLogger(__name__).exception("the default model could not be loaded early")
+
+    threading.Thread(target=load_default, name="warm-up", daemon=True).start()

@@ -1,0 +1,78 @@
+"""Every setting of the program: one table of name, default, limits and help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from attribution.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A setting, read from the environment variable `name`."""
+
+    name: str
+    default: T
+    read: Callable[[str], T]
+    help: str
+
+    def get(self) -> T:
+        """The value in force.
+
+        Raises:
+            UserError: the environment holds something else than this setting takes.
+        """
+        raw = os.environ.get(self.name)
+        if raw is None or raw == "":
+            return self.default
+        try:
+            return self.read(raw)
+        except ValueError as error:
+            raise UserError(f"{self.name}={raw!r} cannot be used: {self.help}") from error
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def read(raw: str) -> float:
+        value = float(raw)
+        if not low <= value <= high:
+            raise ValueError(raw)
+        return value
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(raw: str) -> str:
+        if raw not in choices:
+            raise ValueError(raw)
+        return raw
+
+    return read
+
+
+DEVICE = Setting("POSLENS_DEVICE", "auto", str, "auto, cpu, cuda, cuda:N or mps.")
+PRECISION = Setting(
+    "POSLENS_PRECISION",
+    "auto",
+    _one_of("auto", "float32", "bfloat16", "float16"),
+    "auto, float32, bfloat16 or float16; auto is float32, but bfloat16 for models above 2 GB on a "
+    "GPU.",
+)
+MODEL_MEMORY_GB = Setting(
+    "POSLENS_MODEL_MEMORY_GB",
+    0.0,
+    _number(0, 4096),
+    "gigabytes of weights kept loaded, 0 to 4096; 0 is 40% of the device's memory. The least "
+    "recently used models go first.",
+)
+HOME = Setting(
+    "POSLENS_HOME", "", str, "folder of the cache and of fetched models; empty is poslens in the "
+    "user's data folder.",
+)  # fmt: skip
+
+SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME)

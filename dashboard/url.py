@@ -1,0 +1,42 @@
+"""The state of a page in its address, so that a copied link opens the same view.
+
+Widgets bind themselves (`bind="query-params"`). What is no widget (the pair, the heatmap's view,
+typed texts) goes through here; it is remembered in the session too, because changing pages clears
+what is not bound.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+MAX_TEXT_IN_LINK = 8000
+"""Characters of one text that still go into a link; servers cut addresses above some 64 KB."""
+
+
+def get(name: str, default: str = "") -> str:
+    """The value in the address, else the one remembered, which then enters the address."""
+    if name in st.query_params:
+        value = st.query_params[name]
+        st.session_state[f"url.{name}"] = value
+        return value
+    value = st.session_state.get(f"url.{name}", default)
+    if value != default:
+        st.query_params[name] = value
+    return value
+
+
+def put(name: str, value: str, default: str = "") -> None:
+    """Set a value in the address; the default is left out."""
+    st.session_state[f"url.{name}"] = value
+    if value == default:
+        if name in st.query_params:
+            del st.query_params[name]
+    elif st.query_params.get(name) != value:
+        st.query_params[name] = value
+
+
+def text(name: str, value: str) -> bool:
+    """Put a text into the address where it is short enough; returns whether it is there."""
+    short = len(value) <= MAX_TEXT_IN_LINK
+    put(name, value if short else "")
+    return short

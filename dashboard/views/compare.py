@@ -1,0 +1,157 @@
+"""Compare: the same pair, and the same data set, under two models."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from attribution import datasets
+from attribution.position import document_curve, rank_correlation, unit_scores
+from attribution.text import words
+from dashboard import choices, panels
+from dashboard.compute import DataSetCurve, Explained, service
+from dashboard.figures import Style, difference, mean_curves, rank_scatter
+
+pair = None
+with panels.guarded():
+    pair = choices.pair()
+with st.sidebar:
+    first = choices.model("Model A", "a", "MiniLM-primacy")
+    second = choices.model("Model B", "b", "MiniLM-recency")
+    with panels.guarded():
+        method = choices.method()
+
+if pair is None:
+    st.stop()
+if first == second:
+    st.info("Choose two different models to compare.")
+    st.stop()
+
+results: list[Explained] = []
+for name in (first, second):
+    with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
+        results.append(service().explain(pair, choices.spec(name), method))
+if not results:
+    st.stop()
+
+for column, result in zip(st.columns(len(results)), results, strict=True):
+    with column:
+        st.markdown(f"**{panels.plain(result.model.spec.name)}**")
+        panels.metrics(result)
+        if result.notice:
+            st.warning(result.notice)
+        st.caption(panels.reading_note(result))
+
+view = panels.token_heatmap(results, key="compare.heatmap")
+
+if len(results) < 2:
+    st.stop()
+a, b = results
+pair_names = (first, second)
+spans = words(pair.document)
+scores = [unit_scores(r.attribution.document, r.attribution.document_scores, spans) for r in results]
+correlation = rank_correlation(*scores)
+curves = [document_curve(r.attribution) for r in results]
+title = panels.curve_title(a)
+provenance = [r.provenance() for r in results]
+
+
+def draw_curves(style: Style):
+    """Both curves in one figure."""
+    return panels.curve_figure(results, style)
+
+
+def draw_difference(style: Style):
+    """Curve A minus curve B."""
+    return difference(*curves, pair_names, style, y_title=title, provenance=provenance)
+
+
+def draw_words(style: Style):
+    """Word by word, A against B."""
+    both = [i for i in range(len(spans)) if scores[0][i] == scores[0][i] and scores[1][i] == scores[1][i]]
+    return rank_scatter(
+        [scores[0][i] for i in both],
+        [scores[1][i] for i in both],
+        [pair.document[slice(*spans[i])] for i in both],
+        pair_names,
+        style,
+        same_scale=False,
+        provenance=provenance,
+    )
+
+
+st.markdown("**This document**")
+with panels.guarded():
+    left, right = st.columns(2)
+    left.plotly_chart(draw_curves(panels.screen_style(height_px=340)), theme=None, key="compare.both")
+    right.plotly_chart(
+        draw_difference(panels.screen_style(height_px=340)), theme=None, key="compare.difference"
+    )
+    if correlation is None:
+        st.caption("Too few words were read by both models for a rank correlation.")
+    else:
+        st.metric(
+            "Rank correlation of the words",
+            f"{correlation:.3f}",
+            help="Spearman's correlation of word-level attribution over the words that both "
+            "models read; 1 is the same order.",
+        )
+    with st.expander("Word by word"):
+        st.plotly_chart(draw_words(panels.screen_style()), theme=None, key="compare.words")
+for result in results:
+    panels.caption(result.provenance())
+panels.downloads(
+    "compare",
+    [pair.pair_id, first, "vs", second, method.name],
+    provenance,
+    figures={"Curves": draw_curves, "Difference": draw_difference, "Words": draw_words},
+    heatmaps=results,
+    view=view,
+    frame=panels.explained_frame(results),
+)
+
+if pair.dataset not in datasets.names():
+    st.stop()
+st.markdown(f"**The data set {panels.plain(pair.dataset)}**")
+data = datasets.read(pair.dataset)
+whole: list[DataSetCurve] = []
+for name in (first, second):
+    with panels.guarded():
+        spec = choices.spec(name)
+        stored = service().n_missing(spec, method, data.pairs)
+        if stored == len(data.pairs):
+            st.info(f"No curve of {name} is stored for {pair.dataset} yet: compute it on the Curves page.")
+        else:
+            whole.append(service().curve(spec, method, data.pairs, pair.dataset))
+if whole:
+    means = [one.summary.curve for one in whole]
+    notes = {
+        one.summary.curve.model: f"n={one.summary.curve.n} of {one.total}" for one in whole
+    }
+    set_provenance = [one.provenance() for one in whole]
+
+    def draw_means(style: Style):
+        """Mean curves with their bands."""
+        return mean_curves(means, style, notes=notes, provenance=set_provenance)
+
+    with panels.guarded():
+        st.plotly_chart(draw_means(panels.screen_style(height_px=380)), theme=None, key="compare.means")
+        figures = {"Means": draw_means}
+        if len(means) == 2:
+
+            def draw_mean_difference(style: Style):
+                """Mean curve A minus mean curve B."""
+                return difference(means[0], means[1], (first, second), style, provenance=set_provenance)
+
+            st.plotly_chart(
+                draw_mean_difference(panels.screen_style(height_px=300)), theme=None,
+                key="compare.mean_difference",
+            )  # fmt: skip
+            figures["Difference"] = draw_mean_difference
+        for one in whole:
+            panels.caption(one.provenance())
+        from dashboard.export import curve_frame
+
+        panels.downloads(
+            "compare.set", [pair.dataset, first, "vs", second], set_provenance, figures=figures,
+            frame=curve_frame(means),
+        )  # fmt: skip

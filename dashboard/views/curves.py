@@ -1,0 +1,237 @@
+"""Curves: saliency over relative positions, averaged over a data set, for several models."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.methods import METHODS
+from attribution.types import Method
+from dashboard import choices, panels
+from dashboard.compute import DataSetCurve, Run, service
+from dashboard.export import curve_frame
+from dashboard.figures import Style, mean_curves
+
+with st.sidebar:
+    with panels.guarded():
+        data = choices.data_set()
+        posir = choices.posir_protocol()
+        with st.expander("Filter pairs"):
+            selection = choices.filters(data)
+        if posir:
+            selection = choices.posir_pairs(selection)
+    names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
+    with panels.guarded():
+        method = choices.method(posir=posir)
+
+st.markdown(
+    f"#### {METHODS[method.name].title} by position · {panels.plain(data.title)}\n"
+    f"{len(selection.pairs):,} of {len(data.pairs):,} pairs"
+    + (f" · {panels.plain(selection.words)}" if selection.words else "")
+)
+if data.rejected:
+    with st.expander(f"{len(data.rejected):,} rows of the data set are not pairs"):
+        st.dataframe(pd.DataFrame([(r.file, r.row, r.reason) for r in data.rejected],
+                                  columns=["file", "row", "reason"]), hide_index=True)  # fmt: skip
+if not selection.pairs:
+    st.info("No pair passes the filters: widen them in the sidebar.")
+    st.stop()
+if not names:
+    st.info("Choose a model in the sidebar.")
+    st.stop()
+scope = f"{data.name}: {selection.words}"
+
+
+def run_of(name: str) -> Run | None:
+    """The model's run on this selection, if there was one."""
+    return service().run_of(choices.spec(name, posir=posir), method, scope)
+
+
+def start(name: str, retry_failed: bool = False) -> None:
+    """Compute what this model lacks."""
+    try:
+        service().start_run(
+            choices.spec(name, posir=posir), method, selection.pairs, scope, retry_failed=retry_failed
+        )
+    except UserError as error:
+        st.session_state["curves.error"] = str(error)
+
+
+def stop(name: str) -> None:
+    """End the model's run after the batch at hand."""
+    if (run := run_of(name)) is not None:
+        run.stop()
+
+
+def status_row(name: str) -> DataSetCurve | None:
+    """One model's progress and buttons; its curve where something is stored."""
+    spec = choices.spec(name, posir=posir)
+    missing = service().n_missing(spec, method, selection.pairs)
+    total = len(selection.pairs)
+    run = run_of(name)
+    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label.markdown(f"**{panels.plain(name)}**")
+    active = run is not None and run.active
+    text = f"{total - missing:,} of {total:,}"
+    if active and run is not None:
+        progress = run.progress
+        if progress.rate:
+            text += f" · {progress.rate:.1f} pairs/s"
+        if progress.remaining_seconds is not None:
+            text += f" · about {_duration(progress.remaining_seconds)} left"
+        if run.stopping:
+            text += " · stopping"
+    bar.progress((total - missing) / total, text=text)
+    if active:
+        button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
+    elif missing:
+        button.button("Compute" if missing == total else "Resume", key=f"start.{name}",
+                      on_click=start, args=(name,), width="stretch", type="primary")  # fmt: skip
+    else:
+        button.markdown("complete")
+    if run is not None and run.error and not active:
+        st.error(run.error)
+    if missing == total:
+        return None
+    curve = service().curve(spec, method, selection.pairs, data.name, selection.words)
+    if curve.stored.failed:
+        with st.expander(f"{len(curve.stored.failed):,} pairs of {name} gave no result"):
+            st.dataframe(pd.DataFrame(curve.stored.failed.items(), columns=["pair", "reason"]),
+                         hide_index=True)  # fmt: skip
+            st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
+    return curve
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def notes(curves: list[DataSetCurve]) -> dict[str, str]:
+    """What the legend adds to each model."""
+    return {
+        one.model.spec.name: f"n={one.summary.curve.n}, centre of mass {one.summary.center_of_mass.value:.3f}"
+        for one in curves
+    }
+
+
+def draw(curves: list[DataSetCurve], style: Style):
+    """Mean curves with their bands."""
+    return mean_curves(
+        [one.summary.curve for one in curves], style, notes=notes(curves),
+        provenance=[one.provenance() for one in curves],
+    )  # fmt: skip
+
+
+def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
+    """One row a model: n, centre of mass and primacy-recency index with their intervals."""
+    rows = []
+    for one in curves:
+        curve, summary = one.summary.curve, one.summary
+        rows.append(
+            {
+                "model": curve.model,
+                "n": curve.n,
+                "truncated": curve.n_truncated,
+                "failed": curve.n_failed,
+                "centre of mass": str(summary.center_of_mass),
+                "primacy-recency index": str(summary.primacy_recency_index),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def is_active() -> bool:
+    """Whether any of the chosen models is being run."""
+    for name in names:
+        try:
+            run = run_of(name)
+        except UserError:
+            continue
+        if run is not None and run.active:
+            return True
+    return False
+
+
+# Whether the board refreshes itself is settled when the whole page runs; the board asks for that
+# when a run has begun or ended since.
+ticking = is_active()
+
+
+@st.fragment(run_every=1.0 if ticking else None)
+def board() -> None:
+    """Progress and curves; refreshed by itself while a run is active."""
+    if error := st.session_state.pop("curves.error", ""):
+        st.error(error)
+    curves: list[DataSetCurve] = []
+    for name in names:
+        with panels.guarded():
+            if (curve := status_row(name)) is not None:
+                curves.append(curve)
+    if is_active() != ticking:
+        st.rerun()
+    if not curves:
+        st.info("Nothing is stored for these pairs yet: press Compute.")
+        return
+    with panels.guarded():
+        event = st.plotly_chart(
+            draw(curves, panels.screen_style()), theme=None, key="curves.figure", on_select="rerun",
+            selection_mode="points", alt="Mean saliency over relative positions, a line per model",
+        )  # fmt: skip
+        st.dataframe(summary_frame(curves, method), hide_index=True)
+        points = event.selection.points  # type: ignore[union-attr]
+        if points:
+            custom = points[0].get("customdata")
+            bin_index = custom[0] if isinstance(custom, list) else custom
+            if bin_index is not None:
+                st.session_state["curves.bin"] = int(bin_index)
+                st.session_state["curves.clicked"] = True
+        pairs_behind_bin(curves)
+        for one in curves:
+            panels.caption(one.provenance())
+        panels.downloads(
+            "curves",
+            [data.name, method.name, *names],
+            [one.provenance() for one in curves],
+            figures={"Curves": lambda style: draw(curves, style)},
+            frame=curve_frame([one.summary.curve for one in curves]),
+        )
+
+
+def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
+    """The pairs that weigh most in one bin, with the way back to Explain."""
+    with st.expander("Open the pairs behind a bin", expanded="curves.clicked" in st.session_state):
+        left, right = st.columns(2)
+        bin_index = left.number_input(
+            "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1
+        )
+        by_name = {one.model.spec.name: one for one in curves}
+        name = right.selectbox("Under", list(by_name), key="curves.bin_model")
+        stored = by_name[name or names[0]].stored
+        values = stored.curves[:, int(bin_index)]
+        order = values.argsort()[::-1][:50]
+        frame = pd.DataFrame(
+            {
+                "value": values[order],
+                "query": [data.pair(stored.pair_ids[i]).query for i in order],
+                "score": stored.scores[order],
+                "pair": [stored.pair_ids[i] for i in order],
+            }
+        )
+        event = st.dataframe(
+            frame, hide_index=True, height=240, on_select="rerun", selection_mode="single-row",
+            key=f"curves.behind.{name}.{bin_index}",
+        )  # fmt: skip
+        rows = event.selection.rows  # type: ignore[union-attr]
+        if rows and st.button("Explain this pair", type="primary", key="curves.open"):
+            st.switch_page(
+                "views/explain.py",
+                query_params={
+                    "dataset": data.name,
+                    "pair": stored.pair_ids[order[rows[0]]],
+                    "models": list(by_name),
+                },
+            )
+
+
+board()

@@ -1,0 +1,58 @@
+"""Explain: which tokens carry one pair's score, under one to four models."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dashboard import choices, panels
+from dashboard.compute import Explained, service
+
+pair = None
+with panels.guarded():
+    pair = choices.pair()
+with st.sidebar:
+    names = choices.models(["MiniLM"])
+    with panels.guarded():
+        method = choices.method()
+
+if pair is None:
+    st.stop()
+if not names:
+    st.info("Choose a model in the sidebar.")
+    st.stop()
+
+results: list[Explained] = []
+for name in names:
+    with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
+        results.append(service().explain(pair, choices.spec(name), method))
+if not results:
+    st.stop()
+
+for column, result in zip(st.columns(len(results)), results, strict=True):
+    with column:
+        st.markdown(f"**{panels.plain(result.model.spec.name)}**")
+        panels.metrics(result)
+        if result.notice:
+            st.warning(result.notice)
+        st.caption(panels.reading_note(result))
+
+view = panels.token_heatmap(results, key="explain.heatmap")
+
+st.markdown("**Where in the document**")
+st.plotly_chart(
+    panels.curve_figure(results, panels.screen_style(height_px=320)),
+    theme=None,
+    key="explain.curve",
+    alt="Attribution over the relative position in the document, evidence shaded",
+)
+for result in results:
+    panels.caption(result.provenance())
+panels.downloads(
+    "explain",
+    [pair.pair_id, *names, method.name],
+    [result.provenance() for result in results],
+    figures={"Curve": lambda style: panels.curve_figure(results, style)},
+    heatmaps=results,
+    view=view,
+    frame=panels.explained_frame(results),
+)

@@ -1,0 +1,107 @@
+"""What every test stands on: no network, one thread, a data folder of its own, MiniLM loaded once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Read when the libraries are imported, so set before anything imports them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).parents[1]
+# The bare `pytest` command does not put the repository on the import path, `python -m pytest` does.
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from attribution.datasets import DataSet
+    from attribution.retrievers.dense import DenseRetriever
+
+# Shared machines are slow at times: a slow example is no failure.
+settings.register_profile("poslens", deadline=None, max_examples=60)
+settings.load_profile("poslens")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def posirlens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fresh POSLENS_HOME for the whole run: no test reads or writes the user's own."""
+    home = tmp_path_factory.mktemp("poslens_home")
+    before = os.environ.get("POSLENS_HOME")
+    os.environ["POSLENS_HOME"] = str(home)
+    yield home
+    if before is None:
+        del os.environ["POSLENS_HOME"]
+    else:
+        os.environ["POSLENS_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> None:
+    """torch on one thread; asked for by what loads a model, so that other tests import no torch."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def minilm(one_thread: None) -> DenseRetriever:
+    """The default retriever, on the CPU."""
+    from attribution.retrievers.load import load
+    from attribution.retrievers.registry import resolve
+
+    return load(resolve("MiniLM"), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def sample() -> DataSet:
+    """The embedded data set."""
+    from attribution.datasets import read
+
+    return read("sample")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Callable[..., Path]:
+    """`tiny_folder("bert")`: a sentence-transformers folder of a two-layer random model of that
+    architecture, built once a run; see tests/attribution/tiny_models.py."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("tiny_models", ROOT / "tests/attribution/tiny_models.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["tiny_models"] = module
+    spec.loader.exec_module(module)
+    built: dict[tuple, Path] = {}
+
+    def build(name: str, **changes: object) -> Path:
+        key = (name, *sorted(changes.items()))
+        if key not in built:
+            built[key] = module.build(name, tmp_path_factory.mktemp(name), **changes)
+        return built[key]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
+    """`tiny("bert", query_prompt=...)`: that model loaded through attribution.retrievers.load;
+    keyword arguments are fields of its RetrieverSpec. Loaded anew at each call."""
+    from attribution.retrievers.load import load
+    from attribution.retrievers.registry import RetrieverSpec
+
+    def load_tiny(name: str, **fields: object) -> DenseRetriever:
+        spec = RetrieverSpec(
+            name=f"tiny-{name}", title=name, family="dense", source=f"folder:{tiny_folder(name)}",
+            **fields,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return load(spec, device="cpu")
+
+    return load_tiny

@@ -1,0 +1,334 @@
+"""Figures hold the numbers they were given, and text from data stays text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from attribution.errors import UserError
+from attribution.types import Method, PositionCurve, Provenance
+from dashboard import figures
+from dashboard.export import figure_bytes
+from dashboard.palettes import DASHES, PALETTES, PRESETS, THEMES, Style, escape, wrap
+
+STYLE = Style()
+CENTRES = np.arange(100) + 0.5
+HOSTILE = (
+    "<b>bold</b>",
+    "<a href=javascript:alert(1)>x</a>",
+    "one<br>two",
+    "&lt;i&gt;",
+    "%{meta.figure}",
+    "$\\alpha$ and $x$",
+    "\x01control",
+)
+
+
+def provenance(model: str = "m") -> Provenance:
+    return Provenance(
+        poslens="0.1.0",
+        model=model,
+        model_source="here",
+        weights="sha256:00",
+        method="saliency(norm=l2)",
+        dataset="data <b>set</b>",
+        n=3,
+        max_length=512,
+        truncated=1,
+        precision="float32",
+        prompts="query: {query}",
+    )
+
+
+def curve(model: str = "m", seed: int = 0, **changes: object) -> PositionCurve:
+    mean = np.random.default_rng(seed).random(100).astype(np.float32)
+    fields = {
+        "model": model,
+        "dataset": "d",
+        "method": Method("saliency", {"norm": "l2"}, {"normalization": "p99"}),
+        "mean": mean,
+        "std": np.full(100, 0.1),
+        "ci_low": mean - 0.05,
+        "ci_high": mean + 0.07,
+        "n": 3,
+        "n_truncated": 1,
+        "n_failed": 0,
+    }
+    return PositionCurve(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #RRGGBB, WCAG 2.2."""
+    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# -- text ---------------------------------------------------------------------------------------
+
+
+def test_escape_leaves_no_markup() -> None:
+    for text in HOSTILE:
+        shown = escape(text)
+        assert "<" not in shown and ">" not in shown and "$" not in shown and "%{" not in shown
+    assert escape("a & b") == "a &amp; b"
+    assert escape("a\nb") == "a b"
+    assert escape("\ud800x\x00") == "�x�"
+
+
+FIGURES: dict[str, Callable[[str], go.Figure]] = {
+    "pair": lambda text: figures.pair_curves(
+        {text: np.ones(100)}, (0.2, 0.3), STYLE, text, {text: 0.5}
+    ),
+    "mean": lambda text: figures.mean_curves(
+        [curve(text), curve(text, dataset=text + text)], STYLE, notes={text: text}, y_title=text
+    ),
+    "difference": lambda text: figures.difference(
+        curve("a"), curve("b", 1), (text, text), STYLE, y_title=text
+    ),
+    "scatter": lambda text: figures.rank_scatter(
+        [1.0], [2.0], [text], (text, text), STYLE, y_title=text
+    ),
+    "matrix": lambda text: figures.interaction_matrix(
+        [[1.0]], [text], [text], [0], STYLE, y_title=text
+    ),
+}
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for key, one in value.items() if key != "meta" for text in strings(one)]
+    if isinstance(value, (list, tuple)):
+        return [text for one in value for text in strings(one)]
+    return []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_figure_lets_markup_through(name: str) -> None:
+    """Every string of the figure, wherever it stands, but for the line breaks we put there."""
+    for hostile in HOSTILE[:4]:
+        own = {"<extra></extra>", "<br>"}
+        found = strings(FIGURES[name](hostile).to_dict())
+        assert any("&" in text for text in found), "the label is nowhere in the figure"
+        for text in found:
+            for markup in own:
+                text = text.replace(markup, "")
+            assert "<" not in text and ">" not in text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_hostile_text_is_drawn_as_it_is(name: str) -> None:
+    """In the image: the letters are there, and no element came of them."""
+    text = "<a href='https://x.example'>q</a> %{meta.figure} &amp; $x$"
+    svg = ET.fromstring(figure_bytes(FIGURES[name](text), "svg", STYLE, provenance()))
+    for meta in svg.findall("{http://www.w3.org/2000/svg}metadata"):
+        svg.remove(meta)
+    drawn = " ".join("".join(svg.itertext()).replace("\xa0", " ").split())
+    assert not [one for one in svg.iter() if one.tag.endswith("}a")]
+    for part in ("<a href=", "%{meta", "&amp;") if name not in ("matrix", "scatter") else ("<a",):
+        assert part in drawn
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def test_pair_curves_draw_the_arrays_they_got() -> None:
+    values = {"a": np.linspace(0, 1, 100), "b": np.linspace(1, 0, 100)}
+    figure: Any = figures.pair_curves(values, (0.25, 0.5), STYLE, "Saliency (score units)")
+    for trace, array in zip(figure.data, values.values(), strict=True):
+        np.testing.assert_allclose(trace.x, CENTRES)
+        np.testing.assert_array_equal(trace.y, array)
+        np.testing.assert_array_equal(trace.customdata, np.arange(100))
+    (shape,) = figure.layout.shapes
+    assert (shape.x0, shape.x1) == (25, 50)
+    assert [note.text for note in figure.layout.annotations] == ["evidence"]
+    assert figure.layout.yaxis.title.text == "Saliency (score units)"
+
+
+def test_what_was_not_read_has_no_value() -> None:
+    figure: Any = figures.pair_curves({"a": np.ones(100)}, None, STYLE, "y", {"a": 0.4})
+    np.testing.assert_allclose(figure.data[0].x, CENTRES * 0.4)
+    shapes = {(shape.x0, shape.x1) for shape in figure.layout.shapes}
+    assert shapes == {(40, 40), (40, 100)}
+    assert [note.text for note in figure.layout.annotations] == ["not read"]
+    assert "40%" in figure.data[0].name
+
+
+def test_what_one_model_read_is_not_shaded_as_unread() -> None:
+    ones = np.ones(100)
+    figure: Any = figures.pair_curves({"a": ones, "b": ones}, None, STYLE, "y", {"a": 0.4})
+    assert not figure.layout.annotations
+
+
+def test_mean_curves_hold_mean_band_and_bin() -> None:
+    curves = [curve("a", 1), curve("b", 2)]
+    figure: Any = figures.mean_curves(curves, STYLE, notes={"a": "n = 3"})
+    bands, lines = figure.data[:2], figure.data[2:]
+    for band, line, one in zip(bands, lines, curves, strict=True):
+        np.testing.assert_array_equal(line.y, one.mean)
+        np.testing.assert_array_equal(line.customdata, np.arange(100))
+        assert len(band.x) == 200 and band.fill == "toself"
+        np.testing.assert_array_equal(band.x[:100], band.x[100:][::-1])
+        np.testing.assert_array_equal(band.y[:100], one.ci_high)
+        np.testing.assert_array_equal(band.y[100:][::-1], one.ci_low)
+        np.testing.assert_array_equal(band.customdata, [*range(100), *reversed(range(100))])
+        assert band.legendgroup == line.legendgroup
+    assert [line.name for line in lines] == ["a (n = 3)", "b"]
+    assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
+    figure = figures.mean_curves(curves, STYLE, band=False)
+    assert len(figure.data) == 2
+
+
+def test_points_can_be_selected_by_a_click() -> None:
+    """plotly.js selects nothing of a trace whose mode is 'lines'."""
+    drawn: list[Any] = [
+        figures.mean_curves([curve()], STYLE),
+        figures.pair_curves({"a": np.ones(100)}, None, STYLE, "y"),
+    ]
+    for figure in drawn:
+        assert "markers" in figure.data[-1].mode
+        assert figure.layout.clickmode == "event+select"
+
+
+def test_curves_of_one_model_are_told_apart() -> None:
+    other = Method("occlusion")
+    curves = [curve(), curve(dataset="e"), curve(dataset="e", method=other), curve(dataset="e")]
+    figure: Any = figures.mean_curves(curves, STYLE, band=False)
+    names = [trace.name for trace in figure.data]
+    assert len(set(names)) == 4
+    assert names[0] == "m, d" and "occlusion" in names[2]
+
+
+def test_difference_is_a_minus_b() -> None:
+    a, b = curve("a", 1), curve("b", 2)
+    gap = a.mean.astype(float) - b.mean
+    figure: Any = figures.difference(a, b, ("a", "b"), STYLE)
+    above, below, line = figure.data
+    np.testing.assert_allclose(line.y, gap)
+    np.testing.assert_allclose(above.y, np.maximum(gap, 0))
+    np.testing.assert_allclose(below.y, np.minimum(gap, 0))
+    assert above.name == "a higher" and below.name == "b higher"
+    np.testing.assert_array_equal(line.customdata, np.arange(100))
+    assert [shape.y0 for shape in figure.layout.shapes] == [0]
+
+
+def test_scatter_keeps_points_with_their_words() -> None:
+    words = ["one", "two", "<b>"]
+    figure: Any = figures.rank_scatter([1, 2, 3], [30, 20, 10], words, ("A", "B"), STYLE)
+    (points,) = figure.data
+    np.testing.assert_array_equal(points.x, [1, 2, 3])
+    np.testing.assert_array_equal(points.y, [30, 20, 10])
+    assert list(points.hovertext) == ["one", "two", "&lt;b&gt;"]
+    assert figure.layout.xaxis.title.text == "Saliency, A"
+    assert list(figure.layout.xaxis.range) == list(figure.layout.yaxis.range)
+    free: Any = figures.rank_scatter([1], [9], ["w"], ("A", "B"), STYLE, same_scale=False)
+    assert not free.layout.shapes and free.layout.xaxis.range != free.layout.yaxis.range
+    figures.rank_scatter([], [], [], ("A", "B"), STYLE)
+
+
+def test_scatter_writes_no_word_over_another() -> None:
+    same: Any = figures.rank_scatter([1.0] * 9, [1.0] * 9, ["word"] * 9, ("A", "B"), STYLE)
+    assert sum(bool(text) for text in same.data[0].text) <= 1
+
+
+def test_matrix_rows_are_the_query_and_columns_the_document() -> None:
+    matrix = np.zeros((2, 3))
+    matrix[1, 2] = -0.5
+    figure: Any = figures.interaction_matrix(
+        matrix, ["q0", "q1"], ["d0", "d1", "d2"], [0, 2], STYLE
+    )
+    (cells,) = figure.data
+    assert cells.z[1][2] == -0.5 and cells.text[1][2] == "q1 × d2"
+    assert (cells.zmin, cells.zmax) == (-0.5, 0.5)
+    assert figure.layout.yaxis.autorange == "reversed"
+    assert {(shape.x0, shape.x1) for shape in figure.layout.shapes} == {(-0.5, 0.5), (1.5, 2.5)}
+    figure = figures.interaction_matrix(matrix, "ab", "abc", None, STYLE, limit=2)
+    assert figure.data[0].zmax == 2
+    figure = figures.interaction_matrix(0 * matrix, "ab", "abc", None, STYLE)
+    assert figure.data[0].zmax == 1
+
+
+def test_words_twice_in_a_text_stay_two_columns() -> None:
+    figure: Any = figures.interaction_matrix(np.ones((1, 2)), ["a"], ["the", "the"], None, STYLE)
+    assert list(figure.layout.xaxis.ticktext) == ["the", "the"]
+    assert list(figure.layout.xaxis.tickvals) == [0, 1]
+
+
+def test_wrong_shapes_and_spans_are_refused() -> None:
+    ones = np.ones(100)
+    with pytest.raises(ValueError):
+        figures.pair_curves({"a": np.ones(99)}, None, STYLE, "y")
+    with pytest.raises(ValueError):
+        figures.pair_curves({"a": ones}, (0.5, 0.5), STYLE, "y")
+    with pytest.raises(ValueError):
+        figures.pair_curves({"a": ones}, None, STYLE, "y", {"a": 0})
+    with pytest.raises(ValueError):
+        figures.interaction_matrix(np.ones((2, 3)), ["a"] * 3, ["b"] * 2, None, STYLE)
+    with pytest.raises(ValueError):
+        figures.rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
+
+
+# -- provenance and style -----------------------------------------------------------------------
+
+
+def test_provenance_is_in_the_figure_and_its_caption() -> None:
+    both = [provenance("one"), provenance("two")]
+    plain: Any = figures.mean_curves([curve()], STYLE, provenance=both)
+    assert [entry["model"] for entry in plain.layout.meta["provenance"]] == ["one", "two"]
+    assert plain.layout.meta["figure"] == "mean_curves"
+    assert not plain.layout.annotations and plain.layout.height == STYLE.height_px
+    captioned: Any = figures.mean_curves([curve()], replace(STYLE, caption=True), provenance=both)
+    (note,) = captioned.layout.annotations
+    text = note.text.replace("<br>", " ")
+    assert "<" not in text and "data &lt;b&gt;set&lt;/b&gt;" in text
+    assert text.count("sha256:00") == 1, "what the models share is said once"
+    assert "model one" in text and "model two" in text
+    assert captioned.layout.height > STYLE.height_px
+    assert captioned.layout.width == STYLE.width_px
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+@pytest.mark.parametrize("theme", THEMES)
+def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
+    style = Style(palette=palette, theme=theme)  # type: ignore[arg-type]
+    looks = [(style.line(i)["color"], style.line(i)["dash"]) for i in range(30)]
+    assert len(set(looks)) == 30
+    assert len({style.line(i)["dash"] for i in range(len(DASHES))}) == len(DASHES)
+    for colour in PALETTES[palette][theme][:3]:
+        assert contrast(colour, style.colours.paper) >= 2.9
+    for colour in (style.colours.ink, style.colours.muted):
+        assert contrast(colour, style.colours.paper) >= 4.5
+
+
+def test_presets_have_the_widths_of_journals() -> None:
+    assert PRESETS["single column"].width_px * PRESETS["single column"].scale == 3.5 * 300
+    assert PRESETS["double column"].width_px * PRESETS["double column"].scale == 7 * 300
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"palette": "x"}, {"theme": "x"}, {"width_px": 0}, {"dpi": 10**6}, {"font_size": -1}],
+)
+def test_styles_that_cannot_be_drawn_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        Style(**wrong)  # type: ignore[arg-type]
+
+
+def test_wrap_keeps_every_letter() -> None:
+    text = "a few words and " + "x" * 90 + " 長い日本語の文章がここにあります"
+    lines = wrap(text, 100, 10)
+    assert len(lines) > 3
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

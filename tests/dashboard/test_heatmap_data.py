@@ -1,0 +1,109 @@
+"""The heatmap's data: what of an attribution reaches the browser, and what of a URL the view."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
+from dashboard.heatmap import Pane, Special, View, pane, payload
+
+DOCUMENT = "Cold 🧊 ice melts"
+
+
+def attribution(truncated: bool = False, scores: tuple[float, ...] = (0.5, 1, 2, 3, 0.25)):
+    tokens = (
+        Token("[CLS]", 0, 0, True),
+        Token("cold", 0, 4),
+        Token("🧊", 5, 6),
+        Token("ice", 7, 10),
+        Token("[SEP]", 0, 0, True),
+    )
+    full = 5 if truncated else 3
+    return Attribution(
+        model="m",
+        method=Method("saliency"),
+        pair_id="p",
+        score=0.5,
+        query=TokenizedText((Token("q", 0, 1),), 1, 8),
+        document=TokenizedText(tokens, full, 8),
+        query_scores=[-1.0],  # pyright: ignore[reportArgumentType]
+        document_scores=scores,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def document_pane(**options) -> Pane:
+    options = {"words": [(0, 4)], "sentences": [(0, 16)], **options}
+    return pane(attribution(options.pop("truncated", False)), "document", DOCUMENT, **options)
+
+
+def test_special_tokens_stand_apart_from_text() -> None:
+    drawn = document_pane()
+    assert drawn.tokens == ((0, 4, 1.0), (5, 6, 2.0), (7, 10, 3.0))
+    assert drawn.specials == (Special("[CLS]", 0.5), Special("[SEP]", 0.25))
+
+
+def test_truncation_is_where_the_last_token_ends() -> None:
+    assert document_pane().truncated_at is None
+    assert document_pane(truncated=True).truncated_at == 10
+
+
+def test_signed_comes_from_the_caller_else_from_the_scores() -> None:
+    assert document_pane().signed is False
+    assert document_pane(signed=True).signed is True
+    assert pane(attribution(), "query", "q", words=[], sentences=[]).signed is True
+
+
+def test_words_and_sentences_are_cut_where_the_caller_has_none() -> None:
+    drawn = pane(attribution(), "document", DOCUMENT)
+    assert (0, 4) in drawn.words
+    assert drawn.sentences
+
+
+def test_a_pane_is_json() -> None:
+    drawn = document_pane(evidence=EvidenceSpan(5, 10), unit="u", caption="c", model="label")
+    values = json.loads(json.dumps(drawn.to_dict(), allow_nan=False))
+    assert values["evidence"] == [5, 10]
+    assert values["id"] == "label/document"
+    assert values["tokens"][1] == [5, 6, 2.0]
+
+
+@pytest.mark.parametrize("span", [(-1, 2), (3, 2), (0, len(DOCUMENT) + 1)])
+def test_a_span_outside_the_text_is_refused(span: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="span"):
+        document_pane(words=[span])
+
+
+@pytest.mark.parametrize("level", ["word", "token", "sentence"])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_view_survives_the_url(level: str, linked: bool) -> None:
+    view = View(level=level, aggregate="max", range="own", linked=linked)  # pyright: ignore
+    assert View.from_dict(view.to_dict()) == view
+    assert View.from_dict({name: str(value) for name, value in view.to_dict().items()}) == view
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        {},
+        {"level": "paragraph", "linked": "perhaps", "x": 1},
+        {"level": ["word"], "linked": 2},
+        {"aggregate": None, "range": {}},
+    ],
+)
+def test_what_is_no_view_is_the_default(values) -> None:
+    assert View.from_dict(values) == View()
+
+
+def test_payload_refuses_what_cannot_be_drawn() -> None:
+    drawn = document_pane()
+    with pytest.raises(ValueError, match="models"):
+        payload([], View())
+    with pytest.raises(ValueError, match="one id"):
+        payload([drawn, drawn], View())
+    five = [document_pane(model=str(i)) for i in range(5)]
+    with pytest.raises(ValueError, match="models"):
+        payload(five, View())
+    assert payload(five[:4], View())["columns"] == 4

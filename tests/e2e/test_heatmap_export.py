@@ -1,0 +1,102 @@
+"""The heatmap's files: they are whole, say where they come from, and fail with one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from choreographer.browsers.chromium import Chromium
+from PIL import Image
+
+from attribution.errors import UserError
+from dashboard.heatmap import Pane, View, chromium
+from dashboard.heatmap.standalone import to_html, to_image
+
+TEXT = "Ice <melts> & flows\nعام جديد \x00 冰川 " + "more words " * 200
+TOKENS = tuple((match.start(), match.end(), 1.0) for match in re.finditer(r"\S+", TEXT))
+PANE = Pane("m/document", "m", "document", TEXT, TOKENS, evidence=(0, 11))
+PROVENANCE = [("method", "saliency(norm=l2)"), ("note", "a < b & c \U0001f9ca")]
+VIEW = View(level="token")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_html_embeds_data_that_cannot_break_out() -> None:
+    hostile = "</script><!--<script>"
+    page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [("x", hostile)])
+    assert hostile not in page
+    assert page.count("<script") == page.count("</script>") == 3
+    embedded = re.search(r'id="provenance">(.*?)</script>', page)
+    assert embedded is not None
+    assert json.loads(embedded[1]) == [["x", hostile]]
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize("font", ["x;} body{}", "url(//x)", "", "</style>"])
+def test_a_font_that_is_no_name_is_refused(font: str) -> None:
+    with pytest.raises(UserError):
+        to_html([PANE], VIEW, [], font_family=font)
+
+
+def test_svg_is_the_whole_document() -> None:
+    source = to_image([PANE], VIEW, PROVENANCE, format="svg", width_px=700)
+    root = ElementTree.fromstring(source)
+    assert root.attrib["width"] == "700"
+    cells = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "cell"]
+    assert len(cells) == len(TOKENS)  # each on one line, the scrolled-away ones too
+    assert any(rect.get("class") == "evidence" for rect in root.iter(f"{SVG}rect"))
+    height = float(root.attrib["height"])
+    assert all(0 <= float(cell.attrib["y"]) <= height for cell in cells)
+    words = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    for word in ("<melts>", "&", "عام", "冰川", "\ufffd"):
+        assert word in words
+    metadata = root.find(f"{SVG}metadata")
+    assert metadata is not None and json.loads(metadata.text or "") == dict(PROVENANCE)
+    description = root.find(f"{SVG}desc")
+    assert description is not None and "saliency(norm=l2)" in (description.text or "")
+
+
+def test_png_has_the_colours_and_the_provenance() -> None:
+    made = to_image([PANE], VIEW, PROVENANCE, "dark", format="png", width_px=600, scale=1.5)
+    with Image.open(io.BytesIO(made)) as image:
+        assert image.width == 900
+        assert json.loads(image.info["provenance"]) == dict(PROVENANCE)
+        pixels = image.convert("RGB").getcolors(1 << 24) or []
+    shown = {colour for _, colour in pixels}
+    assert (14, 17, 23) in shown  # the dark page
+    assert (255, 213, 136) in shown  # the top of its scale
+
+
+def test_pdf_is_one_page_with_its_title() -> None:
+    made = to_image([PANE], VIEW, PROVENANCE, format="pdf", width_px=600)
+    assert made.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) == 1
+    assert b"/Title" in made
+
+
+def test_no_temporary_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    to_image([PANE], VIEW, PROVENANCE, width_px=400)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_chromium_one_sentence_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chromium, "find_browser", lambda *_, **__: None)
+    with pytest.raises(UserError, match="install Chromium .* or export HTML"):
+        to_image([PANE], VIEW, PROVENANCE)
+
+
+def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chromium, "SECONDS", 0.2)
+    with pytest.raises(UserError, match="choose a shorter document"):
+        to_image([PANE], VIEW, PROVENANCE)
+
+
+@pytest.mark.parametrize("options", [{"width_px": 10}, {"scale": 100.0}])
+def test_impossible_sizes_are_refused(options) -> None:
+    with pytest.raises(UserError):
+        to_image([PANE], VIEW, PROVENANCE, **options)

@@ -1,0 +1,335 @@
+"""The heatmap in a real browser, through the standalone page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from dashboard.heatmap import Pane, Special, View
+from dashboard.heatmap.standalone import to_html
+
+Show = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    pages: list[Page] = []
+    faults: list[str] = []
+
+    def open_page(panes, view: View | None = None, *, width=1440, theme="light") -> Page:
+        path = tmp_path / f"{len(pages)}.html"
+        path.write_text(to_html(panes, view or View(), [("method", "m")], theme), encoding="utf-8")
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert not faults
+
+
+def document(text: str, tokens=(), model="m", side="document", **options) -> Pane:
+    words, at = [], 0
+    for word in text.split():
+        at = text.index(word, at)
+        words.append((at, at + len(word)))
+        at += len(word)
+    settings = {"words": tuple(words), "sentences": ((0, len(text)),), **options}
+    return Pane(f"{model}/{side}", model, side, text, tuple(tokens), **settings)
+
+
+def drawn_text(page: Page, index: int = 0) -> str:
+    return page.locator(".hm-text").nth(index).evaluate("node => node.textContent")
+
+
+def units(page: Page, index: int = 0) -> list[str]:
+    """Text of each unit of a pane, its runs joined."""
+    return page.locator(".hm-text").nth(index).evaluate(
+        """node => { const all = {};
+        for (const run of node.querySelectorAll("[data-u]"))
+          all[run.dataset.u] = (all[run.dataset.u] ?? "") + run.textContent;
+        return Object.values(all); }"""
+    )
+
+
+def colours(page: Page, index: int = 0) -> list[str]:
+    return page.locator(".hm-text").nth(index).evaluate(
+        """node => [...node.querySelectorAll("[data-u]")]
+          .map((run) => getComputedStyle(run).backgroundColor)"""
+    )
+
+
+def tooltip(page: Page, unit: int, pane: int = 0) -> str:
+    page.locator(".hm-text").nth(pane).locator(f"[data-u='{unit}']").first.hover()
+    return page.locator(".hm-tip").inner_text()
+
+
+TEXTS = {
+    "arabic": "السلام عليكم\nHello عالم 123",
+    "thai": "ธารน้ำแข็งกำลังละลาย น้ำ",
+    "cjk": "冰川正在融化。日本語のテキスト",
+    "emoji": "a 👩‍🔬 b 👨‍👩‍👧‍👦 🇨🇭 👍🏽 z",
+    "marks": "e\u0301e\u0301 Z\u0351\u036b\u0343 नि क्षि",
+    "breaks": "one\r\n\r\ntwo\n\n\tthree\rfour\u2028five  six \n",
+    "controls": "a\u202eb\u0000c\u200bd\u200d\ufeffe",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("level", ["word", "token", "sentence"])
+def test_the_text_is_the_original(show: Show, name: str, level) -> None:
+    text = TEXTS[name]
+    # a token a code point cuts every cluster that can be cut
+    tokens = [(i, i + 1, i / len(text)) for i in range(len(text))]
+    page = show([document(text, tokens)], View(level=level))
+    assert drawn_text(page) == text
+
+
+def test_clusters_are_never_cut(show: Show) -> None:
+    text = "e\u0301 👩‍🔬x"
+    tokens = [(i, i + 1, 1.0) for i in range(len(text)) if text[i] != " "]
+    page = show([document(text, tokens)], View(level="token"))
+    assert units(page) == ["e\u0301", "👩‍🔬", "x"]
+    assert "sum of 3 tokens" in tooltip(page, 1)
+
+
+def test_offsets_count_code_points(show: Show) -> None:
+    page = show([document("🧊🧊 ice", [(0, 2, 1.0), (3, 6, 2.0)])], View(level="token"))
+    assert units(page) == ["🧊🧊", "ice"]
+
+
+def test_words_add_up_their_tokens(show: Show) -> None:
+    # by hand: "unhappy" 0.5 - 0.75 + 0.125 = -0.125, largest magnitude -0.75; "cat" 0.25
+    tokens = [(0, 2, 0.5), (2, 5, -0.75), (5, 7, 0.125), (7, 11, 0.25)]
+    page = show([document("unhappy cat", tokens, signed=True)])
+    assert units(page) == ["unhappy", "cat"]
+    assert "−0.125" in tooltip(page, 0)
+    assert "2 of 2" in tooltip(page, 0)
+    page.get_by_role("radio", name="Max").check()
+    assert "−0.750" in tooltip(page, 0)
+    assert "1 of 2" in tooltip(page, 0)
+    # the space that a SentencePiece token begins with leaves it in its word
+    assert "0.250" in tooltip(page, 1)
+    page.get_by_role("radio", name="Sentence").check()
+    page.get_by_role("radio", name="Sum").check()
+    assert units(page) == ["unhappy cat"]
+    assert "0.125" in tooltip(page, 0)
+
+
+def test_a_planted_score_is_darkest_and_first(show: Show) -> None:
+    text = "a b c d e f"
+    tokens = [(2 * i, 2 * i + 1, 9.0 if i == 3 else 0.1 * i) for i in range(6)]
+    page = show([document(text, tokens)])
+    channels = [sum(map(int, c[4:-1].split(", "))) for c in colours(page)]
+    assert min(channels) == channels[3]
+    assert channels[3] < 0.6 * min(channels[:3] + channels[4:])
+    assert "1 of 6" in tooltip(page, 3)
+    assert "position\n55%" in tooltip(page, 3)
+    table = page.locator(".hm-pane table tr").nth(1).inner_text().split("\t")
+    assert table[:3] == ["1", "d", "9.00"]
+
+
+def test_shared_and_own_range(show: Show) -> None:
+    panes = [document("a b", [(0, 1, 1), (2, 3, top)], model=f"m{top}") for top in (2, 4)]
+    page = show(panes)
+    assert colours(page, 0)[1] != colours(page, 1)[1]
+    assert page.locator(".hm-legend .hm-ticks").inner_text().split() == ["0", "2.00", "4.00"]
+    page.get_by_role("radio", name="Own").check()
+    assert colours(page, 0)[1] == colours(page, 1)[1]
+    ticks = page.locator(".hm-own-legend .hm-ticks").all_inner_texts()
+    assert [tick.split()[-1] for tick in ticks] == ["2.00", "4.00"]
+    assert page.evaluate("window.view.range") == "own"
+
+
+def test_query_and_document_have_ranges_of_their_own(show: Show) -> None:
+    panes = [
+        document("q", [(0, 1, 100)], side="query"),
+        document("d", [(0, 1, 1)]),
+    ]
+    page = show(panes)
+    assert colours(page, 0) == colours(page, 1)
+
+
+def test_pointing_marks_the_same_characters_elsewhere(show: Show) -> None:
+    text = "melting ice"
+    one = document(text, [(0, 4, 1), (4, 7, 1), (8, 11, 1)], model="one")
+    two = document(text, [(0, 2, 1), (2, 5, 1), (5, 7, 1), (8, 11, 1)], model="two")
+    page = show([one, two], View(level="token"))
+    tooltip(page, 0)  # "melt": characters 0 to 4
+    assert page.locator(".hm-at").all_inner_texts() == ["melt"]
+    assert page.locator(".hm-same").all_inner_texts() == ["me", "lti"]
+    page.mouse.move(1, 1)
+    assert page.locator(".hm-at, .hm-same").count() == 0
+    other = document("another text", [(0, 7, 1)], model="two")
+    page = show([one, other], View(level="token"))
+    tooltip(page, 0)
+    assert page.locator(".hm-same").count() == 0
+
+
+def test_linked_documents_scroll_to_the_same_character(show: Show) -> None:
+    text = "\n".join(f"line {i} of many" for i in range(200))
+    spans = [(i, i + 4) for i in range(0, len(text) - 4, 5)]
+    panes = [document(text, [(s, e, 1) for s, e in spans], model=m) for m in ("one", "two")]
+    page = show(panes)
+    tops = "[...document.querySelectorAll('.hm-text')].map((node) => Math.round(node.scrollTop))"
+    scroll = "document.querySelectorAll('.hm-text')[%d].scrollTop = %d"
+    page.evaluate(scroll % (0, 1500))
+    page.wait_for_function(f"() => {{ const [a, b] = {tops}; return a > 900 && a === b; }}")
+    page.get_by_role("checkbox", name="Scroll together").uncheck()
+    page.evaluate(scroll % (1, 100))
+    page.wait_for_timeout(200)
+    assert page.evaluate(f"() => {{ const [a, b] = {tops}; return a > 900 && b === 100; }}")
+
+
+def test_keys_move_between_units(show: Show) -> None:
+    text = "alpha beta gamma\ndelta epsilon zeta\nשלום עולם"
+    tokens = [(w.start(), w.end(), 1.0) for w in re.finditer(r"\S+", text)]
+    page = show([document(text, tokens), document("q", [(0, 1, 1)], side="query")])
+    live = page.locator("[aria-live]")
+    page.locator(".hm-text").first.focus()
+    reached = []
+    keys = "Home ArrowRight ArrowRight ArrowLeft ArrowDown ArrowUp End ArrowRight ArrowRight"
+    for key in keys.split():
+        page.keyboard.press(key)
+        reached.append(live.inner_text().split(",")[0])
+    # in the right-to-left line the right arrow leads backwards
+    assert reached == "alpha beta gamma beta epsilon beta עולם שלום zeta".split()
+    assert live.inner_text() == "zeta, 1.00, rank 1 of 8, position 69%"
+    assert page.locator(".hm-tip").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator(".hm-tip").is_visible()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.pane") == "m/query"
+
+
+def test_what_was_not_read_is_grey_and_says_so(show: Show) -> None:
+    page = show([document("read unread tail", [(0, 4, 1)], truncated_at=4)])
+    assert "12 of 16 characters not read by this model" in page.locator(".hm-head").inner_text()
+    page.locator(".hm-text .hm-unread").first.hover()
+    assert "not read by this model" in page.locator(".hm-tip").inner_text()
+    assert units(page) == ["read"]
+
+
+def test_evidence_keeps_the_layout_and_the_colour(show: Show) -> None:
+    text, tokens = "one two three", [(0, 3, 1), (4, 7, 2), (8, 13, 3)]
+    size = "(() => { const b = document.querySelector('.hm-text').getBoundingClientRect();"
+    size += " return [b.width, b.height]; })()"
+    plain = show([document(text, tokens)])
+    marked = show([document(text, tokens, evidence=(2, 7))])
+    assert marked.evaluate(size) == plain.evaluate(size)
+    assert set(colours(marked)) == set(colours(plain))
+    assert marked.locator(".hm-text .hm-evidence").all_inner_texts() == ["e", " ", "two"]
+    assert "Evidence span" in marked.locator(".hm-legend").inner_text()
+
+
+def test_special_tokens_are_listed_without_colour(show: Show) -> None:
+    specials = (Special("[CLS]", 0.12), Special("[SEP]", 0.31))
+    page = show([document("a", [(0, 1, 1)], specials=specials)])
+    assert page.locator(".hm-specials").inner_text().split() == (
+        "Special tokens [CLS] 0.120 [SEP] 0.310".split()
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("signed", [True, False])
+def test_contrast_is_at_least_4_5_everywhere(show: Show, theme: str, signed: bool) -> None:
+    n = 257
+    text = "x " * n
+    scores = [(i - n // 2) / (n // 2) if signed else i / n for i in range(n)]
+    tokens = [(2 * i, 2 * i + 1, score) for i, score in enumerate(scores)]
+    cut = {"truncated_at": 2 * n - 2}
+    page = show([document(text, tokens[:-1], signed=signed, **cut)], theme=theme)
+    pairs = page.evaluate(
+        """() => { const page = getComputedStyle(document.querySelector('.hm')).backgroundColor;
+        const context = document.createElement("canvas").getContext("2d",
+          { willReadFrequently: true });
+        const paint = (...colours) => { for (const colour of colours) {
+            context.fillStyle = colour; context.fillRect(0, 0, 1, 1); }
+          return [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)]; };
+        return [...document.querySelectorAll('.hm-text span, .hm-meta, .hm-ticks span')].map(
+          (run) => { const style = getComputedStyle(run);
+            return [paint(page, style.backgroundColor), paint(page, style.color)]; }); }"""
+    )
+
+    def luminance(rgb: list[int]) -> float:
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+            for c in (value / 255 for value in rgb)
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert len({tuple(cell) for cell, _ in pairs}) > 60
+    for pair in pairs:
+        low, high = sorted(map(luminance, pair))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, pair
+
+
+HOSTILE = [
+    form.format(code)
+    for code in (
+        "alert(1)",
+        "document.body.remove()",
+        "fetch('//x')",
+        "location='//x'",
+        "`${alert(1)}`",
+    )
+    for form in (
+        "<img src=x onerror={}>",
+        "</script><script>{}</script>",
+        "<!--<script>{}",
+        "<svg/onload={}>",
+        "\"><b onmouseover={}>",
+        "]]><style>*{{display:none}}</style>{}",
+        "<iframe srcdoc='<script>{}</script>'>",
+        "\u202e<img src=x onerror={}>\u0000",
+        "javascript:{}",
+        "{{{{constructor.constructor('{}')()}}}}&lt;i&gt;",
+    )
+]
+
+
+def test_hostile_strings_stay_text(show: Show) -> None:
+    assert len(HOSTILE) == 50
+    text = "\n".join(HOSTILE)
+    options = {"unit": HOSTILE[0], "caption": HOSTILE[1], "specials": (Special(HOSTILE[2], 1.0),)}
+    page = show([document(text, [(0, 9, 1)], model=HOSTILE[3], **options)])
+    page.wait_for_timeout(200)
+    assert drawn_text(page) == text
+    tooltip(page, 0)
+    assert page.locator("img, svg, iframe, b:not(.hm-scale-title b), i").count() == 0
+    assert page.locator("script").count() == 3
+
+
+@pytest.mark.parametrize("width", [1440, 800, 420])
+def test_nothing_overflows(show: Show, width: int) -> None:
+    long = "Donaudampfschifffahrtsgesellschaft" * 8 + " " + "word " * 400
+    panes = [
+        document(long, [(0, 40, 1)], model=f"organisation/very-long-model-name-{i}", side=side)
+        for i in range(2)
+        for side in ("query", "document")
+    ]
+    page = show(panes, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    lefts = page.eval_on_selector_all(
+        ".hm-column", "all => all.map((node) => Math.round(node.getBoundingClientRect().left))"
+    )
+    assert len(set(lefts)) == (1 if width < 640 else 2)

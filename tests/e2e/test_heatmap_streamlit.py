@@ -1,0 +1,157 @@
+"""The heatmap inside Streamlit: drawn, themed, and its toggles known to Python."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = '''
+import streamlit as st
+from dashboard.heatmap import Pane, View
+from dashboard.heatmap.component import heatmap
+
+st.set_page_config(layout="wide")
+view = View.from_dict(dict(st.query_params))
+if st.button("by sentence"):
+    view = View(level="sentence")
+text = "Ice melts.\\n\\u0639\\u0627\\u0645 <img src=x onerror=alert(1)>"
+if st.checkbox("longer"):
+    text += " more"
+panes = [
+    Pane(f"{m}/document", m, "document", text, ((0, 3, 1.0), (4, 6, 0.5), (6, 9, 0.25)),
+         words=((0, 3), (4, 9)), sentences=((0, 10),))
+    for m in ("one", "two")
+]
+chosen = heatmap(panes, view, key="map")
+st.query_params.from_dict({k: str(v) for k, v in chosen.to_dict().items()})
+st.text(f"{chosen.level} {chosen.aggregate} {chosen.range} {chosen.linked}")
+'''
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    script = tmp_path_factory.mktemp("app") / "app.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = ["--server.address=127.0.0.1", f"--server.port={port}", "--server.headless=true"]
+    flags += ["--browser.gatherUsageStats=false", "--server.fileWatcherType=none"]
+    log = script.with_suffix(".log")
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "streamlit", "run", str(script), *flags],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=out,
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            for _ in range(200):
+                try:
+                    urllib.request.urlopen(f"{address}/_stcore/health", timeout=2)
+                    break
+                except OSError:
+                    time.sleep(0.3)
+            yield address
+        finally:
+            server.terminate()
+            server.wait(20)
+    assert "already registered" not in log.read_text()
+
+
+@pytest.fixture
+def page(url: str) -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.goto(url)
+        page.wait_for_selector(".hm-text", timeout=60_000)
+        yield page
+        browser.close()
+        assert not faults
+
+
+def expect_view(page: Page, text: str) -> None:
+    expect(page.get_by_test_id("stText")).to_have_text(text, timeout=20_000)
+
+
+def choose(page: Page, name: str) -> None:
+    page.get_by_role("radio", name=name, exact=True).check()
+
+
+def test_toggles_come_back_to_python(page: Page) -> None:
+    expect_view(page, "word sum shared True")
+    choose(page, "Token")
+    expect_view(page, "token sum shared True")
+    # two in quick succession: neither undoes the other
+    choose(page, "Max")
+    choose(page, "Own")
+    page.get_by_role("checkbox", name="Scroll together").uncheck()
+    expect_view(page, "token max own False")
+    assert page.locator(".hm-text").first.locator("[data-u]").all_inner_texts() == [
+        "Ice",
+        "me",
+        "lts",
+    ]
+    assert "level=token" in page.url and "linked=False" in page.url
+    page.reload()
+    page.wait_for_selector(".hm-text", timeout=60_000)
+    expect_view(page, "token max own False")
+    expect(page.get_by_role("radio", name="Own", exact=True)).to_be_checked()
+
+
+def test_python_can_choose_and_the_reader_again(page: Page) -> None:
+    choose(page, "Token")
+    expect_view(page, "token sum shared True")
+    page.get_by_role("button", name="by sentence").click()
+    expect_view(page, "sentence sum shared True")
+    expect(page.get_by_role("radio", name="Sentence")).to_be_checked()
+    choose(page, "Word")
+    expect_view(page, "word sum shared True")
+    page.wait_for_timeout(500)
+    expect(page.get_by_role("radio", name="Word")).to_be_checked()
+
+
+def test_other_panes_keep_the_view(page: Page) -> None:
+    choose(page, "Token")
+    expect_view(page, "token sum shared True")
+    page.get_by_text("longer").click()
+    expect(page.locator(".hm-text").first).to_contain_text("more", timeout=20_000)
+    expect(page.get_by_role("radio", name="Token")).to_be_checked()
+    assert page.locator(".hm").count() == 1
+
+
+def test_it_wears_the_theme_and_stays_text(page: Page) -> None:
+    root = page.locator(".hm")
+    assert root.get_attribute("data-theme") == "dark"
+    styles = root.evaluate("node => [getComputedStyle(node).fontFamily, node.getRootNode().nodeName]")
+    assert "Source Sans" in styles[0]
+    assert styles[1] == "#document-fragment"
+    text = page.locator(".hm-text").first.evaluate("node => node.textContent")
+    assert text == "Ice melts.\n\u0639\u0627\u0645 <img src=x onerror=alert(1)>"
+    assert page.locator(".hm img").count() == 0
+
+
+@pytest.mark.parametrize("width", [1440, 800])
+def test_no_horizontal_overflow(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".hm").evaluate("node => node.scrollWidth <= node.clientWidth")
