@@ -55,8 +55,12 @@ class _Browser:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        with self._lock:
-            self._stop()
+        # At exit a thread may still be drawing: the browser ends with our pipe to it anyway.
+        if self._lock.acquire(timeout=5):
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         assert self._loop is not None

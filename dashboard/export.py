@@ -299,19 +299,15 @@ def _pdf(image: bytes, title: str, entries: list[dict[str, Any]], style: Style) 
         text(json.dumps(entries)),
         text("PosLens"),
     )
-    table = (
-        b"xref\n0 1\n%010d 65535 f \n%d 1\n%010d 00000 n \ntrailer\n<</Size %d /%s /Info %d 0 R /Prev %s>>\n"
-        % (
-            0,
-            number,
-            len(body),
-            number + 1,
-            root[0][1:],
-            number,
-            trailer["at"],
-        )
+    table = b"xref\n0 1\n%010d 65535 f \n%d 1\n%010d 00000 n \n" % (0, number, len(body))
+    end = b"trailer\n<</Size %d /%s /Info %d 0 R /Prev %s>>\nstartxref\n%d\n%%%%EOF\n" % (
+        number + 1,
+        root[0][1:],
+        number,
+        trailer["at"],
+        len(body) + len(entry),
     )
-    return body + entry + table + b"startxref\n%d\n%%%%EOF\n" % (len(body) + len(entry))
+    return body + entry + table + end
 
 
 def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:

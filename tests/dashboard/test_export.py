@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 import xml.etree.ElementTree as ET
 import zlib
 from dataclasses import asdict, replace
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from attribution.errors import UserError
 from attribution.types import (
     Attribution,
     EvidenceSpan,
@@ -34,7 +32,7 @@ from attribution.types import (
     Token,
     TokenizedText,
 )
-from dashboard import chrome, export
+from dashboard import export
 from dashboard.export import attribution_frame, curve_frame, figure_bytes, file_name, table_bytes
 from dashboard.figures import PRESETS, mean_curves
 
@@ -216,54 +214,6 @@ def test_figures_without_provenance_or_of_another_width_are_refused(figure: go.F
         figure_bytes(figure, "eps", STYLE, PROVENANCE)  # type: ignore[arg-type]
 
 
-# -- the browser --------------------------------------------------------------------------------
-
-
-def test_each_thread_gets_its_own_image() -> None:
-    got: dict[int, bytes] = {}
-
-    def draw(number: int) -> None:
-        figure = {"data": [], "layout": {"title": {"text": f"figure {number} here"}}}
-        got[number] = chrome.render(figure, "svg", 300, 200, 1)
-
-    threads = [threading.Thread(target=draw, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert all(f"figure {number} here".encode() in got[number] for number in range(6))
-
-
-def test_a_browser_that_died_is_replaced() -> None:
-    browser = chrome._Browser()
-    figure = {"data": [], "layout": {}}
-    try:
-        browser.render(figure, {"format": "svg"})
-        browser._kaleido.subprocess.kill()
-        browser._kaleido.subprocess.wait(10)
-        assert b"<svg" in browser.render(figure, {"format": "svg"})
-    finally:
-        browser.close()
-
-
-def test_without_a_browser_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROWSER_PATH", "/nowhere")
-    with pytest.raises(UserError, match="install Chrome or Chromium"):
-        chrome._Browser().render({"data": [], "layout": {}}, {"format": "svg"})
-
-
-def test_a_browser_that_starts_nothing_is_named_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    fake = tmp_path / "chromium"
-    fake.write_text("#!/bin/sh\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("BROWSER_PATH", str(fake))
-    monkeypatch.setattr(chrome, "TIMEOUT_S", 5)
-    with pytest.raises(UserError, match="install Chrome or Chromium"):
-        chrome._Browser().render({"data": [], "layout": {}}, {"format": "svg"})
-
-
 # -- tables -------------------------------------------------------------------------------------
 
 
@@ -374,14 +324,14 @@ def test_attribution_frame_has_a_row_for_each_token() -> None:
     attribution = Attribution(
         "m", Method("saliency"), "p", 0.5, query, document, floats(0, 1), floats(0, 1, 2, 3)
     )
-    pair = TextPair("p", "who", "the old king", EvidenceSpan(6, 8))
+    pair = TextPair("p", "who", "the old king", EvidenceSpan(3, 8))
     frame = attribution_frame(attribution, pair)
     assert frame["side"].tolist() == ["query"] * 2 + ["document"] * 4
     assert frame["index"].tolist() == [0, 1, 0, 1, 2, 3]
     assert frame["token"].tolist() == ["[CLS]", "who", "[CLS]", "the", "old", "king"]
     assert frame["score"].tolist() == [0, 1, 0, 1, 2, 3]
     np.testing.assert_allclose(frame["position"], [np.nan] * 3 + [1 / 6, 3 / 6, 5 / 6])
-    # [6, 8) ends where "king" begins: only "old" shares a character with it.
+    # [3, 8) begins where "the" ends and ends where "king" begins: only "old" is inside.
     assert frame["in_evidence"].tolist() == [False, False, False, False, True, False]
     without = attribution_frame(attribution, replace(pair, evidence=None))
     assert without["in_evidence"].isna().all()

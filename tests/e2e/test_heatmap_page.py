@@ -63,18 +63,26 @@ def drawn_text(page: Page, index: int = 0) -> str:
 
 def units(page: Page, index: int = 0) -> list[str]:
     """Text of each unit of a pane, its runs joined."""
-    return page.locator(".hm-text").nth(index).evaluate(
-        """node => { const all = {};
+    return (
+        page.locator(".hm-text")
+        .nth(index)
+        .evaluate(
+            """node => { const all = {};
         for (const run of node.querySelectorAll("[data-u]"))
           all[run.dataset.u] = (all[run.dataset.u] ?? "") + run.textContent;
         return Object.values(all); }"""
+        )
     )
 
 
 def colours(page: Page, index: int = 0) -> list[str]:
-    return page.locator(".hm-text").nth(index).evaluate(
-        """node => [...node.querySelectorAll("[data-u]")]
+    return (
+        page.locator(".hm-text")
+        .nth(index)
+        .evaluate(
+            """node => [...node.querySelectorAll("[data-u]")]
           .map((run) => getComputedStyle(run).backgroundColor)"""
+        )
     )
 
 
@@ -297,7 +305,7 @@ HOSTILE = [
         "</script><script>{}</script>",
         "<!--<script>{}",
         "<svg/onload={}>",
-        "\"><b onmouseover={}>",
+        '"><b onmouseover={}>',
         "]]><style>*{{display:none}}</style>{}",
         "<iframe srcdoc='<script>{}</script>'>",
         "\u202e<img src=x onerror={}>\u0000",

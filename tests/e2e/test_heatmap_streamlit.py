@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 
-SCRIPT = '''
+SCRIPT = """
 import streamlit as st
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.component import heatmap
@@ -36,7 +36,7 @@ panes = [
 chosen = heatmap(panes, view, key="map")
 st.query_params.from_dict({k: str(v) for k, v in chosen.to_dict().items()})
 st.text(f"{chosen.level} {chosen.aggregate} {chosen.range} {chosen.linked}")
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,9 @@ def test_other_panes_keep_the_view(page: Page) -> None:
 def test_it_wears_the_theme_and_stays_text(page: Page) -> None:
     root = page.locator(".hm")
     assert root.get_attribute("data-theme") == "dark"
-    styles = root.evaluate("node => [getComputedStyle(node).fontFamily, node.getRootNode().nodeName]")
+    styles = root.evaluate(
+        "node => [getComputedStyle(node).fontFamily, node.getRootNode().nodeName]"
+    )
     assert "Source Sans" in styles[0]
     assert styles[1] == "#document-fragment"
     text = page.locator(".hm-text").first.evaluate("node => node.textContent")

@@ -1,0 +1,126 @@
+"""How much more saliency costs than reading the same batch, and than PosIR's published loop.
+
+    python -m bench.saliency [--rounds 7]
+
+One interleaved run on all-MiniLM-L6-v2, documents of 256 and of 512 tokens, queries of 12:
+- `forward`: embed queries and documents, no gradients; the limit for saliency is about 2x;
+- `document saliency`: what METHODS.md, section 2 defines, for the batch's documents;
+- `both sides`: document and query tokens, as pages and runs compute it;
+- `autograd`: the same gradients without Captum;
+- `published loop`: one pair at a time, weights that need gradients, as PosIR's scripts work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import torch
+
+from attribution.methods import make_method, saliency
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import resolve
+from attribution.types import TextPair
+from bench.timing import interleaved, ratio
+
+WORDS = "the harbour light turns slowly above grey water while boats return with the evening tide "
+
+
+def pairs(n: int, tokens: int) -> list[TextPair]:
+    """n pairs whose documents have `tokens` tokens with the two special ones, queries 12."""
+    text = (WORDS * 60).split()
+    query = " ".join(text[:10])
+    return [
+        TextPair(str(i), query, " ".join(text[i : i + tokens - 2])) for i in range(n)
+    ]
+
+
+def published_loop(model: torch.nn.Module, tokenizer, batch: list[TextPair], max_length: int) -> None:
+    """One pair at a time: embed both, score, backward through everything, norms of the document's
+    word-embedding gradients."""
+    embeddings = model.get_input_embeddings()  # type: ignore[operator]
+
+    def pooled(inputs, mask):
+        hidden = model(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
+
+    for pair in batch:
+        read = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
+        query, document = tokenizer(pair.query, **read), tokenizer(pair.document, **read)
+        with torch.no_grad():
+            constant = pooled(embeddings(query["input_ids"]), query["attention_mask"])
+        inputs = embeddings(document["input_ids"]).detach().requires_grad_()
+        score = (pooled(inputs, document["attention_mask"]) * constant).sum()
+        model.zero_grad()
+        score.backward()
+        assert inputs.grad is not None
+        inputs.grad[0].norm(dim=-1).numpy()
+
+
+def main() -> None:
+    """Print seconds and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=8)
+    options = parser.parse_args()
+    retriever = load(resolve("MiniLM"), device="cpu")
+    trainable = load(resolve("MiniLM"), device="cpu").model
+    backbone = trainable.transformers_model
+    backbone.requires_grad_(True)  # type: ignore[union-attr]
+    method = make_method("saliency")
+    for tokens in (256, 512):
+        batch = pairs(options.batch, tokens)
+        queries = retriever.encode_texts([p.query for p in batch], "query")
+        documents = retriever.encode_texts([p.document for p in batch], "document")
+        assert len(documents.texts[0].tokens) == tokens and len(queries.texts[0].tokens) == 12
+        with torch.no_grad():
+            vectors = retriever.embed(queries)
+
+        def forward(queries=queries, documents=documents) -> None:
+            with torch.no_grad():
+                retriever.similarity(retriever.embed(queries), retriever.embed(documents))
+
+        def document_saliency(queries=queries, documents=documents) -> None:
+            with torch.no_grad():
+                constant = retriever.embed(queries)
+            saliency.gradient_norms(retriever, documents, constant)
+
+        def autograd(queries=queries, documents=documents) -> None:
+            with torch.no_grad():
+                constant = retriever.embed(queries)
+            inputs = retriever.input_embeddings(documents).requires_grad_()
+            with retriever.reading(inputs):
+                scores = retriever.similarity(retriever.embed(documents), constant)
+            (gradient,) = torch.autograd.grad(scores.sum(), inputs)
+            gradient.norm(dim=-1)
+
+        seconds = interleaved(
+            {
+                "forward": forward,
+                "document saliency": document_saliency,
+                "both sides": lambda batch=batch: saliency.attribute(retriever, method, batch),
+                "autograd": autograd,
+                "published loop": lambda batch=batch: published_loop(
+                    backbone, trainable.tokenizer, batch, 512  # type: ignore[arg-type]
+                ),
+            },
+            options.rounds,
+        )
+        print(f"{tokens} tokens, batch {options.batch}, {torch.get_num_threads()} threads, "
+              f"median of {options.rounds}")  # fmt: skip
+        for name, values in seconds.items():
+            median = statistics.median(values)
+            print(
+                f"  {name:18} {1000 * median:8.1f} ms  {options.batch / median:7.2f} pairs/s  "
+                f"{ratio(values, seconds['forward']):5.2f}x forward"
+            )
+        both = ratio(seconds["published loop"], seconds["both sides"])
+        alone = ratio(seconds["published loop"], seconds["document saliency"])
+        captum = 1 - ratio(seconds["autograd"], seconds["document saliency"])
+        print(f"  pairs per second over the published loop: {alone:.2f}x (documents), {both:.2f}x "
+              f"(both sides); Captum's share of document saliency: {100 * captum:.1f}%")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

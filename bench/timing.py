@@ -1,0 +1,25 @@
+"""Interleaved timing: every contender runs once a round, so that what else the machine does hits
+all of them alike; ratios are medians over rounds of ratios within a round."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender in each round, after one warm-up round."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for round_number in range(rounds + 1):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            run()
+            if round_number:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def ratio(numerator: list[float], denominator: list[float]) -> float:
+    """Median over rounds of the ratio within a round."""
+    return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))

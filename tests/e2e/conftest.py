@@ -1,0 +1,118 @@
+"""The real dashboard in a real browser: started as `python -m dashboard run`, driven in Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_MS = 60_000
+
+
+def chromium() -> str:
+    """The system's Chromium; playwright's own download is not used."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("Chromium is not installed")
+    return found
+
+
+class App:
+    """A running dashboard and its log."""
+
+    def __init__(self, url: str, log: Path, home: Path) -> None:
+        self.url, self.log, self.home = url, log, home
+
+
+@pytest.fixture(scope="session")
+def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
+    """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> App:
+        home = tmp_path_factory.mktemp("home")
+        log = home / "server.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "dashboard", "run", "--port", str(port), *arguments]
+        with log.open("wb") as out:
+            running.append(
+                subprocess.Popen(
+                    command, cwd=ROOT, stdout=out, stderr=out,
+                    env={**os.environ, "POSLENS_HOME": str(home), "OMP_NUM_THREADS": "2"},
+                )  # fmt: skip
+            )
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            if running[-1].poll() is not None:
+                raise RuntimeError(log.read_text())
+            try:
+                urllib.request.urlopen(f"{url}/_stcore/health", timeout=2)
+                return App(url, log, home)
+            except OSError:
+                time.sleep(0.4)
+        raise RuntimeError(log.read_text())
+
+    yield start
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def app(start_app: Callable[..., App]) -> App:
+    """One dashboard for all tests that need nothing of their own."""
+    return start_app()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, once a module."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium(),
+            args=["--no-sandbox", "--disable-background-networking"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """`visit(url, width=800, theme="dark")`: a page in a browser context of its own.
+
+    No dialog may open and no script error may occur on any of them.
+    """
+    faults: list[str] = []
+    contexts = []
+
+    def open_page(url: str, width: int = 1440, theme: str = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 1000},
+            color_scheme=theme,  # type: ignore[arg-type]
+            accept_downloads=True,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []

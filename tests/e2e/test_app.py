@@ -1,0 +1,207 @@
+"""What a reader does in the dashboard, once each, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+
+Visit = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
+
+
+def heatmap(page: Page):
+    """The heatmap's document panes."""
+    return page.locator(".pane[data-side=document]")
+
+
+def ready(page: Page) -> Page:
+    """Wait until Explain or Compare has drawn."""
+    expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+    return page
+
+
+def no_error(page: Page) -> None:
+    """No error box and nothing of a traceback."""
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    assert "Traceback" not in page.inner_text("body")
+
+
+def test_pick_a_pair(app: App, visit: Visit) -> None:
+    page = ready(visit(app.url))
+    first = re.search(r"pair=([^&]+)", page.url)
+    page.get_by_text("Choose a pair").click()
+    grid = page.get_by_test_id("stDataFrame").locator("canvas").first
+    expect(grid).to_be_visible()
+    # The third row's checkbox; the grid is a canvas, so rows are found by their height.
+    grid.click(position={"x": 15, "y": 35 * 3 + 17})
+    page.wait_for_url(lambda url: "pair=" in url and (first is None or first.group(0) not in url))
+    ready(page)
+    third = page.url
+    page.get_by_test_id("stMain").get_by_role("button", name=re.compile("chevron_right|N$")).last.click()
+    page.wait_for_url(lambda url: url != third)
+    ready(page)
+    no_error(page)
+
+
+def test_switching_the_resampling_changes_curve_and_caption(app: App, visit: Visit) -> None:
+    page = ready(visit(app.url))
+    expect(page.get_by_text("resampling=bin_mean").first).to_be_visible()
+    page.get_by_text("Curve", exact=True).first.click()
+    page.get_by_label("Resampling").click()
+    page.get_by_role("option", name="point").click()
+    expect(page.get_by_text("resampling=point").first).to_be_visible()
+    assert "resampling=point" in page.url
+    no_error(page)
+
+
+def test_compare_two_models(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/compare?pair=music-staff-notation-q1")
+    expect(page.get_by_text("Rank correlation of the words")).to_be_visible()
+    for name in ("MiniLM-primacy", "MiniLM-recency"):
+        expect(page.get_by_text(name).first).to_be_visible()
+    expect(page.get_by_test_id("stPlotlyChart")).to_have_count(2)
+    no_error(page)
+
+
+def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
+    page = ready(visit(f"{app.url}/?pair=food-sourdough-q2&models=MiniLM&models=MiniLM-recency"))
+    page.get_by_role("radio", name="Sentence").or_(page.get_by_text("Sentence", exact=True)).first.click()
+    page.wait_for_url(re.compile("level=sentence"))
+    ready(page)
+    page.get_by_label("Search").or_(page.get_by_text("Filter pairs")).first.wait_for()
+    link = page.url
+    scores = page.get_by_test_id("stMetricValue").all_inner_texts()
+    other = ready(visit(link))
+    expect(other.get_by_test_id("stMetricValue")).to_have_text(scores)
+    assert "level=sentence" in other.url and "pair=food-sourdough-q2" in other.url
+
+
+def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/?text=Own+text")
+    page.get_by_label("Query").fill("what melts")
+    page.get_by_label("Query").press("Enter")
+    page.get_by_label("Document").fill("Stone stays. Ice melts in spring.")
+    page.get_by_label("Document").press("Control+Enter")
+    ready(page)
+    expect(page.get_by_text("Read all 8 tokens")).to_be_visible()
+    other = ready(visit(page.url))
+    expect(other.get_by_label("Document")).to_have_value("Stone stays. Ice melts in spring.")
+
+
+def test_run_a_data_set_stop_and_resume(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/curves?models=MiniLM&language=eng")
+    page.get_by_role("button", name=re.compile("Compute|Resume")).click()
+    stop = page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    expect(page.get_by_text(re.compile(r"pairs/s"))).to_be_visible()
+    stop.click()
+    resume = page.get_by_role("button", name="Resume")
+    expect(resume).to_be_visible()
+
+    def done() -> int:
+        text = page.get_by_text(re.compile(r"^[\d,]+ of 256")).first.inner_text()
+        return int(text.split(" ")[0].replace(",", ""))
+
+    stopped_at = done()
+    assert 0 < stopped_at < 256
+    expect(page.get_by_text(re.compile("centre of mass"))).not_to_have_count(0)
+    resume.click()
+    expect(stop).to_be_visible()
+    page.wait_for_function(
+        "n => [...document.querySelectorAll('*')].some(e => !e.children.length && "
+        "/^[\\d,]+ of 256/.test(e.textContent) && parseInt(e.textContent.replace(',', '')) > n)",
+        arg=stopped_at,
+    )
+    stop.click()
+    expect(resume).to_be_visible()
+    no_error(page)
+
+
+@pytest.mark.parametrize("fmt", ["svg", "html"])
+def test_export_a_figure(app: App, visit: Visit, tmp_path: Path, fmt: str) -> None:
+    page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
+    page.get_by_role("button", name="Export").click()
+    page.get_by_test_id("stPopoverBody").get_by_text(fmt, exact=True).click()
+    page.get_by_role("button", name="Prepare").click()
+    button = page.get_by_role("button", name=f"Download {fmt.upper()}")
+    expect(button).to_be_visible()
+    with page.expect_download() as download:
+        button.click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    text = path.read_text(encoding="utf-8")
+    assert path.suffix == f".{fmt}" and "food-sourdough-q2" in path.name
+    # A figure says where it came from: model, weights, method and pair.
+    for fact in ("MiniLM", "6ae360a541ea33e0", "saliency(norm=l2", "food-sourdough-q2"):
+        assert fact in text
+    if fmt == "svg":
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
+    page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
+    page.get_by_role("button", name="Export").click()
+    body = page.get_by_test_id("stPopoverBody")
+    body.get_by_label("What").click()
+    page.get_by_role("option", name="Heatmap").click()
+    body.get_by_text("svg", exact=True).click()
+    page.get_by_role("button", name="Prepare").click()
+    button = page.get_by_role("button", name="Download SVG")
+    expect(button).to_be_visible()
+    with page.expect_download() as download:
+        button.click()
+    path = tmp_path / "heatmap.svg"
+    download.value.save_as(path)
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    words = "".join(root.itertext())
+    assert "sourdough" in words.lower() and "6ae360a541ea33e0" in words
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/?dataset=nope", "There is no data set 'nope'"),
+        ("/?pair=nope", "has no pair 'nope'"),
+        ("/?models=nope", "There is no retriever named 'nope'"),
+        ("/?models=mpnet", "models fetch mpnet"),
+        ("/?text=Own+text&q=+&d=words", "The query is empty"),
+        ("/?text=Own+text&q=words&d=%E2%80%8B", "has no token that MiniLM reads as text"),
+        ("/?text=Own+text&q=%5BSEP%5D&d=words", "has no token that MiniLM reads as text"),
+        ("/curves?models=..%2F..%2Fetc", "There is no retriever named"),
+        ("/compare?a=MiniLM&b=nope", "There is no retriever named 'nope'"),
+    ],
+)
+def test_bad_addresses_get_one_sentence(app: App, visit: Visit, address: str, sentence: str) -> None:
+    page = visit(f"{app.url}{address}")
+    expect(page.get_by_text(sentence).first).to_be_visible()
+    no_error(page)
+
+
+def test_a_text_ten_times_too_long_is_cut_and_said_to_be(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/?text=Own+text&q=ice")
+    page.get_by_label("Document").fill("ice melts in spring " * 1280)
+    page.get_by_label("Document").press("Control+Enter")
+    expect(page.get_by_text("Read 510 of 5,120 tokens")).to_be_visible()
+    expect(page.get_by_text("too long for a link")).to_be_visible()
+    no_error(page)
+
+
+@pytest.mark.parametrize("width", [1440, 800])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["", "compare", "curves"])
+def test_nothing_overflows(app: App, visit: Visit, path: str, width: int, theme: str) -> None:
+    page = visit(f"{app.url}/{path}?pair=history-quipu-spa-q1", width=width, theme=theme)
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+    expect(page.get_by_role("button", name="Export").or_(page.get_by_text("Compute")).first).to_be_visible()
+    overflow = page.evaluate(
+        "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    assert overflow <= 0
