@@ -18,9 +18,7 @@ CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
 
-def batches(
-    items: Sequence[T], length: Callable[[T], int], max_tokens: int
-) -> Iterator[list[T]]:
+def batches(items: Sequence[T], length: Callable[[T], int], max_tokens: int) -> Iterator[list[T]]:
     """Group items, longest first, so that items x longest stays within `max_tokens`.
 
     Longest first brings an out-of-memory error at the start of a run rather than at its end.

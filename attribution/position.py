@@ -260,7 +260,7 @@ def summarize(
             dataset=dataset,
             method=method,
             mean=mean,
-            std=values.std(0, ddof=1) if n > 1 else np.zeros(N_BINS),
+            std=as_array(values.std(0, ddof=1) if n > 1 else 0 * mean, (N_BINS,), "a curve"),
             ci_low=low,
             ci_high=high,
             n=n,

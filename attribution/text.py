@@ -17,9 +17,7 @@ _NOT_TEXT = regex.compile(r"[\ud800-\udfff\x00]")
 
 # Scripts written without spaces have no words that a rule could find; there a unit is one
 # user-perceived character, which every tokenizer's pieces can be summed into.
-_UNSPACED = (
-    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
-)
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORD = regex.compile(
     rf"(?:(?=[{_UNSPACED}])\X)|(?:(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]"
     rf"(?:['’.,·\-](?=[\p{{L}}\p{{N}}]))?)+|[^\s]",

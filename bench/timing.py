@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]], rounds: int
+) -> dict[str, list[float]]:
     """Seconds of each contender in each round, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_number in range(rounds + 1):

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from safetensors.numpy import load, save
 from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from attribution.types import Attribution, Method, Token, TokenizedText
 

@@ -181,7 +181,9 @@ class Store:
             if not path.is_file() or path.stat().st_size == 0:
                 yield None
                 return
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)) as db:
+            with closing(
+                sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
+            ) as db:
                 yield db
 
     @contextmanager

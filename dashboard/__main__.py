@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -30,7 +30,7 @@ models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.
 app.add_typer(models_app, name="models", invoke_without_command=True)
 
 
-class TextFormat(str, Enum):
+class TextFormat(StrEnum):
     """Formats of results on stdout."""
 
     json = "json"
@@ -151,7 +151,9 @@ def explain(
     ] = None,
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    format: Annotated[TextFormat, typer.Option(help="json or csv (a row per token).")] = TextFormat.json,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row per token).")
+    ] = TextFormat.json,
 ) -> None:
     """Attribute one query-document pair."""
     from attribution.text import clean
@@ -293,27 +295,38 @@ def curve(
 @app.command()
 @_spoken
 def export(
-    output: Annotated[Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")],
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
     model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
     method: MethodName = "saliency",
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
     posir: Posir = False,
-    size: Annotated[str, typer.Option(help="screen, single column or double column.")] = "single column",
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
     palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
     table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
 ) -> None:
     """Write the aggregated curves of one or several models as a figure or a table."""
     from dataclasses import replace
 
-    from dashboard.export import FIGURE_FORMATS, TABLE_FORMATS, curve_frame, figure_bytes, table_bytes
+    from dashboard.export import (
+        FIGURE_FORMATS,
+        TABLE_FORMATS,
+        curve_frame,
+        figure_bytes,
+        table_bytes,
+    )
     from dashboard.figures import PRESETS, mean_curves
 
     fmt = output.suffix.lstrip(".").lower()
     if fmt not in (*FIGURE_FORMATS, *TABLE_FORMATS):
         raise UserError(
-            f"{output.name} has no suffix that can be written: use .{', .'.join(dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS)))}."
+            f"{output.name} has no suffix that can be written: use .png, .svg, .pdf, .html, .json, "
+            ".csv or .parquet."
         )
     if size not in PRESETS:
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
@@ -349,7 +362,8 @@ def models(context: typer.Context) -> None:
         where = "installed" if registry.installed(spec) else "to fetch"
         print(
             f"{spec.name:16} {where:10} {spec.family:6} {spec.pooling or '':10} "
-            f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} {spec.title}"
+            f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} "
+            f"{spec.title}"
         )
 
 
@@ -357,8 +371,9 @@ def models(context: typer.Context) -> None:
 @_spoken
 def fetch_model(name: Annotated[str, typer.Argument(help="A preset; see `models`.")]) -> None:
     """Fetch a preset's weights into the data folder."""
-    from attribution.retrievers.fetch import fetch
     from tqdm import tqdm
+
+    from attribution.retrievers.fetch import fetch
 
     with tqdm(unit="B", unit_scale=True, file=sys.stderr) as bar:
 

@@ -42,7 +42,7 @@ def data_set() -> DataSet:
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         st.warning(
-            f"There is no data set {asked[:80]!r}; the {names[0]} data set is shown. Choose one of: "
+            f"There is no data set {asked[:80]!r}; {names[0]} is shown. Choose one of: "
             f"{', '.join(names)}."
         )
     name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
@@ -64,7 +64,9 @@ def filters(data: DataSet) -> Selection:
         domain = pick("Domain", "domain", sorted({p.domain for p in data.pairs if p.domain}))
         bucket = pick("Length bucket", "bucket", LENGTH_BUCKETS)
     with columns[1]:
-        language = pick("Language", "language", sorted({p.language for p in data.pairs if p.language}))
+        language = pick(
+            "Language", "language", sorted({p.language for p in data.pairs if p.language})
+        )
         low, high = st.slider(
             "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
@@ -145,9 +147,9 @@ def _picked_pair(selection: Selection) -> TextPair | None:
     title, back, forth = st.columns([10, 1, 1], vertical_alignment="bottom")
     with title, st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
         _pair_table(pairs, at)
-    back.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (shortcut: p)",
+    back.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
                 on_click=go, args=(-1,), shortcut="p", width="stretch")  # fmt: skip
-    forth.button("", icon=":material/chevron_right:", key="next", help="Next pair (shortcut: n)",
+    forth.button("", icon=":material/chevron_right:", key="next", help="Next pair (n)",
                  on_click=go, args=(1,), shortcut="n", width="stretch")  # fmt: skip
     if at is None:
         st.caption("This pair does not pass the filters.")
@@ -214,7 +216,9 @@ def _typed_pair() -> TextPair | None:
         return None
     replaced = clean_query.n_replaced + clean_document.n_replaced
     if replaced:
-        st.caption(f"{replaced} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}.")
+        st.caption(
+            f"{replaced} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
+        )
     span = None
     if evidence and evidence.strip():
         start = clean_document.text.find(evidence.strip())

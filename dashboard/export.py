@@ -196,19 +196,19 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
             position = (rank + 0.5) / content if counted else math.nan
             rank += not token.is_special
             rows.append(
-                (
-                    side,
-                    index,
-                    _without_surrogates(token.text),
-                    token.start,
-                    token.end,
-                    token.is_special,
-                    position,
-                )
-                + (inside, float(scores[index]))
+                {
+                    "side": side,
+                    "index": index,
+                    "token": _without_surrogates(token.text),
+                    "start": token.start,
+                    "end": token.end,
+                    "is_special": token.is_special,
+                    "position": position,
+                    "in_evidence": inside,
+                    "score": float(scores[index]),
+                }
             )
-    columns = "side index token start end is_special position in_evidence score".split()
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows)
     return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
 
 

@@ -14,7 +14,7 @@ from attribution.errors import UserError
 from attribution.methods import METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
-from attribution.types import Provenance, TextPair
+from attribution.types import Provenance
 from dashboard import url
 from dashboard.compute import Explained
 from dashboard.export import (
@@ -26,7 +26,7 @@ from dashboard.export import (
     file_name,
     table_bytes,
 )
-from dashboard.figures import PRESETS, Style, pair_curves
+from dashboard.figures import PRESETS, Style, pair_curves, quantity
 from dashboard.heatmap import View, pane
 from dashboard.heatmap.component import heatmap
 from dashboard.heatmap.data import Pane
@@ -116,22 +116,10 @@ def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
         {r.model.spec.name: document_curve(r.attribution) for r in results},
         span,
         style,
-        curve_title(results[0]),
+        quantity(results[0].attribution.method),
         {r.model.spec.name: read_share(r) for r in results},
         provenance=[r.provenance() for r in results],
     )
-
-
-def curve_title(result: Explained) -> str:
-    """Name of the curve's quantity, with its unit or scale."""
-    method = result.attribution.method
-    entry = METHODS[method.name]
-    scale = {
-        "p99": "of the 99th percentile",
-        "max": "of the maximum",
-        "none": f"({entry.unit})",
-    }[method.curve_params["normalization"]]
-    return f"{entry.title.split()[-1].capitalize()} {scale}"
 
 
 def metrics(result: Explained) -> None:
@@ -151,7 +139,9 @@ def metrics(result: Explained) -> None:
             "Enrichment", f"{share.enrichment:.2f}×", help="1 is what an even spread would give."
         )
     elif pair.evidence is not None:
-        columns[1].metric("In the evidence", "not read", help="The model read none of the evidence.")
+        columns[1].metric(
+            "In the evidence", "not read", help="The model read none of the evidence."
+        )
 
 
 def reading_note(result: Explained) -> str:
@@ -198,7 +188,9 @@ def publication_style() -> Style:
         key=f"export.points.{size}",
     )  # fmt: skip
     palette = st.selectbox("Palette", list(PALETTES), key="export.palette", persist_state="session")
-    with_caption = st.toggle("Provenance below the figure", key="export.caption", persist_state="session")
+    with_caption = st.toggle(
+        "Provenance below the figure", key="export.caption", persist_state="session"
+    )
     return replace(
         preset,
         font_family=font or preset.font_family,

@@ -67,7 +67,7 @@ def _require_free(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise UserError(
-                f"Port {port} of {HOST} is taken: choose another with --port (or `make run PORT=...`)."
+                f"Port {port} of {HOST} is taken: choose another with --port (`make run PORT=...`)."
             ) from error
 
 

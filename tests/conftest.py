@@ -1,4 +1,4 @@
-"""What every test stands on: no network, one thread, a data folder of its own, MiniLM loaded once."""
+"""What every test stands on: no network, one thread, its own data folder, MiniLM loaded once."""
 
 from __future__ import annotations
 

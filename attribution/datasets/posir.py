@@ -92,7 +92,9 @@ def _read_domain(folder: Path, dataset: str) -> Iterator[TextPair | Rejection]:
             continue
         span = query["pos_char_span"]
         if not span or len(span) != 2 or not 0 <= span[0] < span[1] <= len(document):
-            yield reject(f"{query_id}: span {span} lies outside the document's {len(document)} characters")
+            yield reject(
+                f"{query_id}: span {span} lies outside the document's {len(document)} characters"
+            )
             continue
         try:
             pair = TextPair(

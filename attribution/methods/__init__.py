@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
 from attribution.errors import UserError
-from attribution.methods import saliency
+from attribution.methods import decomposition, gradients, occlusion, saliency
 from attribution.position import NORMALIZATIONS, RESAMPLINGS
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import N_BINS, Attribution, Method, TextPair
@@ -71,6 +71,65 @@ METHODS: dict[str, MethodEntry] = {
         version=1,
         compute=saliency.attribute,
         parameters=(Parameter("norm", ("l2",), "Norm over the embedding's dimensions."),),
+    ),
+    "decomposition": MethodEntry(
+        name="decomposition",
+        title="Token decomposition",
+        help="Each token's exact, signed share of the score, with attention, norms and activations "
+        "frozen at their values for this input; shares and the bias share add up to the score.",
+        unit="share of the score",
+        signed=True,
+        families=("dense",),
+        version=1,
+        compute=decomposition.attribute,
+        parameters=(
+            Parameter(
+                "matrix",
+                ("no", "yes"),
+                "Also the share of each query token with each document token.",
+            ),
+        ),
+    ),
+    "input_x_gradient": MethodEntry(
+        name="input_x_gradient",
+        title="Input × gradient",
+        help="Word embedding times gradient: a first-order, signed estimate that need not add up.",
+        unit="score",
+        signed=True,
+        families=("dense",),
+        version=1,
+        compute=gradients.input_x_gradient,
+    ),
+    "integrated_gradients": MethodEntry(
+        name="integrated_gradients",
+        title="Integrated gradients",
+        help="Gradients averaged on the way from padding tokens to the text: signed shares of the "
+        "score above the padding's score. Slow.",
+        unit="score",
+        signed=True,
+        families=("dense",),
+        version=1,
+        compute=gradients.integrated_gradients,
+        parameters=(
+            Parameter(
+                "steps",
+                ("auto", "16", "32", "64", "128", "256", "512"),
+                "Points on the way; auto doubles them until the shares add up, to 0.1% of it.",
+            ),
+        ),
+    ),
+    "occlusion": MethodEntry(
+        name="occlusion",
+        title="Occlusion",
+        help="How far the score falls when a unit is replaced by padding tokens: signed. Slow.",
+        unit="score",
+        signed=True,
+        families=("dense",),
+        version=1,
+        compute=occlusion.attribute,
+        parameters=(
+            Parameter("level", ("word", "token", "sentence"), "What is replaced at a time."),
+        ),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Dense bi-encoders on sentence-transformers: one pooled vector for the query, one for the document."""
+"""Dense bi-encoders on sentence-transformers: a pooled vector for each text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ class Encoded:
     texts: tuple[TokenizedText, ...]
     offsets: tuple[int, ...]
 
+    def repeated(self, n: int) -> Encoded:
+        """A batch of one text, n times over: for inputs that vary while the text does not."""
+        features = {
+            key: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
+            for key, value in self.features.items()
+        }
+        return Encoded(features, self.texts * n, self.offsets * n)
+
     def row(self, values: Tensor, b: int) -> Tensor:
         """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
         start = self.offsets[b]
@@ -56,12 +64,18 @@ class DenseRetriever:
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),
         }
+        if "message" in getattr(model[0], "modality_config", {}):
+            raise UserError(
+                f"{spec.name} wraps texts into a chat template, so tokens cannot be placed in the "
+                "text: use a copy of the model without the template."
+            )
         if not getattr(model.tokenizer, "is_fast", False):
             raise UserError(
                 f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
                 "tokenizer (tokenizer.json)."
             )
         self.embeddings: nn.Module = self._backbone().get_input_embeddings()
+        self.entry: nn.Module = self._entry()
 
     def _prompt(self, side: Side, override: str | None) -> str:
         own = self.model.prompts
@@ -75,6 +89,18 @@ class DenseRetriever:
                 "first module is a transformers encoder."
             )
         return backbone
+
+    def _entry(self) -> nn.Module:
+        """The embedding layer as a whole (word + position + token type, normed) where the backbone
+        has one, else its word embeddings: where the encoder begins."""
+        block = getattr(self._backbone(), "embeddings", None)
+        whole = isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules())
+        return block if isinstance(block, nn.Module) and whole else self.embeddings
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The transformer between the embeddings and the pooling."""
+        return self._backbone()
 
     @property
     def device(self) -> torch.device:
@@ -111,7 +137,8 @@ class DenseRetriever:
         special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
         tokenized, offsets = [], []
         for encoding in batch.encodings:  # type: ignore[attr-defined]
-            begin = encoding.attention_mask.index(1)
+            # A text without any token is all padding; it is refused below.
+            begin = encoding.attention_mask.index(1) if 1 in encoding.attention_mask else 0
             end = begin + sum(encoding.attention_mask)
             tokens = tuple(
                 _token(text, span, bool(special) or token_id in special_ids, len(prompt))
@@ -126,7 +153,7 @@ class DenseRetriever:
             read = sum(not token.is_special for token in tokens)
             if read == 0:
                 raise UserError(
-                    f"The {side} has no token that {self.name} reads as text: type at least one word."
+                    f"The {side} has no token that {self.name} reads as text: type a word."
                 )
             unread = sum(
                 token_id not in special_ids and not special
@@ -155,19 +182,77 @@ class DenseRetriever:
         with torch.no_grad():
             return self.embeddings(encoded.features["input_ids"])
 
+    def neutral(self, encoded: Encoded) -> Tensor:
+        """The batch's word embeddings [B, T, H] with every token of the text replaced by the
+        padding token's embedding; special tokens stay."""
+        inputs = self.input_embeddings(encoded).clone()
+        tokenizer = self.model.tokenizer
+        stand_in = tokenizer.pad_token_id
+        if stand_in is None:
+            stand_in = tokenizer.eos_token_id or 0
+        with torch.no_grad():
+            vector = self.embeddings(torch.tensor([stand_in], device=inputs.device))[0]
+        for b, text in enumerate(encoded.texts):
+            start = encoded.offsets[b]
+            content = torch.from_numpy(text.content).to(inputs.device)
+            inputs[b, start : start + len(content)][content] = vector
+        return inputs
+
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of pooled queries [B, H] with pooled documents [B, H], by the model's own
         similarity (cosine or dot product)."""
         return self.model.similarity_pairwise(queries, documents)
 
+    def directions(self, vectors: Tensor) -> Tensor:
+        """`vectors` [B, H] such that the score is their inner product.
+
+        Raises:
+            UserError: the model's similarity is no inner product (a distance).
+        """
+        name = self.model.similarity_fn_name
+        if name == "cosine":
+            return nn.functional.normalize(vectors, dim=-1)
+        if name == "dot":
+            return vectors
+        raise UserError(
+            f"{self.name} scores by {name} distance, which is no sum over tokens: choose saliency, "
+            "integrated gradients or occlusion."
+        )
+
+    def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
+        """What `module` gives out for a batch, detached; nothing behind it is run."""
+
+        def stop(_module: nn.Module, _args: object, output: Tensor) -> None:
+            raise _Reached(output)
+
+        hook = module.register_forward_hook(stop)
+        try:
+            with torch.no_grad():
+                self.embed(encoded)
+        except _Reached as reached:
+            return reached.output
+        finally:
+            hook.remove()
+        raise UserError(f"{self.name} does not use its embedding layer: it cannot be attributed.")
+
     @contextmanager
-    def reading(self, inputs: Tensor) -> Iterator[None]:
-        """While this is open the model reads `inputs` [B, T, H] instead of looking ids up."""
-        hook = self.embeddings.register_forward_hook(lambda _module, _args, _output: inputs)
+    def reading(self, inputs: Tensor, module: nn.Module | None = None) -> Iterator[None]:
+        """While this is open `module` (the word embeddings where None) gives out `inputs`
+        [B, T, H] instead of what it computes."""
+        where = self.embeddings if module is None else module
+        hook = where.register_forward_hook(lambda _module, _args, _output: inputs)
         try:
             yield
         finally:
             hook.remove()
+
+
+class _Reached(Exception):
+    """Ends a forward pass once a module's output is known."""
+
+    def __init__(self, output: Tensor) -> None:
+        super().__init__()
+        self.output = output
 
 
 def _token(text: str, span: tuple[int, int], special: bool, prompt_length: int) -> Token:

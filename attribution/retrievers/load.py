@@ -35,12 +35,18 @@ def choose_device(asked: str = "auto") -> torch.device:
 
 def choose_precision(device: torch.device, weight_bytes: int) -> str:
     """float32, or bfloat16 for a large model on a GPU that has it."""
-    if device.type == "cuda" and weight_bytes > LARGE_MODEL_BYTES and torch.cuda.is_bf16_supported():
+    if (
+        device.type == "cuda"
+        and weight_bytes > LARGE_MODEL_BYTES
+        and torch.cuda.is_bf16_supported()
+    ):
         return "bfloat16"
     return "float32"
 
 
-def plan(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> tuple[ModelFiles, torch.device, str]:
+def plan(
+    spec: RetrieverSpec, device: str = "auto", precision: str = "auto"
+) -> tuple[ModelFiles, torch.device, str]:
     """Files, device and precision that `load` would use, without loading anything.
 
     Raises:
@@ -102,10 +108,16 @@ def _merge_adapter(model, adapter: Path) -> None:
 
 def _require_safetensors(spec: RetrieverSpec, files: ModelFiles) -> None:
     if not files.folder.is_dir():
-        raise UserError(f"{files.folder} is not there any more: give the folder that holds {spec.name}.")
+        raise UserError(
+            f"{files.folder} is not there any more: give the folder that holds {spec.name}."
+        )
     if any(files.folder.rglob("*.safetensors")):
         return
-    pickled = [p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in files.folder.rglob(pattern)]
+    pickled = [
+        p.name
+        for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt")
+        for p in files.folder.rglob(pattern)
+    ]
     if pickled:
         raise UserError(
             f"{spec.name} has its weights only as a pickle ({pickled[0]}), which can run any code: "

@@ -20,7 +20,7 @@ PLANTED = Path(__file__).parent / "planted"
 
 
 def data_folder() -> Path:
-    """Where fetched models and the cache live: $POSLENS_HOME, or poslens in the user's data folder."""
+    """Where fetched models and the cache live: $POSLENS_HOME, else poslens in the user's data."""
     if home := os.environ.get("POSLENS_HOME"):
         return Path(home).expanduser()
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -42,6 +42,7 @@ class RetrieverSpec:
     license: str = ""
     note: str = ""
     hub_id: str = ""
+    package: str = ""
     pooling: str | None = None
     max_length: int | None = None
     query_max_length: int | None = None
@@ -69,6 +70,10 @@ class RetrieverSpec:
     def origin(self) -> str:
         """Where the weights come from, for captions; a folder is named, not located."""
         kind, _, rest = self.source.partition(":")
+        if kind == "adapter":
+            return f"adapter on {rest}, shipped with PosLens"
+        if self.package:
+            return f"Python package {self.package}"
         return self.hub_id or (f"folder {Path(rest).name}" if kind == "folder" else self.source)
 
 
@@ -90,7 +95,9 @@ class ModelFiles:
 def presets() -> Mapping[str, RetrieverSpec]:
     """The registry `presets.toml`, by name, in its order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
-    return MappingProxyType({name: RetrieverSpec(name=name, **entry) for name, entry in raw.items()})
+    return MappingProxyType(
+        {name: RetrieverSpec(name=name, **entry) for name, entry in raw.items()}
+    )
 
 
 _registered: dict[str, RetrieverSpec] = {}
@@ -151,7 +158,9 @@ def with_settings(
     return replace(
         spec,
         max_length=max_length if max_length is not None else spec.max_length,
-        query_max_length=query_max_length if query_max_length is not None else spec.query_max_length,
+        query_max_length=query_max_length
+        if query_max_length is not None
+        else spec.query_max_length,
         query_prompt=query_prompt if query_prompt is not None else spec.query_prompt,
     )
 
@@ -183,7 +192,7 @@ def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
         return ModelFiles(Path(rest))
     if kind == "fetch":
         folder = data_folder() / "models" / spec.name
-        if not (folder / "modules.json").is_file():
+        if not all((folder / name).is_file() for name in ("modules.json", "model.safetensors")):
             raise UserError(
                 f"{spec.name} is not on this machine yet: run "
                 f"`python -m dashboard models fetch {spec.name}`."

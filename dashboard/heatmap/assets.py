@@ -9,7 +9,7 @@ _DRAWING = ("numbers.js", "scales.js", "heatmap.js", "interaction.js", "svg.js")
 
 
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return files("dashboard.heatmap").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

@@ -163,8 +163,7 @@ def open_tab() -> Iterator[Tab]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # what it writes outside its profile goes with the folder, too
-            env={**os.environ, "TMPDIR": folder},
+            env=_environment(folder),
             start_new_session=True,
         )
         late = threading.Event()
@@ -182,12 +181,32 @@ def open_tab() -> Iterator[Tab]:
             raise UserError(f"{reason}, or export HTML.") from error
         finally:
             timer.cancel()
+            if not late.is_set():
+                _close(process)
             _kill(process)
             process.wait()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
                     if stream is not None:
                         stream.close()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """This process's, with Chromium's own temporary files in `folder` where it can have them.
+
+    It makes a socket there, and a socket's path has at most some 100 characters.
+    """
+    own = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
+    return {**os.environ, **own}
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Ask the browser to end by itself, which removes what it has written elsewhere."""
+    assert process.stdin is not None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process.stdin.write(b'{"id":0,"method":"Browser.close"}\0')
+        process.stdin.flush()
+        process.wait(5)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,9 @@ const SIDES = { query: "Query", document: "Document" };
 const NOT_READ = "not read by this model";
 const TOP_UNITS = 10;
 
+/** Characters from which a text certainly fills its pane. */
+const LONG_TEXT = 8000;
+
 /** A new element with a class, text and attributes. */
 function element(tag, className, text, attributes) {
   const node = document.createElement(tag);
@@ -196,6 +199,7 @@ function drawUnits(state) {
     const count = drawn.units.length;
     drawn.cursor = -1;
     drawn.runs = drawn.units.map(() => []);
+    drawn.body.classList.toggle("hm-long", drawn.segmented.text.length > LONG_TEXT);
     drawn.body.replaceChildren(drawText(drawn));
     drawn.meta.textContent = `${formatCount(count)} ${count === 1 ? level : `${level}s`}`;
   }

@@ -9,7 +9,8 @@ from attribution.position import document_curve, rank_correlation, unit_scores
 from attribution.text import words
 from dashboard import choices, panels
 from dashboard.compute import DataSetCurve, Explained, service
-from dashboard.figures import Style, difference, mean_curves, rank_scatter
+from dashboard.export import curve_frame
+from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
 
 pair = None
 with panels.guarded():
@@ -45,13 +46,16 @@ view = panels.token_heatmap(results, key="compare.heatmap")
 
 if len(results) < 2:
     st.stop()
-a, b = results
+a = results[0]
 pair_names = (first, second)
-spans = words(pair.document)
-scores = [unit_scores(r.attribution.document, r.attribution.document_scores, spans) for r in results]
+document = pair.document
+spans = words(document)
+scores = [
+    unit_scores(r.attribution.document, r.attribution.document_scores, spans) for r in results
+]
 correlation = rank_correlation(*scores)
 curves = [document_curve(r.attribution) for r in results]
-title = panels.curve_title(a)
+title = quantity(a.attribution.method)
 provenance = [r.provenance() for r in results]
 
 
@@ -62,16 +66,20 @@ def draw_curves(style: Style):
 
 def draw_difference(style: Style):
     """Curve A minus curve B."""
-    return difference(*curves, pair_names, style, y_title=title, provenance=provenance)
+    return difference(curves[0], curves[1], pair_names, style, y_title=title, provenance=provenance)
 
 
 def draw_words(style: Style):
     """Word by word, A against B."""
-    both = [i for i in range(len(spans)) if scores[0][i] == scores[0][i] and scores[1][i] == scores[1][i]]
+    both = [
+        i
+        for i in range(len(spans))
+        if scores[0][i] == scores[0][i] and scores[1][i] == scores[1][i]
+    ]
     return rank_scatter(
         [scores[0][i] for i in both],
         [scores[1][i] for i in both],
-        [pair.document[slice(*spans[i])] for i in both],
+        [document[slice(*spans[i])] for i in both],
         pair_names,
         style,
         same_scale=False,
@@ -82,7 +90,9 @@ def draw_words(style: Style):
 st.markdown("**This document**")
 with panels.guarded():
     left, right = st.columns(2)
-    left.plotly_chart(draw_curves(panels.screen_style(height_px=340)), theme=None, key="compare.both")
+    left.plotly_chart(
+        draw_curves(panels.screen_style(height_px=340)), theme=None, key="compare.both"
+    )
     right.plotly_chart(
         draw_difference(panels.screen_style(height_px=340)), theme=None, key="compare.difference"
     )
@@ -119,14 +129,14 @@ for name in (first, second):
         spec = choices.spec(name)
         stored = service().n_missing(spec, method, data.pairs)
         if stored == len(data.pairs):
-            st.info(f"No curve of {name} is stored for {pair.dataset} yet: compute it on the Curves page.")
+            st.info(
+                f"No curve of {name} is stored for {pair.dataset} yet: the Curves page computes it."
+            )
         else:
             whole.append(service().curve(spec, method, data.pairs, pair.dataset))
 if whole:
     means = [one.summary.curve for one in whole]
-    notes = {
-        one.summary.curve.model: f"n={one.summary.curve.n} of {one.total}" for one in whole
-    }
+    notes = {one.summary.curve.model: f"n={one.summary.curve.n} of {one.total}" for one in whole}
     set_provenance = [one.provenance() for one in whole]
 
     def draw_means(style: Style):
@@ -134,13 +144,17 @@ if whole:
         return mean_curves(means, style, notes=notes, provenance=set_provenance)
 
     with panels.guarded():
-        st.plotly_chart(draw_means(panels.screen_style(height_px=380)), theme=None, key="compare.means")
+        st.plotly_chart(
+            draw_means(panels.screen_style(height_px=380)), theme=None, key="compare.means"
+        )
         figures = {"Means": draw_means}
         if len(means) == 2:
 
             def draw_mean_difference(style: Style):
                 """Mean curve A minus mean curve B."""
-                return difference(means[0], means[1], (first, second), style, provenance=set_provenance)
+                return difference(
+                    means[0], means[1], (first, second), style, provenance=set_provenance
+                )
 
             st.plotly_chart(
                 draw_mean_difference(panels.screen_style(height_px=300)), theme=None,
@@ -149,8 +163,6 @@ if whole:
             figures["Difference"] = draw_mean_difference
         for one in whole:
             panels.caption(one.provenance())
-        from dashboard.export import curve_frame
-
         panels.downloads(
             "compare.set", [pair.dataset, first, "vs", second], set_provenance, figures=figures,
             frame=curve_frame(means),

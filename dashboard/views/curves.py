@@ -52,7 +52,11 @@ def start(name: str, retry_failed: bool = False) -> None:
     """Compute what this model lacks."""
     try:
         service().start_run(
-            choices.spec(name, posir=posir), method, selection.pairs, scope, retry_failed=retry_failed
+            choices.spec(name, posir=posir),
+            method,
+            selection.pairs,
+            scope,
+            retry_failed=retry_failed,
         )
     except UserError as error:
         st.session_state["curves.error"] = str(error)
@@ -110,7 +114,8 @@ def _duration(seconds: float) -> str:
 def notes(curves: list[DataSetCurve]) -> dict[str, str]:
     """What the legend adds to each model."""
     return {
-        one.model.spec.name: f"n={one.summary.curve.n}, centre of mass {one.summary.center_of_mass.value:.3f}"
+        one.model.spec.name: f"n={one.summary.curve.n}, centre of mass "
+        f"{one.summary.center_of_mass.value:.3f}"
         for one in curves
     }
 

@@ -1,4 +1,4 @@
-"""The real dashboard in a real browser: started as `python -m dashboard run`, driven in Chromium."""
+"""The real dashboard, started as `python -m dashboard run`, in a real browser."""
 
 from __future__ import annotations
 
@@ -49,9 +49,12 @@ def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
         with log.open("wb") as out:
             running.append(
                 subprocess.Popen(
-                    command, cwd=ROOT, stdout=out, stderr=out,
+                    command,
+                    cwd=ROOT,
+                    stdout=out,
+                    stderr=out,
                     env={**os.environ, "POSLENS_HOME": str(home), "OMP_NUM_THREADS": "2"},
-                )  # fmt: skip
+                )
             )
         url = f"http://127.0.0.1:{port}"
         for _ in range(300):

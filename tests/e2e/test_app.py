@@ -18,7 +18,7 @@ expect.set_options(timeout=TIMEOUT_MS)
 
 def heatmap(page: Page):
     """The heatmap's document panes."""
-    return page.locator(".pane[data-side=document]")
+    return page.locator(".hm-pane[data-side=document]")
 
 
 def ready(page: Page) -> Page:
@@ -45,7 +45,9 @@ def test_pick_a_pair(app: App, visit: Visit) -> None:
     page.wait_for_url(lambda url: "pair=" in url and (first is None or first.group(0) not in url))
     ready(page)
     third = page.url
-    page.get_by_test_id("stMain").get_by_role("button", name=re.compile("chevron_right|N$")).last.click()
+    page.get_by_test_id("stMain").get_by_role(
+        "button", name=re.compile("chevron_right|N$")
+    ).last.click()
     page.wait_for_url(lambda url: url != third)
     ready(page)
     no_error(page)
@@ -73,7 +75,9 @@ def test_compare_two_models(app: App, visit: Visit) -> None:
 
 def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2&models=MiniLM&models=MiniLM-recency"))
-    page.get_by_role("radio", name="Sentence").or_(page.get_by_text("Sentence", exact=True)).first.click()
+    page.get_by_role("radio", name="Sentence").or_(
+        page.get_by_text("Sentence", exact=True)
+    ).first.click()
     page.wait_for_url(re.compile("level=sentence"))
     ready(page)
     page.get_by_label("Search").or_(page.get_by_text("Filter pairs")).first.wait_for()
@@ -179,7 +183,9 @@ def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
         ("/compare?a=MiniLM&b=nope", "There is no retriever named 'nope'"),
     ],
 )
-def test_bad_addresses_get_one_sentence(app: App, visit: Visit, address: str, sentence: str) -> None:
+def test_bad_addresses_get_one_sentence(
+    app: App, visit: Visit, address: str, sentence: str
+) -> None:
     page = visit(f"{app.url}{address}")
     expect(page.get_by_text(sentence).first).to_be_visible()
     no_error(page)
@@ -200,7 +206,9 @@ def test_a_text_ten_times_too_long_is_cut_and_said_to_be(app: App, visit: Visit)
 def test_nothing_overflows(app: App, visit: Visit, path: str, width: int, theme: str) -> None:
     page = visit(f"{app.url}/{path}?pair=history-quipu-spa-q1", width=width, theme=theme)
     expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
-    expect(page.get_by_role("button", name="Export").or_(page.get_by_text("Compute")).first).to_be_visible()
+    expect(
+        page.get_by_role("button", name="Export").or_(page.get_by_text("Compute")).first
+    ).to_be_visible()
     overflow = page.evaluate(
         "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )

@@ -65,6 +65,7 @@ def test_png_has_the_colours_and_the_provenance() -> None:
     made = to_image([PANE], VIEW, PROVENANCE, "dark", format="png", width_px=600, scale=1.5)
     with Image.open(io.BytesIO(made)) as image:
         assert image.width == 900
+        image.load()  # checks every chunk's sum
         assert json.loads(image.info["provenance"]) == dict(PROVENANCE)
         pixels = image.convert("RGB").getcolors(1 << 24) or []
     shown = {colour for _, colour in pixels}

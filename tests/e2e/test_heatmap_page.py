@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -30,7 +31,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     pages: list[Page] = []
     faults: list[str] = []
 
-    def open_page(panes, view: View | None = None, *, width=1440, theme="light") -> Page:
+    def open_page(panes, view: View | None = None, *, width=1440, theme: Any = "light") -> Page:
         path = tmp_path / f"{len(pages)}.html"
         path.write_text(to_html(panes, view or View(), [("method", "m")], theme), encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 900})
@@ -47,13 +48,13 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     assert not faults
 
 
-def document(text: str, tokens=(), model="m", side="document", **options) -> Pane:
+def document(text: str, tokens=(), model="m", side: Any = "document", **options: Any) -> Pane:
     words, at = [], 0
     for word in text.split():
         at = text.index(word, at)
         words.append((at, at + len(word)))
         at += len(word)
-    settings = {"words": tuple(words), "sentences": ((0, len(text)),), **options}
+    settings: dict[str, Any] = {"words": tuple(words), "sentences": ((0, len(text)),), **options}
     return Pane(f"{model}/{side}", model, side, text, tuple(tokens), **settings)
 
 
@@ -118,6 +119,9 @@ def test_clusters_are_never_cut(show: Show) -> None:
     page = show([document(text, tokens)], View(level="token"))
     assert units(page) == ["e\u0301", "👩‍🔬", "x"]
     assert "sum of 3 tokens" in tooltip(page, 1)
+    # a token that starts inside a cluster, and an empty one
+    page = show([document(text, [(1, 2, 1.0), (4, 4, 2.0)])], View(level="token"))
+    assert units(page) == ["e\u0301", "👩‍🔬"]
 
 
 def test_offsets_count_code_points(show: Show) -> None:
@@ -220,7 +224,7 @@ def test_keys_move_between_units(show: Show) -> None:
         page.keyboard.press(key)
         reached.append(live.inner_text().split(",")[0])
     # in the right-to-left line the right arrow leads backwards
-    assert reached == "alpha beta gamma beta epsilon beta עולם שלום zeta".split()
+    assert reached == ["alpha", "beta", "gamma", "beta", "epsilon", "beta", "עולם", "שלום", "zeta"]
     assert live.inner_text() == "zeta, 1.00, rank 1 of 8, position 69%"
     assert page.locator(".hm-tip").is_visible()
     page.keyboard.press("Escape")
@@ -253,7 +257,7 @@ def test_special_tokens_are_listed_without_colour(show: Show) -> None:
     specials = (Special("[CLS]", 0.12), Special("[SEP]", 0.31))
     page = show([document("a", [(0, 1, 1)], specials=specials)])
     assert page.locator(".hm-specials").inner_text().split() == (
-        "Special tokens [CLS] 0.120 [SEP] 0.310".split()
+        ["Special", "tokens", "[CLS]", "0.120", "[SEP]", "0.310"]
     )
 
 
@@ -264,8 +268,8 @@ def test_contrast_is_at_least_4_5_everywhere(show: Show, theme: str, signed: boo
     text = "x " * n
     scores = [(i - n // 2) / (n // 2) if signed else i / n for i in range(n)]
     tokens = [(2 * i, 2 * i + 1, score) for i, score in enumerate(scores)]
-    cut = {"truncated_at": 2 * n - 2}
-    page = show([document(text, tokens[:-1], signed=signed, **cut)], theme=theme)
+    pane = document(text, tokens[:-1], signed=signed, truncated_at=2 * n - 2)
+    page = show([pane], theme=theme)
     pairs = page.evaluate(
         """() => { const page = getComputedStyle(document.querySelector('.hm')).backgroundColor;
         const context = document.createElement("canvas").getContext("2d",
@@ -318,8 +322,9 @@ HOSTILE = [
 def test_hostile_strings_stay_text(show: Show) -> None:
     assert len(HOSTILE) == 50
     text = "\n".join(HOSTILE)
-    options = {"unit": HOSTILE[0], "caption": HOSTILE[1], "specials": (Special(HOSTILE[2], 1.0),)}
-    page = show([document(text, [(0, 9, 1)], model=HOSTILE[3], **options)])
+    special = (Special(HOSTILE[2], 1.0),)
+    labels = {"model": HOSTILE[3], "unit": HOSTILE[0], "caption": HOSTILE[1]}
+    page = show([document(text, [(0, 9, 1)], specials=special, **labels)])
     page.wait_for_timeout(200)
     assert drawn_text(page) == text
     tooltip(page, 0)

@@ -124,9 +124,7 @@ def read_all(paths: Iterable[Path] | None = None) -> list[SourceDocument]:
 
 def bins(documents: Iterable[SourceDocument]) -> Counter[int]:
     """How many queries have their evidence in each of the 20 equal position bins."""
-    return Counter(
-        min(int(d.position(q) * BINS), BINS - 1) for d in documents for q in d.queries
-    )
+    return Counter(min(int(d.position(q) * BINS), BINS - 1) for d in documents for q in d.queries)
 
 
 def problems(documents: list[SourceDocument]) -> list[str]:
@@ -206,7 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{d.doc_id:34} {d.language} {d.domain:16} {d.tokens:5} tokens  {where}")
     counts = bins(documents)
     print("queries by position bin:", " ".join(str(counts[b]) for b in range(BINS)))
-    print("documents by bucket:", dict(sorted(Counter(bucket(d.tokens) for d in documents).items())))
+    print(
+        "documents by bucket:", dict(sorted(Counter(bucket(d.tokens) for d in documents).items()))
+    )
     if not options.sources:
         for sentence in problems(documents):
             failed = True

@@ -1,0 +1,402 @@
+"""A transformer with its nonlinearities frozen: same forward values, an affine map backward.
+
+Inside `linearised(...)` attention weights, the scales of LayerNorm, RMSNorm and of a vector's
+normalization, and activation ratios f(x)/x act as constants of this input. The output is then
+affine in the input embeddings, so gradient times input is an exact decomposition (DecompX,
+Modarressi et al. 2023, without spreading biases over tokens). A `TorchFunctionMode` reaches every
+architecture without touching its code; it is thread-local, like autograd's own modes.
+
+What keeps it honest is `bias_scale`, a leaf of ones [B]: every additive constant on the way is
+attached to it, so its gradient is the share of the score that the constants bring. Tokens' shares
+and this one add up to the score only where nothing nonlinear was missed; callers check that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+from attribution.errors import UserError
+
+_SQRT_HALF = math.sqrt(0.5)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+
+# -- activation ratios f(x)/x, in closed form: no 0/0 ----------------------------------------------
+
+
+def _gelu_ratio(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        return torch.special.erf(x * _SQRT_HALF).add_(1).mul_(0.5)
+    return torch.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x)).add_(1).mul_(0.5)
+
+
+def _tanh_ratio(x: Tensor) -> Tensor:
+    small = x.abs() < 1e-4
+    return torch.where(small, 1 - x * x / 3, torch.tanh(x) / torch.where(small, 1.0, x))
+
+
+def _relu_ratio(x: Tensor) -> Tensor:
+    return (x > 0).to(x.dtype)
+
+
+class _Scaled(Function):
+    """`y`, computed from `x` elsewhere, as ratio * x with the ratio constant."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, ratio: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return gradient * ctx.saved_tensors[0], None, None
+
+
+class _Attached(Function):
+    """`y` with the constant `bias` [H] in it told apart: it was added once at every position."""
+
+    @staticmethod
+    def forward(y: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:  # type: ignore[override]
+        (bias,) = ctx.saved_tensors
+        # Sums over named dimensions: the batching of many gradients knows no flatten.
+        share = (gradient * bias).sum(tuple(range(1, gradient.dim())))
+        return gradient, None, share
+
+
+class _FrozenLayerNorm(Function):
+    """LayerNorm with 1/std constant; the mean is linear and kept."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        y, _, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
+        return y, scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[2], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _scale: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        weight, scale = ctx.saved_tensors
+        weighted = gradient if weight is None else gradient * weight
+        return (weighted - weighted.mean(-1, keepdim=True)) * scale, None, None, None, None
+
+
+class _Mixed(Function):
+    """Attention's output as constant weights times values, the fused kernel's result kept.
+
+    The weights [B, A, T, S] are not stored: backward computes them again from queries and keys,
+    so a long document costs one layer's weights at a time.
+    """
+
+    @staticmethod
+    def forward(
+        values: Tensor, output: Tensor, weights: Callable[[], Tensor], groups: int
+    ) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.weights, ctx.groups = inputs[2], inputs[3]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        mixed = _MixedBack.apply(gradient, ctx.weights)
+        if ctx.groups > 1:
+            # Grouped heads share their values, so their gradients add up.
+            mixed = mixed.unflatten(-3, (-1, ctx.groups)).sum(-3)
+        return mixed, None, None, None
+
+
+class _MixedBack(Function):
+    """weights^T g, with a rule for many gradients at once: they become columns of one product
+    instead of copies of the weights."""
+
+    @staticmethod
+    def forward(gradient: Tensor, weights: Callable[[], Tensor]) -> Tensor:
+        return weights().transpose(-1, -2) @ gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.weights = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.weights() @ gradient, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weights: Any) -> Any:
+        dim = in_dims[0]
+        assert dim is not None
+        many = gradient.movedim(dim, -2)  # [B, A, T, K, E]
+        columns = weights().transpose(-1, -2) @ many.flatten(-2)
+        return columns.unflatten(-1, many.shape[-2:]).movedim(-2, 0), 0
+
+
+class _Linearised(TorchFunctionMode):
+    """See the module's text; use `linearised`."""
+
+    def __init__(self, bias_scale: Tensor) -> None:
+        super().__init__()
+        self.bias_scale = bias_scale
+        # Outputs of activations, by identity: in a gated product theirs is the constant side.
+        # References are held, or another tensor could get a dead one's id.
+        self._activations: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        handler = _HANDLERS.get(func)
+        if handler is None:
+            return func(*args, **(kwargs or {}))
+        return handler(self, func, *args, **(kwargs or {}))
+
+    def attach(self, y: Tensor, bias: Tensor | None) -> Tensor:
+        """Tell the constant `bias` in `y` [B, ...] apart from what tokens bring."""
+        if bias is None or not y.requires_grad:
+            return y
+        return _Attached.apply(y, bias, self.bias_scale)
+
+    def activated(self, x: Tensor, y: Tensor, ratio: Callable[[Tensor], Tensor]) -> Tensor:
+        """`y` = f(x) as a constant ratio times `x`."""
+        if not x.requires_grad:
+            return y
+        out = _Scaled.apply(x, y.detach(), ratio(x.detach()))
+        self._activations[id(out)] = out
+        return out
+
+    # -- what is linear with a constant part --
+
+    def _linear(self, func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self.attach(func(x, weight, bias), bias)
+
+    def _addmm(self, func: Any, bias: Tensor, x: Tensor, weight: Tensor, **rest: Any) -> Tensor:
+        # transformers' Conv1D (GPT-2) flattens batch and positions into rows first.
+        y = func(bias, x, weight, **rest)
+        if not y.requires_grad:
+            return y
+        batch = self.bias_scale.shape[0]
+        return self.attach(y.unflatten(0, (batch, -1)), bias).flatten(0, 1)
+
+    def _add(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
+        y = func(a, b, **rest)
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and y.requires_grad:
+            constant = b if not b.requires_grad else a if not a.requires_grad else None
+            if constant is not None and constant.is_floating_point():
+                return self.attach(y, constant.expand_as(y) if constant.dim() > 1 else constant)
+        return y
+
+    # -- what is frozen --
+
+    def _layer_norm(
+        self, func: Any, x: Tensor, shape: Any, weight: Tensor | None = None,
+        bias: Tensor | None = None, eps: float = 1e-5,
+    ) -> Tensor:  # fmt: skip
+        if not x.requires_grad:
+            return func(x, shape, weight, bias, eps)
+        y, _ = _FrozenLayerNorm.apply(x, tuple(shape), weight, bias, eps)
+        return self.attach(y, bias)
+
+    def _rms_norm(
+        self,
+        func: Any,
+        x: Tensor,
+        shape: Any,
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
+        y = func(x, shape, weight, eps)
+        if not x.requires_grad:
+            return y
+        wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
+        epsilon = torch.finfo(x.dtype).eps if eps is None else eps
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon).to(x.dtype)
+        return _Scaled.apply(x, y.detach(), scale if weight is None else scale * weight)
+
+    def _attention(
+        self, func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        query, key = query.detach(), key.detach()
+        output = func(
+            query, key, value.detach(), attn_mask, dropout_p, is_causal, scale=scale,
+            enable_gqa=enable_gqa,
+        )  # fmt: skip
+        if not value.requires_grad:
+            return output
+
+        def weights() -> Tensor:
+            keys = key
+            if key.shape[-3] != query.shape[-3]:
+                keys = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            logits = query @ keys.transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
+            if is_causal:
+                allowed = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
+                logits = logits.masked_fill(~allowed.tril(), -torch.inf)
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                logits = logits.masked_fill(~attn_mask, -torch.inf)
+            elif attn_mask is not None:
+                logits = logits + attn_mask
+            # A row that may look nowhere (padding) gets zeros, as the fused kernel gives it.
+            return torch.softmax(logits, -1).nan_to_num(0.0)
+
+        return _Mixed.apply(value, output, weights, query.shape[-3] // value.shape[-3])
+
+    def _softmax(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if x.dtype == torch.float64:
+            # Attention written out casts to float32 by name; a float64 check means all of it.
+            kwargs["dtype"] = torch.float64
+        return func(x.detach(), *args, **kwargs)
+
+    def _constant(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return func(x.detach(), *args, **kwargs)
+
+    def _normalize(self, func: Any, x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12,
+                   out: Tensor | None = None) -> Tensor:  # fmt: skip
+        norm = torch.linalg.vector_norm(x.detach(), p, dim, keepdim=True).clamp_min(eps)
+        return x / norm
+
+    def _gelu(self, func: Any, x: Tensor, approximate: str = "none") -> Tensor:
+        return self.activated(x, func(x.detach(), approximate=approximate),
+                              lambda t: _gelu_ratio(t, approximate))  # fmt: skip
+
+    def _silu(self, func: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        return self.activated(x, func(x.detach()), torch.sigmoid)
+
+    def _relu(self, func: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        return self.activated(x, torch.relu(x.detach()), _relu_ratio)
+
+    def _tanh(self, func: Any, x: Tensor) -> Tensor:
+        return self.activated(x, func(x.detach()), _tanh_ratio)
+
+    def _mul(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
+        both = isinstance(a, Tensor) and isinstance(b, Tensor)
+        if not both or not (a.requires_grad and b.requires_grad):
+            return func(a, b, **rest)
+        gate_a, gate_b = id(a) in self._activations, id(b) in self._activations
+        if gate_a == gate_b:
+            raise UserError(
+                "This model multiplies two parts of itself of which neither is known to be a "
+                "gate, so it cannot be linearised: choose saliency, integrated gradients or "
+                "occlusion."
+            )
+        return func(a.detach(), b, **rest) if gate_a else func(a, b.detach(), **rest)
+
+    def _div(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
+        return func(a, b.detach() if isinstance(b, Tensor) else b, **rest)
+
+    def _pow(self, func: Any, x: Any, exponent: Any, **rest: Any) -> Any:
+        # x ** -0.5 is a scale; other powers only ever lead into one, which cuts them off.
+        frozen = isinstance(x, Tensor) and exponent == -0.5
+        return func(x.detach() if frozen else x, exponent, **rest)
+
+    # -- casts to float32 written into models, which a float64 check must not lose digits in --
+
+    def _float(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return x if x.dtype == torch.float64 else func(x, *args, **kwargs)
+
+    def _to(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        narrow = torch.float32 in args or kwargs.get("dtype") == torch.float32
+        return x if x.dtype == torch.float64 and narrow else func(x, *args, **kwargs)
+
+
+_T = Tensor
+_HANDLERS: dict[Any, Callable[..., Any]] = {}
+for _handler, _functions in (
+    (_Linearised._linear, (F.linear,)),
+    (_Linearised._addmm, (torch.addmm,)),
+    (_Linearised._add, (torch.add, _T.add, _T.__add__, _T.__radd__)),
+    (_Linearised._layer_norm, (F.layer_norm,)),
+    (_Linearised._rms_norm, (F.rms_norm,)),
+    (_Linearised._attention, (F.scaled_dot_product_attention,)),
+    (_Linearised._softmax, (F.softmax, torch.softmax, _T.softmax)),
+    (_Linearised._normalize, (F.normalize,)),
+    (_Linearised._gelu, (F.gelu,)),
+    (_Linearised._silu, (F.silu,)),
+    (_Linearised._relu, (F.relu, torch.relu, _T.relu)),
+    (_Linearised._tanh, (torch.tanh, _T.tanh, F.tanh)),
+    (
+        _Linearised._constant,
+        (torch.rsqrt, _T.rsqrt, torch.sqrt, _T.sqrt, torch.norm, _T.norm, torch.linalg.norm,
+         torch.linalg.vector_norm, torch.sigmoid, _T.sigmoid, F.sigmoid),
+    ),
+    (_Linearised._mul, (torch.mul, _T.mul, _T.__mul__, _T.__rmul__, torch.multiply)),
+    (_Linearised._div, (torch.div, _T.div, _T.__truediv__, torch.true_divide)),
+    (_Linearised._pow, (torch.pow, _T.pow, _T.__pow__)),
+    (_Linearised._float, (_T.float,)),
+    (_Linearised._to, (_T.to,)),
+):  # fmt: skip
+    for _function in _functions:
+        _HANDLERS[_function] = _handler
+
+
+# Activations that transformers writes out as formulas: their insides are not looked at, the whole
+# is a ratio. By class name, since releases move and rename them.
+_FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
+    "NewGELUActivation": lambda x: _gelu_ratio(x, "tanh"),
+    "FastGELUActivation": lambda x: _gelu_ratio(x, "tanh"),
+    "PytorchGELUTanh": lambda x: _gelu_ratio(x, "tanh"),
+    "GELUTanh": lambda x: _gelu_ratio(x, "tanh"),
+    "QuickGELUActivation": lambda x: torch.sigmoid(1.702 * x),
+}
+
+
+@contextmanager
+def linearised(model: nn.Module, bias_scale: Tensor) -> Iterator[None]:
+    """Run `model` with its nonlinearities frozen while this is open.
+
+    `bias_scale` [B], ones that require a gradient, collects the constants' share of each row.
+    Hooks sit on the model's activations meanwhile: hold the model's lock.
+
+    Raises:
+        UserError: from the forward pass, where a product of two parts has no gate.
+    """
+    mode = _Linearised(bias_scale)
+    hooks = []
+    inputs: dict[int, Tensor] = {}
+
+    def enter(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        inputs[id(module)] = args[0]
+        return (args[0].detach(), *args[1:])
+
+    def leave(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return mode.activated(inputs.pop(id(module)), output, _FORMULAS[type(module).__name__])
+
+    try:
+        for module in model.modules():
+            if type(module).__name__ in _FORMULAS:
+                hooks.append(module.register_forward_pre_hook(enter))
+                hooks.append(module.register_forward_hook(leave))
+        with mode:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()

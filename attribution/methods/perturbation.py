@@ -1,0 +1,54 @@
+"""What the methods that vary a text's embeddings share: one side varies, the other is constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.types import Side, TextPair
+
+BATCH_TOKENS = 8192
+"""Tokens of varied copies that run together on a CPU; a GPU takes eight times as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Varied:
+    """One text of a pair as word embeddings [1, T, H], and its score as a function of them.
+
+    `score` takes [N, T, H] and returns [N]; `neutral` has the padding token's embedding in place
+    of every token of the text; `batch` copies run together.
+    """
+
+    encoded: Encoded
+    inputs: Tensor
+    neutral: Tensor
+    score: Callable[[Tensor], Tensor]
+    batch: int
+
+
+def varied(retriever: DenseRetriever, pair: TextPair, side: Side) -> Varied:
+    """`pair`'s query or document to be varied, the other one held constant; hold the lock."""
+    other_side: Side = "query" if side == "document" else "document"
+    texts = {"query": pair.query, "document": pair.document}
+    encoded = retriever.encode_texts([texts[side]], side)
+    with torch.no_grad():
+        constant = retriever.embed(retriever.encode_texts([texts[other_side]], other_side))
+
+    def score(inputs: Tensor) -> Tensor:
+        copies = encoded.repeated(len(inputs))
+        with retriever.reading(inputs):
+            vectors = retriever.embed(copies)
+        return retriever.similarity(vectors, constant.expand(len(inputs), -1))
+
+    tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
+    return Varied(
+        encoded,
+        retriever.input_embeddings(encoded),
+        retriever.neutral(encoded),
+        score,
+        max(1, tokens // len(encoded.texts[0].tokens)),
+    )

@@ -1,0 +1,104 @@
+"""Time from the click to the pair on screen, in Chromium: cached, and computed by MiniLM.
+
+    python -m bench.page [--clicks 15]
+
+Starts the dashboard with a cache of its own, steps through pairs of documents of 160 to 300
+tokens with the Next button, and measures in the page itself, from the click event to the frame
+after the heatmap holds the new document. The first time round every pair is computed, the second
+time it comes from the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+# Resolves with milliseconds from the click to two frames after the document pane has changed.
+CLICK = """
+(button) => new Promise((resolve) => {
+  const find = (root) => {
+    for (const element of root.querySelectorAll("*")) {
+      if (element.matches(".hm-pane[data-side=document]")) return element;
+      const inside = element.shadowRoot && find(element.shadowRoot);
+      if (inside) return inside;
+    }
+    return null;
+  };
+  const before = find(document).textContent;
+  const started = performance.now();
+  const look = () => {
+    const pane = find(document);
+    if (pane && pane.textContent !== before)
+      requestAnimationFrame(() =>
+        requestAnimationFrame(() => resolve(performance.now() - started)));
+    else requestAnimationFrame(look);
+  };
+  button.click();
+  look();
+})
+"""
+
+
+def main() -> None:
+    """Print medians."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clicks", type=int, default=15)
+    clicks = parser.parse_args().clicks
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "dashboard", "run", "--port", str(port)],
+            env={**os.environ, "POSLENS_HOME": home},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/_stcore/health", timeout=2)
+                    break
+                except OSError:
+                    time.sleep(0.5)
+            browser = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+            # Consecutive pairs of one document would look the same, so a filter spreads them.
+            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
+            page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+            time.sleep(5)
+            start = page.url
+            for label in ("computed", "cached"):
+                page.goto(start)
+                page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
+                time.sleep(3)
+                button = page.locator(".st-key-next button")
+                times = []
+                for _ in range(clicks):
+                    times.append(button.evaluate(CLICK))
+                    time.sleep(1.5)
+                times.sort()
+                print(
+                    f"{label:9} p50 {statistics.median(times):6.0f} ms   "
+                    f"max {times[-1]:6.0f} ms   n={clicks}"
+                )
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Batches of like length, halved when memory runs out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution import methods
+from attribution.batching import batches, halving
+from attribution.errors import UserError
+from attribution.methods import attribute_batches, make_method
+from attribution.methods.saliency import attribute
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import TextPair
+
+METHOD = make_method("saliency")
+
+
+@given(st.lists(st.integers(0, 600)), st.integers(1, 5000))
+def test_every_item_is_in_one_batch_within_the_budget(lengths: list[int], budget: int) -> None:
+    found = list(batches(list(enumerate(lengths)), lambda item: item[1], budget))
+    assert sorted(item for batch in found for item in batch) == list(enumerate(lengths))
+    flat = [item[1] for batch in found for item in batch]
+    assert flat == sorted(flat, reverse=True), "longest first"
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * batch[0][1] <= budget
+
+
+def test_batches_are_as_large_as_fits() -> None:
+    assert [len(b) for b in batches([10] * 7, lambda n: n, 30)] == [3, 3, 1]
+    assert [len(b) for b in batches([100, 1, 1, 1], lambda n: n, 30)] == [1, 3]
+    assert list(batches([], len, 30)) == []
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_a_batch_that_does_not_fit_is_halved(error: type[Exception]) -> None:
+    tried: list[list[int]] = []
+
+    def run(batch: list[int]) -> list[int]:
+        tried.append(batch)
+        if len(batch) > 2:
+            raise error("no memory")
+        return [n * n for n in batch]
+
+    assert halving(run, list(range(7))) == [n * n for n in range(7)]
+    assert [len(batch) for batch in tried] == [7, 3, 1, 2, 4, 2, 2]
+
+
+def test_one_item_that_does_not_fit_is_a_sentence() -> None:
+    def run(batch: list[int]) -> list[int]:
+        raise torch.OutOfMemoryError("CUDA out of memory at /home/somebody")
+
+    with pytest.raises(UserError, match=r"^One document does not fit") as caught:
+        halving(run, [1, 2])
+    assert "CUDA" not in str(caught.value)
+
+
+def test_other_errors_are_not_halved() -> None:
+    def run(batch: list[int]) -> list[int]:
+        raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        halving(run, [1, 2, 3])
+
+
+# -- attribute_batches -------------------------------------------------------------------------
+
+
+def pairs_of(n: int) -> list[TextPair]:
+    return [TextPair(f"p{k}", "tide " * (k % 3 + 1), "the Moon pulls " * (k + 1)) for k in range(n)]
+
+
+def with_compute(monkeypatch: pytest.MonkeyPatch, compute) -> None:
+    entry = dataclasses.replace(methods.METHODS["saliency"], compute=compute)
+    monkeypatch.setitem(methods.METHODS, "saliency", entry)
+
+
+def test_running_out_of_memory_changes_no_number(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, pairs = tiny("bert"), pairs_of(7)
+    expected = {pair.pair_id: attribute(retriever, METHOD, [pair])[0] for pair in pairs}
+    sizes: list[int] = []
+
+    def small(retriever, method, part):
+        sizes.append(len(part))
+        if len(part) > 2:
+            raise torch.OutOfMemoryError("planted")
+        return attribute(retriever, method, part)
+
+    with_compute(monkeypatch, small)
+    (batch,) = attribute_batches(retriever, METHOD, pairs)
+    assert sizes[0] == 7 and sum(size for size in sizes if size <= 2) == 7
+    assert len(batch) == 7
+    for outcome in batch:
+        assert outcome.attribution is not None
+        assert outcome.attribution.pair_id == outcome.pair.pair_id
+        np.testing.assert_allclose(
+            outcome.attribution.document_scores,
+            expected[outcome.pair.pair_id].document_scores,
+            rtol=1e-4,
+        )
+
+
+def test_a_document_too_large_for_the_memory_fails_alone(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small(retriever, method, part):
+        if any(len(pair.document) > 60 for pair in part):
+            raise torch.OutOfMemoryError("planted")
+        return attribute(retriever, method, part)
+
+    with_compute(monkeypatch, small)
+    outcomes = [o for b in attribute_batches(tiny("bert"), METHOD, pairs_of(6)) for o in b]
+    failed = {o.pair.pair_id for o in outcomes if o.attribution is None}
+    assert failed == {"p4", "p5"}
+    assert all("does not fit" in o.reason for o in outcomes if o.attribution is None)
+
+
+def test_stopping_is_asked_before_each_batch(tiny: Callable[..., DenseRetriever]) -> None:
+    retriever, asked = tiny("bert"), []
+
+    def stop_at_third() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    found = list(attribute_batches(retriever, METHOD, pairs_of(6), stop_at_third, max_tokens=1))
+    assert [len(batch) for batch in found] == [1, 1]
+    assert list(attribute_batches(retriever, METHOD, pairs_of(3), lambda: True)) == []
+    assert list(attribute_batches(retriever, METHOD, [])) == []
+
+
+def test_a_defect_is_not_taken_for_a_failed_pair(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(retriever, method, part):
+        raise ZeroDivisionError("planted")
+
+    with_compute(monkeypatch, broken)
+    with pytest.raises(ZeroDivisionError):
+        list(attribute_batches(tiny("bert"), METHOD, pairs_of(2)))

@@ -1,0 +1,272 @@
+"""The PosIR reader: what it takes, what it rejects, and that nothing is lost in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attribution import datasets
+from attribution.datasets import posir, posir_selection
+from attribution.datasets.types import DataSet
+from attribution.errors import UserError
+from attribution.types import EvidenceSpan, TextPair
+
+DOCUMENT = "Fog forms over cold water. It lifts at noon."
+Rows = list[dict[str, Any]]
+
+
+def query(query_id: str = "q1", **changes: Any) -> dict[str, Any]:
+    return {
+        "_id": query_id, "text": "when does fog lift", "pos_char_span": [27, 44],
+        "pos_char_length": len(DOCUMENT), "pos_token_length": 10,
+    } | changes  # fmt: skip
+
+
+def judgement(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> dict[str, Any]:
+    return {"query-id": query_id, "corpus-id": document_id, "score": score}
+
+
+CORPUS: Rows = [{"_id": "d1", "text": DOCUMENT}, {"_id": "d2", "text": DOCUMENT + " Then rain."}]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write one domain and return the data set's root; None leaves a file out."""
+
+    def write(
+        queries: Rows | None = None,
+        qrels: Rows | None = None,
+        corpus: Rows | None = CORPUS,
+        domain: str = "eng/weather",
+    ) -> Path:
+        folder = tmp_path / "set" / domain
+        (folder / "qrels").mkdir(parents=True)
+        for file, rows in (
+            ("queries.parquet", [query()] if queries is None else queries),
+            ("corpus.parquet", corpus),
+            ("qrels/test.parquet", [judgement()] if qrels is None else qrels),
+        ):
+            if rows is not None:
+                pq.write_table(pa.Table.from_pylist(rows), folder / file)
+        return tmp_path / "set"
+
+    return write
+
+
+def balanced(found: DataSet, judgements: int) -> DataSet:
+    """Accepted + rejected = judgements, and every pair can be found by its id."""
+    assert len(found.pairs) + len(found.rejected) == judgements
+    assert len(found.by_id) == len(found.pairs), "two pairs share an id"
+    return found
+
+
+def test_a_domain_is_read(write: Write) -> None:
+    found = balanced(posir.read(write(), "mine", "My set"), 1)
+    assert (found.name, found.title, found.rejected) == ("mine", "My set", ())
+    assert found.pairs == (
+        TextPair("q1", "when does fog lift", DOCUMENT, EvidenceSpan(27, 44), "eng", "weather",
+                 "mine", 10),
+    )  # fmt: skip
+    span = found.pairs[0].evidence
+    assert span is not None and DOCUMENT[span.start : span.end] == "It lifts at noon."
+    assert found.pair("q1") is found.pairs[0]
+    with pytest.raises(UserError, match="mine has no pair 'q9'"):
+        found.pair("q9")
+
+
+def test_a_query_with_two_documents_is_two_pairs(write: Write) -> None:
+    qrels = [judgement(), judgement(document_id="d2")]
+    found = balanced(posir.read(write(qrels=qrels), "mine"), 2)
+    assert [pair.document for pair in found.pairs] == [DOCUMENT, DOCUMENT + " Then rain."]
+    assert found.rejected == ()
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_judgement_that_is_there_twice_counts_once(write: Write, times: int) -> None:
+    found = balanced(posir.read(write(qrels=[judgement()] * times), "mine"), times)
+    assert len(found.pairs) == 1
+    assert [r.row for r in found.rejected] == list(range(2, times + 1))
+    assert all("twice" in r.reason for r in found.rejected)
+
+
+def test_equal_ids_in_two_domains_are_two_pairs(write: Write) -> None:
+    """Ids are unique within a file; translated data sets repeat them across languages."""
+    write(domain="eng/weather")
+    root = write(domain="pol/weather", corpus=[{"_id": "d1", "text": DOCUMENT.upper()}])
+    found = balanced(posir.read(root, "mine"), 2)
+    assert {pair.language for pair in found.by_id.values()} == {"eng", "pol"}
+
+
+@pytest.mark.parametrize(
+    ("queries", "qrels", "reason"),
+    [
+        (None, [judgement(document_id="d9")], "document d9 does not exist"),
+        (None, [judgement("q9")], "query q9 does not exist"),
+        (None, [judgement(score=0)], "q1: d1 is judged not relevant"),
+        (None, [judgement(score=-1)], "q1: d1 is judged not relevant"),
+        ([query(pos_char_span=[27, 99])], None, "span [27, 99] lies outside the document's 44"),
+        ([query(pos_char_span=[-3, 9])], None, "span [-3, 9] lies outside"),
+        ([query(pos_char_span=[9, 9])], None, "span [9, 9] lies outside"),
+        ([query(pos_char_span=[9])], None, "span [9] lies outside"),
+        ([query(pos_char_span=[])], None, "span [] lies outside"),
+        ([query(text="  ")], None, "q1: The query is empty"),
+    ],
+)
+def test_rows_that_make_no_sense_are_counted_with_the_reason(
+    write: Write, queries: Rows | None, qrels: Rows | None, reason: str
+) -> None:
+    good = [query("q0"), *(queries or [query()])]
+    found = balanced(
+        posir.read(write(good, [*(qrels or [judgement()]), judgement("q0")]), "mine"), 2
+    )
+    assert [pair.pair_id for pair in found.pairs] == ["q0"]
+    (rejection,) = found.rejected
+    assert (rejection.file, rejection.row) == ("eng/weather/qrels/test.parquet", 1)
+    assert reason in rejection.reason
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [query("q2", text=None), query("q2", pos_char_span=None), query("q2", pos_char_span=[None, 4])],
+)
+def test_missing_values_are_rejected(write: Write, broken: dict[str, Any]) -> None:
+    qrels = [judgement(), judgement("q2")]
+    found = balanced(posir.read(write([query(), broken], qrels), "mine"), 2)
+    assert [pair.pair_id for pair in found.pairs] == ["q1"]
+
+
+def test_a_document_without_text_is_rejected(write: Write) -> None:
+    corpus = [*CORPUS, {"_id": "d3", "text": None}]
+    qrels = [judgement(document_id="d3"), judgement(score=None), judgement()]
+    found = balanced(posir.read(write(qrels=qrels, corpus=corpus), "mine"), 3)
+    assert len(found.pairs) == 1
+
+
+def test_an_unknown_length_is_no_reason_to_reject(write: Write) -> None:
+    found = balanced(posir.read(write([query(pos_token_length=None), query("q2")]), "mine"), 1)
+    assert found.pairs[0].document_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "column", "has"),
+    [
+        ({"queries": [{"_id": "q1", "text": "x", "pos_char_length": 1, "pos_token_length": 1}]},
+         "queries.parquet", "pos_char_span", "_id, text, pos_char_length, pos_token_length"),
+        ({"corpus": [{"id": "d1", "text": "x"}]}, "corpus.parquet", "_id", "id, text"),
+        ({"qrels": [{"query_id": "q1", "corpus-id": "d1", "score": 1}]},
+         "qrels/test.parquet", "query-id", "query_id, corpus-id, score"),
+    ],
+)  # fmt: skip
+def test_a_missing_column_names_what_is_missing_and_what_is_there(
+    write: Write, arguments: dict[str, Rows], file: str, column: str, has: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        posir.read(write(**arguments), "mine")
+    assert str(caught.value) == (f"eng/weather/{file} lacks the columns {column}; it has {has}.")
+
+
+def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
+    empty = tmp_path / "nothing"
+    empty.mkdir()
+    with pytest.raises(UserError) as caught:
+        posir.read(empty, "mine")
+    assert str(caught.value).startswith("nothing holds no data set in the PosIR layout: it needs ")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_missing_file_is_named(write: Write) -> None:
+    with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is missing"):
+        posir.read(write(corpus=None), "mine")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"not a table at all" * 9])
+def test_a_file_that_is_no_parquet_is_named(write: Write, content: bytes) -> None:
+    root = write()
+    (root / "eng/weather/corpus.parquet").write_bytes(content)
+    with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is not a Parquet file"):
+        posir.read(root, "mine")
+
+
+def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> None:
+    """300 files with one byte changed or their end cut off."""
+    root = write(
+        queries=[query(f"q{n}") for n in range(20)], qrels=[judgement(f"q{n}") for n in range(20)]
+    )
+    rng = random.Random(7)
+    files = [root / "eng/weather" / file for file in ("queries.parquet", "corpus.parquet")]
+    refused = 0
+    crashes: set[str] = set()
+    for n in range(300):
+        path = files[n % 2]
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged[: rng.randrange(len(whole))] if n % 10 == 9 else damaged)
+        try:
+            balanced(posir.read(root, "mine"), 20)
+        except UserError as error:
+            refused += 1
+            assert path.name in str(error)
+        except Exception as error:
+            crashes.add(f"{path.name}: {type(error).__name__}: {error}")
+        finally:
+            path.write_bytes(whole)
+    assert crashes == set()
+    assert refused > 50
+
+
+# -- the protocol's selection ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "span", "chosen"),
+    [
+        (1024, (49, 51), True), (1023, (49, 51), False), (None, (49, 51), False),
+        (1024, (39, 41), True), (1024, (39, 40), False),
+        (1024, (59, 61), True), (1024, (60, 61), False),
+        (5000, (0, 100), True), (5000, (0, 10), False), (5000, (90, 100), False),
+    ],
+)  # fmt: skip
+def test_selection_of_the_posir_protocol(
+    tokens: int | None, span: tuple[int, int], chosen: bool
+) -> None:
+    pair = TextPair("p", "q", "x" * 100, EvidenceSpan(*span), document_tokens=tokens)
+    assert posir_selection(pair) is chosen
+
+
+def test_selection_needs_evidence() -> None:
+    assert not posir_selection(TextPair("p", "q", "x" * 100, document_tokens=5000))
+
+
+# -- data sets by name -------------------------------------------------------------------------
+
+
+def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    root = write()
+    datasets.register_folder("mine", root)
+    assert datasets.names() == ["sample", "mine"]
+    assert len(datasets.read("mine").pairs) == 1
+    assert datasets.read("mine") is datasets.read("mine")
+    # Registered anew, it is read anew.
+    write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
+    datasets.register_folder("mine", root)
+    assert len(datasets.read("mine").pairs) == 2
+    with pytest.raises(UserError, match="sample is the embedded data set's name"):
+        datasets.register_folder("sample", root)
+    with pytest.raises(UserError, match="is not a folder"):
+        datasets.register_folder("other", root / "absent")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "/etc", "nothing", "x" * 5000])
+def test_an_unknown_data_set_is_refused_in_one_sentence(name: str) -> None:
+    with pytest.raises(UserError, match="There is no data set") as caught:
+        datasets.read(name)
+    assert len(str(caught.value)) < 300

@@ -1,0 +1,125 @@
+"""Names of retrievers: presets, folders, hub ids, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from attribution.retrievers import registry
+from attribution.retrievers.registry import (
+    RetrieverSpec,
+    data_folder,
+    installed,
+    known,
+    locate,
+    presets,
+    register_folder,
+    resolve,
+    with_settings,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_presets_are_known_in_their_order() -> None:
+    assert list(known())[:3] == ["MiniLM", "MiniLM-primacy", "MiniLM-recency"]
+    assert dict(presets()) == known()
+    for name, spec in presets().items():
+        assert spec.name == name and resolve(name) is spec
+        assert spec.title and spec.license and spec.size_mb and spec.note.endswith(".")
+        assert spec.family == "dense" and (spec.max_length or 0) >= 512
+    with pytest.raises(TypeError):
+        presets()["x"] = presets()["MiniLM"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "minilm", "../x", "/etc", "/etc/passwd", "a/b/c", "a/../b", "../../etc/passwd",
+     "./model", "a/.b", ".a/b", "~/model", "C:\\model", "file:///etc", "hub:a/b", "a/b\n", "a//b",
+     "a/b?x", "folder:/etc", "x" * 5000, "x" * 200 + "/y", "a/b\x00"],
+)  # fmt: skip
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(name)
+    sentence = str(caught.value)
+    assert sentence.startswith("There is no retriever named ")
+    assert "MiniLM" in sentence and "\n" not in sentence and len(sentence) < 400
+
+
+def test_a_hub_id_is_taken_for_one() -> None:
+    spec = resolve("organisation/model-v1.5_x")
+    assert (spec.source, spec.hub_id) == ("hub:organisation/model-v1.5_x", spec.name)
+    assert spec.origin == "organisation/model-v1.5_x"
+
+
+def test_a_hub_id_without_a_network_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Even where a folder of that name lies in the working directory: an id is never a path.
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    spec = resolve("tests/attribution")
+    assert (Path.cwd() / spec.name).is_dir() or Path.cwd() != Path(__file__).parents[2]
+    with pytest.raises(UserError) as caught:
+        locate(spec)
+    sentence = str(caught.value)
+    assert sentence.startswith("tests/attribution could not be had from the Hugging Face hub (")
+    assert str(Path.home()) not in sentence and "\n" not in sentence
+    assert not installed(spec)
+
+
+def test_a_preset_that_is_not_fetched_says_how() -> None:
+    spec = resolve("mpnet")
+    with pytest.raises(UserError) as caught:
+        locate(spec)
+    assert str(caught.value) == (
+        "mpnet is not on this machine yet: run `python -m dashboard models fetch mpnet`."
+    )
+    assert not installed(spec) and installed(resolve("MiniLM"))
+
+
+def test_a_folder_becomes_known_by_name(tiny_folder: Callable[..., Path]) -> None:
+    folder = tiny_folder("bert")
+    spec = register_folder("mine", folder)
+    assert resolve("mine") is spec and "mine" in known()
+    assert locate(spec).folder == folder.resolve()
+    assert spec.origin == "folder bert", "a folder is named, not located"
+    with pytest.raises(UserError, match="MiniLM is the name of a preset"):
+        register_folder("MiniLM", folder)
+    with pytest.raises(UserError, match="is not a folder"):
+        register_folder("other", folder / "absent")
+
+
+def test_settings_replace_what_the_spec_says() -> None:
+    spec = replace(resolve("MiniLM"), query_prompt="a: ")
+    assert with_settings(spec) == spec
+    changed = with_settings(spec, max_length=128, query_max_length=32, query_prompt="")
+    assert (changed.max_length, changed.query_max_length, changed.query_prompt) == (128, 32, "")
+    assert with_settings(spec, max_length=4096).max_length == 512
+    bare = RetrieverSpec("x", "x", "dense", "folder:/x")
+    assert with_settings(bare, max_length=64).max_length == 64
+
+
+def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert data_folder() == Path(os.environ["POSLENS_HOME"])
+    monkeypatch.setenv("POSLENS_HOME", "~/elsewhere")
+    assert data_folder() == Path.home() / "elsewhere"
+    monkeypatch.delenv("POSLENS_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "poslens"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert data_folder() == Path.home() / ".local" / "share" / "poslens"
+
+
+def test_a_models_files_are_all_that_decide_its_numbers(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "1_Pooling/config.json", "vocab.txt", "README.md", "x.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    files = registry.ModelFiles(tmp_path)
+    names = [path.relative_to(tmp_path).as_posix() for path in files.paths()]
+    assert names == ["1_Pooling/config.json", "model.safetensors", "vocab.txt"]

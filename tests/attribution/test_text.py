@@ -1,0 +1,169 @@
+"""Cleaning, words and sentences in many scripts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attribution.errors import UserError
+from attribution.text import MAX_CHARACTERS, clean, sentences, words
+
+TEXTS = {
+    "eng": "Dr. Smith paid $3.50 on 5 Jan. 2020. It's well-known, isn't it? Yes! (See p. 4.)",
+    "pol": "Zażółć gęślą jaźń. Ok. 40% ludzi, tj. większość, śpi.",
+    "slk": "Vôl je zviera. Napr. krava tiež. Koniec.",
+    "spa": "¿Qué es? El Sr. López vive aquí. ¡Sí!",
+    "cmn": "海洋潮汐由月球引力引起。每天两次！为什么？因为地球自转。",
+    "ara": "النخلة شجرة مثمرة. هل تعيش في الصحراء؟ نعم، تعيش.",
+    "tha": "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า กินผลไม้",
+}
+
+
+# -- clean -------------------------------------------------------------------------------------
+
+
+def test_what_is_not_text_is_replaced_and_counted() -> None:
+    dirty = "a\ud800b\x00c\udfff🚀"
+    found = clean(dirty, "query")
+    assert (found.text, found.n_replaced) == ("a\ufffdb\ufffdc\ufffd🚀", 3)
+    assert len(found.text) == len(dirty), "offsets stay those of the original"
+    found.text.encode("utf-8")
+
+
+@pytest.mark.parametrize("text", ["plain", "  kept \n", "\ufffd", "e\u0301", "\u200b", "a\tb"])
+def test_everything_else_stays(text: str) -> None:
+    assert clean(text, "query").text == text and clean(text, "query").n_replaced == 0
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t ", "\u3000\u2028"])
+def test_an_empty_text_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"^The document is empty"):
+        clean(text, "document")
+
+
+def test_a_text_may_be_two_million_characters_long() -> None:
+    assert clean("a" * MAX_CHARACTERS, "query").n_replaced == 0
+    with pytest.raises(UserError, match="2,000,001 characters; the limit is 2,000,000"):
+        clean("a" * (MAX_CHARACTERS + 1), "query")
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), min_size=1))
+def test_cleaned_text_can_always_be_encoded(text: str) -> None:
+    try:
+        found = clean(text, "query").text
+    except UserError:
+        assert not text.strip()
+        return
+    found.encode("utf-8")
+    assert len(found) == len(text) and "\x00" not in found
+    assert clean(found, "query").n_replaced == 0
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def cut(text: str, spans) -> list[str]:
+    return [text[start:end] for start, end in spans]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It's a well-known 3.50, isn't it?",
+         ["It's", "a", "well-known", "3.50", ",", "isn't", "it", "?"]),
+        ("end. Next", ["end", ".", "Next"]),
+        ("cafe\u0301 naïve", ["cafe\u0301", "naïve"]),
+        ("海洋 tides", ["海", "洋", "tides"]),
+        ("กำ ที่", ["กำ", "ที่"]),
+        ("النَّخلة، شجرة", ["النَّخلة", "،", "شجرة"]),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+        ("GPT4を使う", ["GPT4", "を", "使", "う"]),
+        ("a🚀b", ["a", "🚀", "b"]),
+        ("(x)", ["(", "x", ")"]),
+        ("   ", []),
+    ],
+)  # fmt: skip
+def test_words_by_hand(text: str, expected: list[str]) -> None:
+    assert cut(text, words(text)) == expected
+
+
+def lawful(text: str, spans) -> None:
+    """Ordered, without overlap or empty spans, over every character that is not white space."""
+    cursor, covered = 0, set()
+    for start, end in spans:
+        assert cursor <= start < end <= len(text)
+        covered.update(range(start, end))
+        cursor = end
+    missing = {i for i, c in enumerate(text) if not c.isspace()} - covered
+    assert not missing, [(i, text[i]) for i in sorted(missing)][:5]
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_words_cover_the_text(language: str) -> None:
+    spans = words(TEXTS[language])
+    lawful(TEXTS[language], spans)
+    assert all(not any(c.isspace() for c in TEXTS[language][a:b]) for a, b in spans)
+
+
+some_text = st.text(
+    alphabet=st.one_of(
+        st.sampled_from(list("ab1 .,'’-·\n\t\u200d\u0301\u3000กำ่海النَّ🚀👩。؟")),
+        st.characters(exclude_categories=("Cs",)),
+    ),
+    max_size=60,
+)
+
+
+@given(some_text)
+@settings(max_examples=300)
+def test_words_are_lawful_for_any_text(text: str) -> None:
+    lawful(text, words(text))
+
+
+# -- sentences ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("cmn", ["海洋潮汐由月球引力引起。", "每天两次！", "为什么？", "因为地球自转。"]),
+        ("ara", ["النخلة شجرة مثمرة.", "هل تعيش في الصحراء؟", "نعم، تعيش."]),
+        ("spa", ["¿Qué es?", "El Sr. López vive aquí.", "¡Sí!"]),
+    ],
+)
+def test_sentences_by_hand(language: str, expected: list[str]) -> None:
+    assert cut(TEXTS[language], sentences(TEXTS[language], language)) == expected
+
+
+def test_abbreviations_do_not_end_a_sentence() -> None:
+    text = "Dr. Smith paid $3.50. Mrs. Jones did not. They live in the U.S. today."
+    assert cut(text, sentences(text, "eng")) == [
+        "Dr. Smith paid $3.50.", "Mrs. Jones did not.", "They live in the U.S. today.",
+    ]  # fmt: skip
+
+
+def test_repeated_sentences_keep_their_places() -> None:
+    text = "No. Wait! Wait! Stop it. Wait!"
+    spans = sentences(text, "eng")
+    lawful(text, spans)
+    assert len(set(spans)) == len(spans) >= 3
+
+
+@pytest.mark.parametrize("language", [*TEXTS, None, "xxx"])
+def test_sentences_cover_the_text(language: str | None) -> None:
+    for text in TEXTS.values():
+        spans = sentences(text, language)
+        lawful(text, spans)
+        assert all(text[a:b] == text[a:b].strip() for a, b in spans)
+
+
+def test_offsets_count_characters_behind_emoji() -> None:
+    text = "🚀 rises. 👩\u200d🚀 waves. 海 ends."
+    assert cut(text, sentences(text, "eng")) == ["🚀 rises.", "👩\u200d🚀 waves.", "海 ends."]
+
+
+@given(some_text, st.sampled_from([None, "eng", "cmn", "ara", "tha", "hin"]))
+@settings(max_examples=200)
+def test_sentences_are_lawful_for_any_text(text: str, language: str | None) -> None:
+    lawful(text, sentences(text, language))

@@ -1,0 +1,158 @@
+"""Two-layer random models of many architectures, each with a tokenizer trained here in a moment.
+
+Random weights are enough: what is tested are laws (padding changes nothing, gradients agree with
+an independent loop, offsets point at the token's own characters), not meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+
+CORPUS = (
+    "The tide rises twice a day because the Moon pulls the water nearer to it more strongly.",
+    "query: instruct: passage: a quick brown fox, jumping over 12 lazy dogs; isn't it? !",
+    "Zażółć gęślą jaźń. Kôň a vôľa. El niño comió piñas. naïve café",
+    "海洋潮汐是由月球引力引起的。土星有光环。",
+    "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า",
+    "النخلة شجرة مثمرة تعيش في الصحراء",
+    "rocket 🚀 and family 👩‍🚀 flags 🇵🇱 smile 🙂",
+)
+VOCABULARY = 420
+"""Too few for whole words: texts in several scripts are cut within words and characters."""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """How to build one: the family of its tokenizer, its pooling and its configuration."""
+
+    model_type: str
+    tokenizer: str
+    pooling: str = "mean"
+    padding: str = "right"
+    positions: int = 128
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+_LLAMA_LIKE = (("num_key_value_heads", 2), ("head_dim", 8))
+TINY = {
+    "bert": Tiny("bert", "wordpiece"),
+    "bert-cls": Tiny("bert", "wordpiece", pooling="cls"),
+    # RoBERTa-like models number positions from padding_idx + 1: 130 positions read 128 tokens.
+    "roberta": Tiny("roberta", "bytelevel", positions=130),
+    "xlm-roberta": Tiny("xlm-roberta", "unigram", positions=130),
+    "mpnet": Tiny("mpnet", "wordpiece", positions=130),
+    "distilbert": Tiny("distilbert", "wordpiece"),
+    "modernbert": Tiny("modernbert", "bytelevel", extra=(("local_attention", 16),)),
+    "qwen3-right": Tiny("qwen3", "causal", "lasttoken", "right", extra=_LLAMA_LIKE),
+    "qwen3-left": Tiny("qwen3", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
+    "llama-right": Tiny("llama", "causal", "lasttoken", "right", extra=_LLAMA_LIKE),
+    "llama-left": Tiny("llama", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
+}
+
+
+def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
+    """A fast tokenizer of the family's kind, trained on CORPUS."""
+    if family == "wordpiece":
+        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+        raw.normalizer = normalizers.BertNormalizer()
+        raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        begin, end = "[CLS]", "[SEP]"
+        trainer: Any = trainers.WordPieceTrainer(
+            vocab_size=1000, special_tokens=list(names.values())
+        )  # enough for every word of CORPUS to be one token
+        raw.decoder = decoders.WordPiece()
+    elif family == "unigram":
+        raw = Tokenizer(models.Unigram())
+        raw.normalizer = normalizers.NFKC()
+        raw.pre_tokenizer = pre_tokenizers.Metaspace()
+        names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+        begin, end = "<s>", "</s>"
+        trainer = trainers.UnigramTrainer(
+            vocab_size=VOCABULARY, special_tokens=list(names.values()), unk_token="<unk>"
+        )
+        raw.decoder = decoders.Metaspace()
+    else:
+        raw = Tokenizer(models.BPE())
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+        if family == "causal":
+            names = {"pad": "<pad>", "eos": "<eos>"}
+        begin, end = ("", "<eos>") if family == "causal" else ("<s>", "</s>")
+        trainer = trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=list(names.values()),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
+        raw.decoder = decoders.ByteLevel()
+    raw.train_from_iterator(CORPUS * 4, trainer)
+    template = [processors.TemplateProcessing(
+        single=f"{begin} $A {end}".strip(),
+        special_tokens=[(t, raw.token_to_id(t)) for t in (begin, end) if t],
+    )]  # fmt: skip
+    if family in ("bytelevel", "causal"):
+        template.insert(0, processors.ByteLevel(trim_offsets=True))
+    raw.post_processor = processors.Sequence(template)  # type: ignore[arg-type]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, **{f"{role}_token": token for role, token in names.items()}
+    )
+
+
+def build(
+    name: str,
+    root: Path,
+    *,
+    tokenizer_limit: int | None = None,
+    prompts: tuple[tuple[str, str], ...] = (),
+    include_prompt: bool = True,
+) -> Path:
+    """Write the model below `root` as sentence-transformers saves it; returns its folder."""
+    tiny = TINY[name]
+    tokenizer = train_tokenizer(tiny.tokenizer)
+    if tokenizer_limit is not None:
+        tokenizer.model_max_length = tokenizer_limit
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 48,
+        "max_position_embeddings": tiny.positions, "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
+        "cls_token_id": None, "sep_token_id": None,
+    }  # fmt: skip
+    if tiny.model_type == "distilbert":
+        settings |= {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+    config = AutoConfig.for_model(tiny.model_type, **settings, **dict(tiny.extra))
+    torch.manual_seed(7)
+    model = AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        # Random initialisation is so small that attention is all but uniform and positions hardly
+        # count: too little for a test to see a mistake in either.
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(6)
+    raw = root / "raw"
+    model.save_pretrained(raw)
+    tokenizer.save_pretrained(raw)
+    folder = root / name
+    modules = [Transformer(str(raw)), Pooling(32, tiny.pooling, include_prompt=include_prompt)]
+    SentenceTransformer(modules=modules, prompts=dict(prompts) or None).save_pretrained(str(folder))
+    if tiny.padding == "left":  # not among what saving keeps
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))
+    return folder

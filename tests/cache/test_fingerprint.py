@@ -1,0 +1,139 @@
+"""A fingerprint changes with everything a number depends on, and with nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attribution.retrievers.registry import ModelFiles
+from attribution.types import EvidenceSpan, TextPair
+from cache.fingerprint import file_digest, files_fingerprint, model_fingerprint, text_fingerprint
+
+
+@pytest.fixture
+def copy(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder("bert"), tmp_path / "model"))
+
+
+def change_in_place(path: Path) -> None:
+    """Another content of the same size, with the dates of before."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+FILES = ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json",
+         "config_sentence_transformers.json", "modules.json", "1_Pooling/config.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_is_another_model(copy: Path, name: str) -> None:
+    files = ModelFiles(copy)
+    before = files_fingerprint(files)
+    assert files_fingerprint(files) == before and len(before) == 16
+    time.sleep(0.02)  # the clock of a file system ticks every few milliseconds
+    change_in_place(copy / name)
+    assert files_fingerprint(files) != before
+
+
+def test_a_swapped_file_is_another_model(copy: Path, tmp_path: Path) -> None:
+    """Replaced by renaming, as downloads are: same name, size and date, another inode."""
+    files = ModelFiles(copy)
+    before = files_fingerprint(files)
+    path = copy / "model.safetensors"
+    twin = tmp_path / "twin"
+    shutil.copy2(path, twin)
+    change_in_place(twin)
+    twin.rename(path)
+    assert files_fingerprint(files) != before
+
+
+def test_a_file_changed_at_once_is_read_again(tmp_path: Path) -> None:
+    """A file that changes within the file system's clock tick of its last change: 50 times."""
+    path = tmp_path / "config.json"
+    wrong = 0
+    for n in range(50):
+        path.write_bytes(b"%08d" % n)
+        first = file_digest(path)
+        path.write_bytes(b"%08d" % -n if n else b"-0000000")
+        wrong += file_digest(path) == first
+    assert wrong == 0
+
+
+def test_new_and_lost_files_count_and_readmes_do_not(copy: Path) -> None:
+    files = ModelFiles(copy)
+    before = files_fingerprint(files)
+    (copy / "README.md").write_text("another card")
+    assert files_fingerprint(files) == before
+    (copy / "2_Dense").mkdir()
+    (copy / "2_Dense/config.json").write_text("{}")
+    assert files_fingerprint(files) != before
+    shutil.rmtree(copy / "2_Dense")
+    assert files_fingerprint(files) == before
+    (copy / "special_tokens_map.json").unlink(missing_ok=True)
+    (copy / "tokenizer_config.json").unlink()
+    assert files_fingerprint(files) != before
+
+
+def test_the_same_files_elsewhere_are_the_same_model(copy: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(copy, tmp_path / "moved")
+    assert files_fingerprint(ModelFiles(copy)) == files_fingerprint(ModelFiles(Path(other)))
+
+
+def test_contents_swapped_between_files_are_another_model(tmp_path: Path) -> None:
+    def make(name: str, one: str, other: str) -> ModelFiles:
+        for part, content in (("1_Pooling", one), ("2_Dense", other)):
+            (tmp_path / name / part).mkdir(parents=True)
+            (tmp_path / name / part / "config.json").write_text(content)
+        return ModelFiles(tmp_path / name)
+
+    assert files_fingerprint(make("a", "x", "y")) != files_fingerprint(make("b", "y", "x"))
+
+
+def test_an_adapter_is_part_of_the_model(copy: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"one")
+    with_adapter = files_fingerprint(ModelFiles(copy, adapter))
+    assert with_adapter != files_fingerprint(ModelFiles(copy))
+    time.sleep(0.02)
+    (adapter / "adapter_model.safetensors").write_bytes(b"two")
+    assert files_fingerprint(ModelFiles(copy, adapter)) != with_adapter
+
+
+def test_prompts_and_lengths_are_part_of_the_key(tiny_folder: Callable[..., Path]) -> None:
+    from dataclasses import replace
+
+    from attribution.retrievers.registry import RetrieverSpec
+
+    spec = RetrieverSpec("m", "m", "dense", f"folder:{tiny_folder('bert')}")
+    variants = [
+        spec, replace(spec, query_prompt="a"), replace(spec, document_prompt="a"),
+        replace(spec, query_prompt=""), replace(spec, max_length=9),
+        replace(spec, query_max_length=9), replace(spec, query_prompt="a', document_prompt='b"),
+        replace(spec, query_prompt="a", document_prompt="b"),
+    ]  # fmt: skip
+    keys = [model_fingerprint("weights", variant.settings) for variant in variants]
+    assert len(set(keys)) == len(variants)
+    assert model_fingerprint("other", spec.settings) not in keys
+    # The name and what people read do not matter.
+    assert replace(spec, name="x", title="y", note="z").settings == spec.settings
+
+
+def test_texts_are_part_of_the_key() -> None:
+    pair = TextPair("p", "ab", "cd")
+    assert text_fingerprint(pair) == text_fingerprint(TextPair("other", "ab", "cd"))
+    assert text_fingerprint(pair) == text_fingerprint(
+        TextPair("p", "ab", "cd", EvidenceSpan(0, 1), "eng", "x", "set", 5)
+    )
+    others = [("abc", "d"), ("a", "bcd"), ("ab", "cd "), ("AB", "cd"), ("cd", "ab")]
+    assert text_fingerprint(pair) not in {text_fingerprint(TextPair("p", *o)) for o in others}

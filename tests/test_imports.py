@@ -1,0 +1,167 @@
+"""Imports point one way, and nothing in the product can run what it reads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("attribution", "cache", "dashboard")
+FORBIDDEN = {
+    "attribution": {"cache", "dashboard", "streamlit", "plotly"},
+    "cache": {"dashboard", "streamlit", "plotly"},
+    "dashboard": set(),
+}
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+PRODUCT = [*FILES, *sorted((ROOT / "bench").rglob("*.py"))]
+# A standard library module whose import reads code out of data.
+UNSAFE_MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Dotted names of what a module imports, wherever in it, relative imports resolved."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and dotted(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument.value
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def parse(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def unsafe(tree: ast.AST, path: Path) -> list[str]:
+    """Calls and arguments that would run or trust what is read."""
+    found = [f"imports {n}" for n in imports(tree, path) if n.split(".")[0] in UNSAFE_MODULES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            if name in ("torch.load", "eval", "exec", "os.system", "os.popen") or name.endswith(
+                (".read_pickle", ".to_pickle")
+            ):
+                found.append(f"line {node.lineno}: {name}")
+            if name.endswith(".load") and any(k.arg == "allow_pickle" for k in node.keywords):
+                found.append(f"line {node.lineno}: allow_pickle")
+            for keyword in node.keywords:
+                value = keyword.value
+                off = isinstance(value, ast.Constant) and value.value is False
+                if keyword.arg in ("trust_remote_code", "unsafe_allow_html", "shell") and not off:
+                    found.append(f"line {node.lineno}: {keyword.arg}")
+                if keyword.arg == "use_safetensors" and off:
+                    found.append(f"line {node.lineno}: use_safetensors=False")
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value in (
+                    "trust_remote_code", "unsafe_allow_html",
+                ) and not (isinstance(value, ast.Constant) and value.value is False):  # fmt: skip
+                    found.append(f"line {node.lineno}: {key.value}")
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
+            found += [f"line {node.lineno}: torch.load" for a in node.names if a.name == "load"]
+    return found
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(FILES) > 20
+    assert all(any(name_of(f).startswith(f"{p}/") for f in FILES) for p in PACKAGES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    tops = {name.split(".")[0] for name in imports(parse(path), path)}
+    assert not tops & FORBIDDEN[package]
+    assert not tops & {"tests", "bench"}
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name_of)
+def test_nothing_runs_or_trusts_what_it_reads(path: Path) -> None:
+    assert unsafe(parse(path), path) == []
+
+
+@pytest.mark.parametrize("module", ["attribution.position", "cache.store"])
+def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
+    """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
+    script = (
+        f"import sys, {module}; print(sorted({{'torch', 'transformers', 'streamlit', 'plotly', "
+        "'dashboard'} & set(sys.modules)))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "[]"
+
+
+def test_no_module_of_the_dashboard_hides_the_standard_library() -> None:
+    """`streamlit run` puts dashboard/ ahead of the standard library."""
+    modules = {path.stem for path in (ROOT / "dashboard").glob("*.py")}
+    folders = {path.name for path in (ROOT / "dashboard").iterdir() if path.is_dir()}
+    standard = sys.stdlib_module_names - {"__main__"}
+    assert not (modules | folders) & standard
+    assert not (modules | folders) & {"streamlit", "plotly", "numpy", "torch", "pandas"}
+
+
+@pytest.mark.parametrize(
+    ("source", "n"),
+    [
+        ("import pickle", 1), ("from pickle import loads", 2), ("import torch\ntorch.load(x)", 1),
+        ("from torch import load", 1), ("f(trust_remote_code=True)", 1),
+        ("f(trust_remote_code=allowed)", 1), ("f(trust_remote_code=False)", 0),
+        ("f(**{'trust_remote_code': True})", 1), ("st.markdown(x, unsafe_allow_html=True)", 1),
+        ("np.load(p, allow_pickle=True)", 1), ("pd.read_pickle(p)", 1), ("eval(x)", 1),
+        ("subprocess.run(x, shell=True)", 1), ("model.eval()", 0), ("# pickle, torch.load(", 0),
+        ("__import__('pickle')", 1), ("f(use_safetensors=False)", 1),
+    ],
+)  # fmt: skip
+def test_the_check_sees_what_it_must(source: str, n: int) -> None:
+    assert len(unsafe(ast.parse(source), ROOT / "dashboard" / "x.py")) == n
+
+
+def test_the_check_sees_every_way_to_import() -> None:
+    source = """
+import a.b as c
+from d import e
+from . import f
+from .g import h
+from ..i import j
+def later():
+    import k
+    importlib.import_module("l.m")
+"""
+    found = set(imports(ast.parse(source), ROOT / "dashboard" / "pages" / "x.py"))
+    assert {"a.b", "d", "d.e", "dashboard.pages.f", "dashboard.pages.g", "dashboard.i", "k",
+            "l.m"} <= found  # fmt: skip
