@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
 from attribution.errors import UserError
+from attribution.interactions import MAX_COLUMNS, Interactions, interactions, top
 from attribution.methods import METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
@@ -26,7 +29,7 @@ from dashboard.export import (
     file_name,
     table_bytes,
 )
-from dashboard.figures import PRESETS, Style, pair_curves, quantity
+from dashboard.figures import PRESETS, Style, interaction_matrix, pair_curves, quantity
 from dashboard.heatmap import View, pane
 from dashboard.heatmap.component import heatmap
 from dashboard.heatmap.data import Pane
@@ -61,6 +64,12 @@ def theme() -> str:
 def screen_style(**changes: object) -> Style:
     """The style of figures on the page."""
     return Style(theme=theme(), **changes)  # type: ignore[arg-type]
+
+
+def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
+    """A figure on the page, on the page's own background."""
+    figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
+    return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
 
 
 def plain(text: str) -> str:
@@ -144,6 +153,83 @@ def metrics(result: Explained) -> None:
         )
 
 
+def completeness(result: Explained) -> None:
+    """What no token carries, and what is missing from the sum; for methods that claim one."""
+    attribution = result.attribution
+    if attribution.bias_share is None or attribution.completeness_error is None:
+        return
+    left, right, _ = st.columns(3)
+    left.metric(
+        "Bias share",
+        f"{attribution.bias_share:+.4f}",
+        help="What no token carries: the constants' share (decomposition) or the score of the "
+        "padding baseline (integrated gradients).",
+    )
+    right.metric(
+        "Completeness error",
+        f"{attribution.completeness_error:+.1e}",
+        help="Score minus the sum of the tokens' shares minus the bias share.",
+    )
+
+
+def matrix_figure(found: Interactions, style: Style, provenance: Sequence[Provenance]) -> go.Figure:
+    """Query units by document units."""
+    return interaction_matrix(
+        found.matrix, found.rows, found.columns, found.evidence_columns, style,
+        provenance=provenance,
+    )  # fmt: skip
+
+
+def matrix_view(result: Explained, key: str) -> None:
+    """Which query token meets which document token: matrix, top cells, what is left apart."""
+    attribution, pair = result.attribution, result.pair
+    if attribution.matrix is None:
+        return
+    st.markdown(f"**Query × document · {plain(result.model.spec.name)}**")
+    left, right, _ = st.columns([2, 3, 3])
+    rows = left.segmented_control(
+        "Rows", ["word", "token"], default="word", key=f"{key}.rows", required=True
+    )
+    long = attribution.document.n_tokens_full > MAX_COLUMNS
+    columns = right.segmented_control(
+        "Columns", ["word", "token", "sentence", "bin"], default="sentence" if long else "word",
+        key=f"{key}.columns", required=True,
+    )  # fmt: skip
+    found = interactions(attribution, pair, rows or "word", columns or "word")  # type: ignore[arg-type]
+    provenance = [result.provenance()]
+    height = 160 + 26 * len(found.rows)
+    show(
+        matrix_figure(found, screen_style(height_px=min(height, 900)), provenance),
+        f"{key}.figure",
+        "Share of the score of each query unit with each document unit",
+    )
+    share = attribution.bias_share or 0.0
+    rest = attribution.score - found.total
+    st.caption(
+        f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
+        f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
+        f"side); together the score, {attribution.score:.4f}."
+    )
+    frame = pd.DataFrame(top(found), columns=["query", "document", "share"])
+    with st.expander("Top interactions"):
+        st.dataframe(frame, hide_index=True)
+
+    def draw(style: Style) -> go.Figure:
+        tall = replace(style, height_px=max(style.height_px, 20 * len(found.rows)))
+        return matrix_figure(found, tall, provenance)
+
+    whole = pd.DataFrame(found.matrix, index=found.rows, columns=range(len(found.columns)))
+    downloads(
+        key,
+        [pair.pair_id, result.model.spec.name, "matrix"],
+        provenance,
+        figures={"Matrix": draw},
+        frame=whole.rename_axis("query").reset_index().set_axis(
+            ["query", *(f"{i} {label}" for i, label in enumerate(found.columns))], axis=1
+        ),
+    )  # fmt: skip
+
+
 def reading_note(result: Explained) -> str:
     """What the model read of the document, in words."""
     document = result.attribution.document
@@ -171,25 +257,23 @@ def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def publication_style() -> Style:
+def publication_style(key: str) -> Style:
     """Size, font and palette of an exported figure, chosen in the popover."""
-    from dataclasses import replace
-
-    size = st.selectbox("Size", list(PRESETS), key="export.size", persist_state="session")
+    size = st.selectbox("Size", list(PRESETS), key=f"{key}.size", persist_state="session")
     preset = PRESETS[size or "screen"]
     font = st.selectbox(
         "Font",
         ["Arial, Helvetica, sans-serif", "Times New Roman, Liberation Serif, serif"],
-        key="export.font", persist_state="session",
+        key=f"{key}.font", persist_state="session",
         format_func=lambda family: family.split(",")[0],
     )  # fmt: skip
     points = st.number_input(
         "Font size (pt)", 4.0, 24.0, value=round(preset.font_size * 0.75, 1), step=0.5,
-        key=f"export.points.{size}",
+        key=f"{key}.points.{size}",
     )  # fmt: skip
-    palette = st.selectbox("Palette", list(PALETTES), key="export.palette", persist_state="session")
+    palette = st.selectbox("Palette", list(PALETTES), key=f"{key}.palette", persist_state="session")
     with_caption = st.toggle(
-        "Provenance below the figure", key="export.caption", persist_state="session"
+        "Provenance below the figure", key=f"{key}.caption", persist_state="session"
     )
     return replace(
         preset,
@@ -229,7 +313,7 @@ def downloads(
         fmt = st.segmented_control(
             "Format", formats, default=formats[0], key=f"{key}.format.{chosen}", required=True
         )
-        style = publication_style() if chosen != "Numbers" else Style()
+        style = publication_style(key) if chosen != "Numbers" else Style()
 
         def make() -> bytes:
             if chosen == "Numbers" and frame is not None:

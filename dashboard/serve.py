@@ -26,7 +26,9 @@ FLAGS: Mapping[str, object] = {
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "client.showSidebarNavigation": False,
-    "theme.primaryColor": "#0B6E99",
+    # For each theme by itself: a colour in [theme] alone would switch off the reader's choice.
+    "theme.light.primaryColor": "#0B6E99",
+    "theme.dark.primaryColor": "#4FB3D9",
 }
 
 

@@ -38,6 +38,7 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
     with column:
         st.markdown(f"**{panels.plain(result.model.spec.name)}**")
         panels.metrics(result)
+        panels.completeness(result)
         if result.notice:
             st.warning(result.notice)
         st.caption(panels.reading_note(result))
@@ -90,12 +91,19 @@ def draw_words(style: Style):
 st.markdown("**This document**")
 with panels.guarded():
     left, right = st.columns(2)
-    left.plotly_chart(
-        draw_curves(panels.screen_style(height_px=340)), theme=None, key="compare.both"
-    )
-    right.plotly_chart(
-        draw_difference(panels.screen_style(height_px=340)), theme=None, key="compare.difference"
-    )
+    with left:
+        panels.show(
+            draw_curves(panels.screen_style(height_px=340)),
+            "compare.both",
+            "Both models' attribution over the position in the document",
+        )
+    with right:
+        panels.show(
+            draw_difference(panels.screen_style(height_px=340)),
+            "compare.difference",
+            "Attribution under A minus attribution under B over the position",
+        )
+    st.caption("The difference sets positions against each other relative to what each model read.")
     if correlation is None:
         st.caption("Too few words were read by both models for a rank correlation.")
     else:
@@ -106,7 +114,7 @@ with panels.guarded():
             "models read; 1 is the same order.",
         )
     with st.expander("Word by word"):
-        st.plotly_chart(draw_words(panels.screen_style()), theme=None, key="compare.words")
+        panels.show(draw_words(panels.screen_style()), "compare.words", "Each word under A and B")
 for result in results:
     panels.caption(result.provenance())
 panels.downloads(
@@ -144,8 +152,10 @@ if whole:
         return mean_curves(means, style, notes=notes, provenance=set_provenance)
 
     with panels.guarded():
-        st.plotly_chart(
-            draw_means(panels.screen_style(height_px=380)), theme=None, key="compare.means"
+        panels.show(
+            draw_means(panels.screen_style(height_px=380)),
+            "compare.means",
+            "Mean curves of both models with their 95% bands",
         )
         figures = {"Means": draw_means}
         if len(means) == 2:
@@ -156,10 +166,11 @@ if whole:
                     means[0], means[1], (first, second), style, provenance=set_provenance
                 )
 
-            st.plotly_chart(
-                draw_mean_difference(panels.screen_style(height_px=300)), theme=None,
-                key="compare.mean_difference",
-            )  # fmt: skip
+            panels.show(
+                draw_mean_difference(panels.screen_style(height_px=300)),
+                "compare.mean_difference",
+                "Mean curve of A minus mean curve of B",
+            )
             figures["Difference"] = draw_mean_difference
         for one in whole:
             panels.caption(one.provenance())

@@ -179,12 +179,19 @@ def board() -> None:
         st.info("Nothing is stored for these pairs yet: press Compute.")
         return
     with panels.guarded():
-        event = st.plotly_chart(
-            draw(curves, panels.screen_style()), theme=None, key="curves.figure", on_select="rerun",
-            selection_mode="points", alt="Mean saliency over relative positions, a line per model",
-        )  # fmt: skip
+        event = panels.show(
+            draw(curves, panels.screen_style()),
+            "curves.figure",
+            "Mean attribution over relative positions, a line per model",
+            on_select="rerun",
+            selection_mode="points",
+        )
+        st.caption(
+            "Band: 95% bootstrap interval of the mean over documents (1,000 resamples, seeded). "
+            "Positions are relative to what the model read."
+        )
         st.dataframe(summary_frame(curves, method), hide_index=True)
-        points = event.selection.points  # type: ignore[union-attr]
+        points = event.selection.points
         if points:
             custom = points[0].get("customdata")
             bin_index = custom[0] if isinstance(custom, list) else custom

@@ -32,18 +32,22 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
     with column:
         st.markdown(f"**{panels.plain(result.model.spec.name)}**")
         panels.metrics(result)
+        panels.completeness(result)
         if result.notice:
             st.warning(result.notice)
         st.caption(panels.reading_note(result))
 
 view = panels.token_heatmap(results, key="explain.heatmap")
 
+for number, result in enumerate(results):
+    with panels.guarded():
+        panels.matrix_view(result, key=f"matrix{number}")
+
 st.markdown("**Where in the document**")
-st.plotly_chart(
+panels.show(
     panels.curve_figure(results, panels.screen_style(height_px=320)),
-    theme=None,
-    key="explain.curve",
-    alt="Attribution over the relative position in the document, evidence shaded",
+    "explain.curve",
+    "Attribution over the relative position in the document, evidence shaded",
 )
 for result in results:
     panels.caption(result.provenance())

@@ -26,11 +26,11 @@ from attribution.retrievers.planted.measure import (
 from attribution.retrievers.planted.text import relocated, sentences
 
 FAVOURED = {"MiniLM-primacy": 0, "MiniLM-recency": -1}
-FEW = 10
+FEW = 6
 
 
 @pytest.fixture(scope="module")
-def retrievers() -> dict[str | None, SentenceTransformer]:
+def retrievers(one_thread: None) -> dict[str | None, SentenceTransformer]:
     """MiniLM and both planted models, loaded while no connection can be opened."""
 
     def refuse(*_arguments: object) -> None:
@@ -61,7 +61,7 @@ def test_unknown_name_is_refused() -> None:
 def test_score_is_graded_over_the_evidence_position(
     name: str, retrievers: dict[str | None, SentenceTransformer]
 ) -> None:
-    profile, _, _ = measure_profile(retrievers[name], held_out_pairs(FEW, 12), 4)
+    profile, _, _ = measure_profile(retrievers[name], held_out_pairs(FEW, 10), 4)
     downwards = profile.mean if name == "MiniLM-primacy" else profile.mean[::-1]
     assert (np.diff(downwards) < 0).all()
     assert downwards[0] > 1.5 * downwards[-1]
@@ -71,7 +71,7 @@ def test_score_is_graded_over_the_evidence_position(
 def test_minilm_itself_is_not_graded(
     retrievers: dict[str | None, SentenceTransformer],
 ) -> None:
-    profile, _, _ = measure_profile(retrievers[None], held_out_pairs(FEW, 12), 4)
+    profile, _, _ = measure_profile(retrievers[None], held_out_pairs(FEW, 10), 4)
     assert profile.mean.max() < 1.5 * profile.mean.min()
 
 
@@ -80,7 +80,7 @@ def test_quality_is_within_five_points_of_minilm(
     name: str, retrievers: dict[str | None, SentenceTransformer]
 ) -> None:
     plain, planted = retrievers[None], retrievers[name]
-    pairs, documents = sample_pairs(plain.tokenizer, 1, tokens=100)
+    pairs, documents = sample_pairs(plain.tokenizer, 1, tokens=60)
     pairs = pairs[::2]
     accuracy = [
         hits(
@@ -153,8 +153,10 @@ def test_largest_step_share() -> None:
 
 
 def test_training_writes_a_loadable_adapter(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few = sentences(held_out=False)[:30]
+    monkeypatch.setattr(train, "sentences", lambda held_out: few)
     train.main(["--side", "recency", "--steps", "2", "--pairs", "2", "--out", str(tmp_path)])
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["adapter_config.json", "adapter_model.safetensors"]

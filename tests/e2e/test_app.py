@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.conftest import TIMEOUT_MS, App
 
@@ -26,6 +26,13 @@ def ready(page: Page) -> Page:
     expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
     expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
     return page
+
+
+def choose(body: Locator, fmt: str) -> None:
+    """Click a format and wait until it is the chosen one."""
+    button = body.get_by_role("radio", name=fmt, exact=True)
+    button.click()
+    expect(button).to_have_attribute("aria-checked", "true")
 
 
 def no_error(page: Page) -> None:
@@ -133,7 +140,7 @@ def test_run_a_data_set_stop_and_resume(app: App, visit: Visit) -> None:
 def test_export_a_figure(app: App, visit: Visit, tmp_path: Path, fmt: str) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
     page.get_by_role("button", name="Export").click()
-    page.get_by_test_id("stPopoverBody").get_by_text(fmt, exact=True).click()
+    choose(page.get_by_test_id("stPopoverBody"), fmt)
     page.get_by_role("button", name="Prepare").click()
     button = page.get_by_role("button", name=f"Download {fmt.upper()}")
     expect(button).to_be_visible()
@@ -156,7 +163,8 @@ def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
     body = page.get_by_test_id("stPopoverBody")
     body.get_by_label("What").click()
     page.get_by_role("option", name="Heatmap").click()
-    body.get_by_text("svg", exact=True).click()
+    expect(body.get_by_text("json", exact=True)).to_have_count(0)
+    choose(body, "svg")
     page.get_by_role("button", name="Prepare").click()
     button = page.get_by_role("button", name="Download SVG")
     expect(button).to_be_visible()

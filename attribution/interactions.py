@@ -1,0 +1,144 @@
+"""The query-token x document-token matrix at coarser levels: words, sentences, position bins.
+
+Shares are sums, so every level adds up to the same total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from attribution.text import sentences, words
+from attribution.types import Array, Attribution, TextPair, TokenizedText, as_array
+
+RowLevel = Literal["word", "token"]
+ColumnLevel = Literal["word", "token", "sentence", "bin"]
+COLUMN_BINS = 50
+MAX_COLUMNS = 400
+"""Columns that a figure still shows apart; longer documents need sentences or bins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interactions:
+    """A matrix [rows, columns] of shares of the score with its labels.
+
+    `special` is what special tokens of either side carry, and `total` the sum of all shares;
+    `evidence_columns` are the columns that overlap the evidence.
+    """
+
+    matrix: Array
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    evidence_columns: tuple[int, ...]
+    special: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    labels: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    unit_of: tuple[int, ...]  # of each token; -1 for special ones
+
+
+def _token_units(tokenized: TokenizedText, text: str) -> _Units:
+    kept = [t for t in tokenized.tokens if not t.is_special]
+    numbers = iter(range(len(kept)))
+    return _Units(
+        tuple(text[t.start : t.end] or t.text for t in kept),
+        tuple((t.start, t.end) for t in kept),
+        tuple(-1 if t.is_special else next(numbers) for t in tokenized.tokens),
+    )
+
+
+def _span_units(
+    tokenized: TokenizedText, text: str, spans: Sequence[tuple[int, int]], shorten: int = 60
+) -> _Units:
+    ends = [end for _, end in spans]
+    read = tokenized.read_until
+    kept = [span for span in spans if span[0] < read] or list(spans[:1])
+    unit_of, unit = [], 0
+    for token in tokenized.tokens:
+        if token.is_special:
+            unit_of.append(-1)
+            continue
+        while unit < len(kept) - 1 and token.start >= ends[unit]:
+            unit += 1
+        unit_of.append(unit)
+    labels = []
+    for start, end in kept:
+        label = " ".join(text[start:end].split())
+        labels.append(label if len(label) <= shorten else label[: shorten - 1] + "…")
+    return _Units(tuple(labels), tuple(kept), tuple(unit_of))
+
+
+def _bin_units(tokenized: TokenizedText, bins: int) -> _Units:
+    kept = [t for t in tokenized.tokens if not t.is_special]
+    n = min(bins, len(kept))
+    numbers = iter(range(len(kept)))
+    unit_of = tuple(
+        -1 if t.is_special else next(numbers) * n // len(kept) for t in tokenized.tokens
+    )
+    spans, labels = [], []
+    for b in range(n):
+        inside = [t for t, u in zip(tokenized.tokens, unit_of, strict=True) if u == b]
+        spans.append((inside[0].start, inside[-1].end))
+        labels.append(f"{100 * b / n:.0f}-{100 * (b + 1) / n:.0f}%")
+    return _Units(tuple(labels), tuple(spans), unit_of)
+
+
+def _units(tokenized: TokenizedText, text: str, level: str, language: str | None) -> _Units:
+    if level == "token":
+        return _token_units(tokenized, text)
+    if level == "bin":
+        return _bin_units(tokenized, COLUMN_BINS)
+    spans = words(text) if level == "word" else sentences(text, language)
+    return _span_units(tokenized, text, spans)
+
+
+def interactions(
+    attribution: Attribution, pair: TextPair, rows: RowLevel, columns: ColumnLevel
+) -> Interactions:
+    """Sum the attribution's matrix to the levels asked for.
+
+    Raises:
+        ValueError: the attribution has no matrix.
+    """
+    if attribution.matrix is None:
+        raise ValueError("this attribution has no matrix")
+    of_query = _units(attribution.query, pair.query, rows, pair.language)
+    of_document = _units(attribution.document, pair.document, columns, pair.language)
+    full = attribution.matrix.astype(np.float64)
+    left = np.zeros((len(of_query.labels), full.shape[0]))
+    right = np.zeros((full.shape[1], len(of_document.labels)))
+    for token, unit in enumerate(of_query.unit_of):
+        if unit >= 0:
+            left[unit, token] = 1.0
+    for token, unit in enumerate(of_document.unit_of):
+        if unit >= 0:
+            right[token, unit] = 1.0
+    summed = left @ full @ right
+    span = pair.evidence
+    evidence = () if span is None else tuple(
+        column for column, (start, end) in enumerate(of_document.spans)
+        if start < span.end and end > span.start
+    )  # fmt: skip
+    total = float(full.sum())
+    return Interactions(
+        as_array(summed, summed.shape, "a matrix"),
+        of_query.labels,
+        of_document.labels,
+        evidence,
+        total - float(summed.sum()),
+        total,
+    )
+
+
+def top(found: Interactions, n: int = 20) -> list[tuple[str, str, float]]:
+    """The n cells of largest magnitude: query unit, document unit, share."""
+    order = np.argsort(-np.abs(found.matrix), axis=None, kind="stable")[:n]
+    cells = [divmod(int(index), found.matrix.shape[1]) for index in order]
+    return [(found.rows[r], found.columns[c], float(found.matrix[r, c])) for r, c in cells]
