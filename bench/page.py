@@ -85,7 +85,7 @@ def main() -> None:
                 page.goto(start)
                 page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
                 time.sleep(3)
-                button = page.locator(".st-key-next button")
+                button = page.locator(".st-key-next button").first
                 times = []
                 for _ in range(clicks):
                     times.append(button.evaluate(CLICK))

@@ -74,7 +74,9 @@ def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
 
 def plain(text: str) -> str:
     """`text` for Streamlit's Markdown, with nothing in it read as markup."""
-    return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&" else c for c in text)
+    # Streamlit draws icons from `:material/name:` however it is escaped; a word joiner parts it.
+    one_line = " ".join(text.split()).replace(":material/", ":\u2060material/")
+    return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&=^@" else c for c in one_line)
 
 
 def panes(results: Sequence[Explained]) -> list[Pane]:

@@ -88,6 +88,12 @@ METHODS: dict[str, MethodEntry] = {
                 ("no", "yes"),
                 "Also the share of each query token with each document token.",
             ),
+            Parameter(
+                "biases",
+                decomposition.BIASES,
+                "Where the first layer's value bias goes: explicit counts it to the bias share, "
+                "decompx to the token it belongs to, as DecompX's code does (BERT-like models).",
+            ),
         ),
     ),
     "input_x_gradient": MethodEntry(

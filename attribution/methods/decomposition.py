@@ -28,6 +28,12 @@ float32 leaves about 1e-6, 16 bit formats about 1e-2 (`_tolerance`)."""
 MATRIX_CHUNK = 16
 """Query tokens whose gradients run through the document encoder together."""
 
+BIASES = ("explicit", "decompx")
+"""Where the first layer's value bias goes: into the bias share like every other constant, or, as in
+DecompX's code, to the token whose value vector it is part of."""
+
+_FIRST_VALUE = "encoder.layer.0.attention.self.value"
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -55,30 +61,27 @@ def attribute(
     share of each query token with each document token too.
 
     Raises:
-        UserError: the model cannot be linearised, or its score is no inner product.
+        UserError: the model cannot be linearised, its score is no inner product, or
+            `biases=decompx` is asked of a model that is not built like BERT.
         torch.OutOfMemoryError: the batch does not fit.
     """
     started = time.perf_counter()
+    biases = str(method.params.get("biases", BIASES[0]))
     with retriever.lock:
         queries = retriever.encode_texts([pair.query for pair in pairs], "query")
         documents = retriever.encode_texts([pair.document for pair in pairs], "document")
         with torch.no_grad():
             constant = retriever.directions(retriever.embed(queries))
-        of_documents = shares(retriever, documents, constant)
-        of_queries = shares(retriever, queries, of_documents.directions)
+        of_documents = shares(retriever, documents, constant, biases)
+        of_queries = shares(retriever, queries, of_documents.directions, biases)
         matrices: list[Tensor | None] = [None] * len(pairs)
         if method.params.get("matrix") == "yes":
-            matrices = [interactions(retriever, pair)[0] for pair in pairs]
+            matrices = [interactions(retriever, pair, biases)[0] for pair in pairs]
     seconds = (time.perf_counter() - started) / len(pairs)
     results = []
     for b, pair in enumerate(pairs):
-        error = float(of_documents.error[b])
-        parts = float(of_documents.tokens[b].abs().sum() + of_documents.bias[b].abs())
-        if abs(error) > _tolerance(retriever) * max(parts, 1e-6):
-            raise UserError(
-                f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
-                f"{error:.2g}): choose saliency, integrated gradients or occlusion."
-            )
+        for side in (of_documents, of_queries):
+            _require_complete(retriever, side, b)
         matrix = matrices[b]
         results.append(
             Attribution(
@@ -92,37 +95,42 @@ def attribute(
                 document_scores=documents.row(of_documents.tokens, b).float().numpy(),
                 matrix=None if matrix is None else matrix.float().numpy(),
                 bias_share=float(of_documents.bias[b]),
-                completeness_error=error,
+                completeness_error=float(of_documents.error[b]),
                 seconds=seconds,
             )
         )
     return results
 
 
-def shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Shares:
+def shares(
+    retriever: DenseRetriever, encoded: Encoded, other: Tensor, biases: str = BIASES[0]
+) -> Shares:
     """Shares of one side's tokens in the inner product with `other` [B, H]: Captum's
-    InputXGradient on the linearised encoder, with the constants as a second input of ones."""
+    InputXGradient on the linearised encoder, with the constants as further inputs of ones."""
     seen: dict[str, Tensor] = {}
 
-    def score(inputs: Tensor, bias_scale: Tensor) -> Tensor:
-        directions = _linear_directions(retriever, encoded, inputs, bias_scale)
+    def score(*leaves: Tensor) -> Tensor:
+        directions = _linear_directions(retriever, encoded, *leaves)
         seen["directions"] = directions.detach()
         seen["scores"] = (directions * other).sum(-1)
         return seen["scores"]
 
-    inputs = retriever.entering(encoded, retriever.entry).requires_grad_()
-    bias_scale = torch.ones(len(inputs), device=inputs.device, dtype=inputs.dtype).requires_grad_()
-    products, bias = InputXGradient(score).attribute((inputs, bias_scale))
-    wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+    leaves = _leaves(retriever, encoded, biases)
+    products, bias, *credited = (
+        product.detach() for product in InputXGradient(score).attribute(leaves)
+    )
+    wide = torch.float64 if products.dtype == torch.float64 else torch.float32
     return Shares(
-        products.detach().sum(-1, dtype=wide).cpu(),
-        bias.detach().to(wide).cpu(),
+        sum(credited, products.sum(-1, dtype=wide)).cpu(),
+        bias.to(wide).cpu(),
         seen["scores"].detach().to(wide).cpu(),
         seen["directions"],
     )
 
 
-def interactions(retriever: DenseRetriever, pair: TextPair) -> tuple[Tensor, Tensor, Tensor, float]:
+def interactions(
+    retriever: DenseRetriever, pair: TextPair, biases: str = BIASES[0]
+) -> tuple[Tensor, Tensor, Tensor, float]:
     """The score as a sum over pairs of tokens: M [Q, D] with M_ij = <Q_i, D_j>, where Q_i (D_j) is
     the share of query token i (document token j) in the pooled vector; special tokens included.
 
@@ -131,45 +139,43 @@ def interactions(retriever: DenseRetriever, pair: TextPair) -> tuple[Tensor, Ten
     """
     queries = retriever.encode_texts([pair.query], "query")
     documents = retriever.encode_texts([pair.document], "document")
-    vectors = token_vectors(retriever, queries)  # [Q + 1, H], the last one of the constants
-    inputs = retriever.entering(documents, retriever.entry).requires_grad_()
-    bias_scale = torch.ones(1, device=inputs.device, dtype=inputs.dtype).requires_grad_()
-    directions = _linear_directions(retriever, documents, inputs, bias_scale)
-    rows, biases = [], []
+    vectors = token_vectors(retriever, queries, biases)  # [Q + 1, H], the last of the constants
+    leaves = _leaves(retriever, documents, biases)
+    directions = _linear_directions(retriever, documents, *leaves)
+    rows, constants = [], []
     for start in range(0, len(vectors), MATRIX_CHUNK):
         part = vectors[start : start + MATRIX_CHUNK]
-        gradients, bias = torch.autograd.grad(
+        gradients, bias, *credited = torch.autograd.grad(
             directions,
-            (inputs, bias_scale),
+            leaves,
             part[:, None, :],
             is_grads_batched=True,
             retain_graph=start + MATRIX_CHUNK < len(vectors),
         )
-        rows.append(torch.einsum("kth,th->kt", gradients[:, 0], inputs.detach()[0]))
-        biases.append(bias[:, 0])
-    matrix, bias_column = torch.cat(rows).cpu(), torch.cat(biases).cpu()
+        products = torch.einsum("kth,th->kt", gradients[:, 0], leaves[0].detach()[0])
+        rows.append(sum((c[:, 0] for c in credited), products))
+        constants.append(bias[:, 0])
+    matrix, bias_column = torch.cat(rows).cpu(), torch.cat(constants).cpu()
     return matrix[:-1], matrix[-1], bias_column[:-1], float(bias_column[-1])
 
 
-def token_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
+def token_vectors(retriever: DenseRetriever, encoded: Encoded, biases: str = BIASES[0]) -> Tensor:
     """Each token's vector in the pooled, scaled embedding of one text [T + 1, H]; the last row is
     the constants'. Rows add up to the embedding.
 
     With u any vector, <x_i, J_i^T u> is linear in u; its gradient by u is J_i x_i. So T + 1
     vectors come from one backward pass that is differentiated once more.
     """
-    inputs = retriever.entering(encoded, retriever.entry).requires_grad_()
-    bias_scale = torch.ones(1, device=inputs.device, dtype=inputs.dtype).requires_grad_()
-    directions = _linear_directions(retriever, encoded, inputs, bias_scale)
+    leaves = _leaves(retriever, encoded, biases)
+    directions = _linear_directions(retriever, encoded, *leaves)
     probe = torch.zeros_like(directions).requires_grad_()
-    gradients, bias = torch.autograd.grad(
-        directions, (inputs, bias_scale), probe, create_graph=True
-    )
-    products = torch.cat([(gradients * inputs.detach()).sum(-1)[0], bias])
+    gradients, bias, *credited = torch.autograd.grad(directions, leaves, probe, create_graph=True)
+    tokens = sum(credited, (gradients * leaves[0].detach()).sum(-1))
+    products = torch.cat([tokens[0], bias])
     (vectors,) = torch.autograd.grad(
         products,
         probe,
-        torch.eye(len(products), device=inputs.device, dtype=inputs.dtype),
+        torch.eye(len(products), device=products.device, dtype=products.dtype),
         is_grads_batched=True,
     )
     return vectors[:, 0].detach()
@@ -196,12 +202,55 @@ def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) 
     return products.detach().sum(-1).cpu()
 
 
+def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
+    """What the output is affine in: the tokens [B, T, H], ones [B] for the constants and, with
+    `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
+    inputs = retriever.entering(encoded, retriever.entry)
+    ones = inputs.new_ones(inputs.shape[:2])
+    scales = (ones[:, 0].clone(), ones) if biases == "decompx" else (ones[:, 0].clone(),)
+    return tuple(leaf.requires_grad_() for leaf in (inputs, *scales))
+
+
 def _linear_directions(
-    retriever: DenseRetriever, encoded: Encoded, inputs: Tensor, bias_scale: Tensor
+    retriever: DenseRetriever,
+    encoded: Encoded,
+    inputs: Tensor,
+    bias_scale: Tensor,
+    value_scale: Tensor | None = None,
 ) -> Tensor:
-    with linearised(retriever.backbone, bias_scale), retriever.reading(inputs, retriever.entry):
-        return retriever.directions(retriever.embed(encoded))
+    apart = None if value_scale is None else (_first_value_bias(retriever), value_scale)
+    with (
+        linearised(retriever.backbone, bias_scale, apart),
+        retriever.reading(inputs, retriever.entry),
+    ):
+        directions = retriever.directions(retriever.embed(encoded))
+    # What the output does not depend on has a share of zero, where autograd would refuse: many
+    # models have no constants, and one that freezes as a whole is found incomplete.
+    return directions + 0 * (bias_scale + inputs.flatten(1).sum(1))[:, None]
+
+
+def _first_value_bias(retriever: DenseRetriever) -> Tensor:
+    try:
+        bias = retriever.backbone.get_submodule(_FIRST_VALUE).bias
+    except AttributeError:
+        bias = None
+    if not isinstance(bias, Tensor):
+        raise UserError(
+            f"DecompX's treatment of biases is defined for models built like BERT, and "
+            f"{retriever.name} is not: choose biases = explicit."
+        )
+    return bias
+
+
+def _require_complete(retriever: DenseRetriever, side: Shares, row: int) -> None:
+    error = float(side.error[row])
+    parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
+    if abs(error) > _tolerance(retriever) * max(parts, 1e-6):
+        raise UserError(
+            f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
+            f"{error:.2g}): choose saliency, integrated gradients or occlusion."
+        )
 
 
 def _tolerance(retriever: DenseRetriever) -> float:
-    return TOLERANCE if retriever.precision == "float32" else 0.05
+    return 0.05 if retriever.precision in ("bfloat16", "float16") else TOLERANCE

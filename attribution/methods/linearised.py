@@ -53,7 +53,7 @@ class _Scaled(Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, ratio: Tensor) -> Tensor:
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -65,21 +65,25 @@ class _Scaled(Function):
 
 
 class _Attached(Function):
-    """`y` with the constant `bias` [H] in it told apart: it was added once at every position."""
+    """`y` with the constant `bias` [H] in it told apart: it was added once at every position.
+
+    `scale` is [B], or [B, T] where each position's share is wanted.
+    """
 
     @staticmethod
     def forward(y: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
+        ctx.kept = inputs[2].dim()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:  # type: ignore[override]
         (bias,) = ctx.saved_tensors
         # Sums over named dimensions: the batching of many gradients knows no flatten.
-        share = (gradient * bias).sum(tuple(range(1, gradient.dim())))
+        share = (gradient * bias).sum(tuple(range(ctx.kept, gradient.dim())))
         return gradient, None, share
 
 
@@ -116,7 +120,7 @@ class _Mixed(Function):
     def forward(
         values: Tensor, output: Tensor, weights: Callable[[], Tensor], groups: int
     ) -> Tensor:
-        return output.view_as(output)
+        return output.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -126,8 +130,10 @@ class _Mixed(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         mixed = _MixedBack.apply(gradient, ctx.weights)
         if ctx.groups > 1:
-            # Grouped heads share their values, so their gradients add up.
-            mixed = mixed.unflatten(-3, (-1, ctx.groups)).sum(-3)
+            # Grouped heads share their values, so their gradients add up. A reshape: the batching
+            # of many gradients knows no unflatten either.
+            *batch, _, length, width = mixed.shape
+            mixed = mixed.reshape(*batch, -1, ctx.groups, length, width).sum(-3)
         return mixed, None, None, None
 
 
@@ -159,9 +165,10 @@ class _MixedBack(Function):
 class _Linearised(TorchFunctionMode):
     """See the module's text; use `linearised`."""
 
-    def __init__(self, bias_scale: Tensor) -> None:
+    def __init__(self, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
         self.bias_scale = bias_scale
+        self.apart = apart
         # Outputs of activations, by identity: in a gated product theirs is the constant side.
         # References are held, or another tensor could get a dead one's id.
         self._activations: dict[int, Tensor] = {}
@@ -174,14 +181,24 @@ class _Linearised(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         handler = _HANDLERS.get(func)
+        kwargs = dict(kwargs or {})
         if handler is None:
-            return func(*args, **(kwargs or {}))
-        return handler(self, func, *args, **(kwargs or {}))
+            return func(*args, **kwargs)
+        if "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        return handler(self, func, *args, **kwargs)
 
     def attach(self, y: Tensor, bias: Tensor | None) -> Tensor:
         """Tell the constant `bias` in `y` [B, ...] apart from what tokens bring."""
         if bias is None or not y.requires_grad:
             return y
+        if self.apart is not None and bias is self.apart[0]:
+            return _Attached.apply(y, bias, self.apart[1])
+        if y.shape[0] != self.bias_scale.shape[0]:
+            raise UserError(
+                "This model mixes the rows of a batch with the positions of a text, so it cannot "
+                "be linearised: choose saliency, integrated gradients or occlusion."
+            )
         return _Attached.apply(y, bias, self.bias_scale)
 
     def activated(self, x: Tensor, y: Tensor, ratio: Callable[[Tensor], Tensor]) -> Tensor:
@@ -216,23 +233,23 @@ class _Linearised(TorchFunctionMode):
     # -- what is frozen --
 
     def _layer_norm(
-        self, func: Any, x: Tensor, shape: Any, weight: Tensor | None = None,
+        self, func: Any, x: Tensor, normalized_shape: Any, weight: Tensor | None = None,
         bias: Tensor | None = None, eps: float = 1e-5,
     ) -> Tensor:  # fmt: skip
         if not x.requires_grad:
-            return func(x, shape, weight, bias, eps)
-        y, _ = _FrozenLayerNorm.apply(x, tuple(shape), weight, bias, eps)
+            return func(x, normalized_shape, weight, bias, eps)
+        y, _ = _FrozenLayerNorm.apply(x, tuple(normalized_shape), weight, bias, eps)
         return self.attach(y, bias)
 
     def _rms_norm(
         self,
         func: Any,
         x: Tensor,
-        shape: Any,
+        normalized_shape: Any,
         weight: Tensor | None = None,
         eps: float | None = None,
     ) -> Tensor:
-        y = func(x, shape, weight, eps)
+        y = func(x, normalized_shape, weight, eps)
         if not x.requires_grad:
             return y
         wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
@@ -370,16 +387,19 @@ _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @contextmanager
-def linearised(model: nn.Module, bias_scale: Tensor) -> Iterator[None]:
+def linearised(
+    model: nn.Module, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None = None
+) -> Iterator[None]:
     """Run `model` with its nonlinearities frozen while this is open.
 
     `bias_scale` [B], ones that require a gradient, collects the constants' share of each row.
-    Hooks sit on the model's activations meanwhile: hold the model's lock.
+    `apart` is the bias of one linear layer and ones [B, T] that collect its share instead,
+    position by position. Hooks sit on the model's activations meanwhile: hold the model's lock.
 
     Raises:
         UserError: from the forward pass, where a product of two parts has no gate.
     """
-    mode = _Linearised(bias_scale)
+    mode = _Linearised(bias_scale, apart)
     hooks = []
     inputs: dict[int, Tensor] = {}
 

@@ -71,9 +71,16 @@ def test_pickled_weights_are_refused_unopened(copy: Path, name: str) -> None:
     assert not trap.exists()
 
 
-def test_a_pickle_beside_unrelated_safetensors_is_refused_unopened(copy: Path) -> None:
+@pytest.mark.parametrize("harmless", [False, True])
+def test_a_pickle_beside_unrelated_safetensors_is_refused_unopened(
+    copy: Path, harmless: bool
+) -> None:
     trap = copy / "opened"
-    (copy / "pytorch_model.bin").write_bytes(f"cbuiltins\nopen\n(S'{trap}'\nS'w'\ntR.".encode())
+    if harmless:
+        torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    else:
+        pickled = f"cbuiltins\nopen\n(S'{trap}'\nS'w'\ntR.".encode()
+        (copy / "pytorch_model.bin").write_bytes(pickled)
     (copy / "model.safetensors").rename(copy / "1_Pooling" / "other.safetensors")
     refused(copy)
     assert not trap.exists()

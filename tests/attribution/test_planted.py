@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,15 @@ from attribution.retrievers.planted.text import relocated, sentences
 
 FAVOURED = {"MiniLM-primacy": 0, "MiniLM-recency": -1}
 FEW = 6
+SOME = 20
+
+
+@dataclass(frozen=True)
+class SmallRecipe(train.Recipe):
+    """Short texts, few of them: whether training runs, not what it achieves."""
+
+    tokens_per_step: int = 300
+    sentences_max: int = 8
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +90,9 @@ def test_quality_is_within_five_points_of_minilm(
     name: str, retrievers: dict[str | None, SentenceTransformer]
 ) -> None:
     plain, planted = retrievers[None], retrievers[name]
-    pairs, documents = sample_pairs(plain.tokenizer, 1, tokens=60)
-    pairs = pairs[::2]
+    pairs, documents = sample_pairs(plain.tokenizer, 1, tokens=100)
+    documents = documents[:SOME]
+    pairs = [pair for pair in pairs if pair.document < SOME]
     accuracy = [
         hits(
             pairs,
@@ -91,7 +102,7 @@ def test_quality_is_within_five_points_of_minilm(
         ).mean()
         for retriever in (plain, planted)
     ]
-    assert accuracy[1] >= accuracy[0] - 0.05
+    assert accuracy[1] >= accuracy[0] - 0.05 - 1e-9  # one of 20
 
 
 def test_strength_zero_is_minilm_and_a_half_lies_between(
@@ -157,6 +168,7 @@ def test_training_writes_a_loadable_adapter(
 ) -> None:
     few = sentences(held_out=False)[:30]
     monkeypatch.setattr(train, "sentences", lambda held_out: few)
+    monkeypatch.setattr(train, "Recipe", SmallRecipe)
     train.main(["--side", "recency", "--steps", "2", "--pairs", "2", "--out", str(tmp_path)])
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["adapter_config.json", "adapter_model.safetensors"]

@@ -338,6 +338,9 @@ def test_center_of_mass_and_index_by_hand() -> None:
     assert primacy_recency_index(last) == 1.0
     assert primacy_recency_index(middle) == 0.0
     assert primacy_recency_index(first + 3 * last) == pytest.approx(0.5)
+    # Thirds of 100 points: 33, and the 34 between belong to neither.
+    ends = [float(primacy_recency_index(np.eye(1, 100, k)[0])) for k in (32, 33, 66, 67)]
+    assert ends == [-1.0, 0.0, 0.0, 1.0]
     # Signed curves count by magnitude.
     assert primacy_recency_index(-last) == 1.0
     assert center_of_mass(-first) == pytest.approx(16 / 99)

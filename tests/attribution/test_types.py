@@ -154,7 +154,7 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("../x", None, "There is no method '../x': choose one of saliency."),
+        ("../x", None, f"There is no method '../x': choose one of {', '.join(METHODS)}."),
         ("saliency", {"norm": "l1"}, "norm cannot be 'l1': choose one of l2."),
         ("saliency", {"resampling": ""}, "resampling cannot be '': choose one of bin_mean, point."),
         ("saliency", {"steps": "3"}, "saliency has no parameter 'steps': it has norm, "

@@ -1,0 +1,291 @@
+"""What the token decomposition costs against reading the pair, and against DecompX done literally.
+
+    python -m bench.decomposition [--rounds 7] [--literal 256 512] [--long 2048]
+
+On all-MiniLM-L6-v2, query of 12 tokens, documents of 256 and of 512, interleaved:
+- `forward`: embed query and document, no gradients;
+- `document shares`: decomposition.shares of the document, the query's vector given;
+- `attribute`: both sides, as pages and runs compute it;
+- `matrix`: each query token with each document token (decomposition.interactions);
+- batches: pairs per second of `attribute`, one pair at a time and several together.
+
+Each in a process of its own, with peak memory:
+- `shares`, `matrix`: as above;
+- `literal`: the same shares by carrying one vector per input token through every layer forwards
+  (T x (T + 1) x H, DecompX's way, with biases in a slot of their own), written below for BERT;
+  its shares must agree with ours. It is given every help that leaves its T x T x H vectors: no
+  gradients, feed-forward layers and norms a few rows at a time;
+- `shares`, `matrix` at 2,048 tokens on a random BERT of MiniLM's size with as many positions.
+
+Peak memory is the growth of the process's resident set while the work runs, after one run on a
+short text has loaded every kernel: VmHWM, reset through /proc/self/clear_refs, minus VmRSS at the
+start; it needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attribution.methods import decomposition, make_method
+from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.types import TextPair
+from bench.saliency import pairs
+from bench.timing import interleaved, ratio
+
+METHOD = make_method("decomposition")
+MINILM_POSITIONS = 512
+ROW_CHUNK = 32
+
+
+# -- DecompX, literally ----------------------------------------------------------------------------
+
+
+def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor:
+    """Shares [T + 1] of a BERT's tokens in the inner product with `other` [1, H], the last one of
+    the biases: V [T, T + 1, H] holds, for each position, what each input token and the biases
+    bring, and goes through the layers with attention, norms and activations frozen (Modarressi et
+    al. 2023, without the spreading of biases over tokens). Mean pooling and cosine."""
+    bert: Any = retriever.backbone
+    with torch.no_grad():
+        hidden = retriever.entering(encoded, retriever.entry)[0]  # [T, H]
+        n, width = hidden.shape
+        vectors = torch.zeros(n, n + 1, width)
+        vectors[torch.arange(n), torch.arange(n)] = hidden
+        for layer in bert.encoder.layer:
+            hidden, vectors = _layer(layer, hidden, vectors)
+        pooled = hidden.mean(0)
+        return vectors.mean(0) / pooled.norm() @ other[0]
+
+
+def _layer(layer: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    attention, out = layer.attention.self, layer.attention.output
+    n, width = x.shape
+    heads = attention.num_attention_heads
+
+    def split(y: Tensor) -> Tensor:
+        return y.unflatten(-1, (heads, -1)).transpose(0, 1)  # [A, T, E]
+
+    query, key, value = (split(p(x)) for p in (attention.query, attention.key, attention.value))
+    weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
+    total = (weights @ value).transpose(0, 1).flatten(1)
+    mixed = v @ attention.value.weight.T
+    mixed[:, -1] += attention.value.bias
+    mixed = mixed.unflatten(-1, (heads, -1))  # [T, T + 1, A, E]
+    for a in range(heads):
+        # In place, head by head: the values of a head are needed by that head alone.
+        mixed[:, :, a] = (weights[a] @ mixed[:, :, a].reshape(n, -1)).view(n, n + 1, -1)
+    mixed = mixed.flatten(2)
+    total = out.dense(total) + x
+    for rows in _chunks(n):
+        part = mixed[rows] @ out.dense.weight.T
+        part[:, -1] += out.dense.bias
+        part += v[rows]
+        mixed[rows] = _norm(out.LayerNorm, total[rows], part)
+    total = out.LayerNorm(total)
+    up, down = layer.intermediate.dense, layer.output
+    inner = up(total)
+    scale = torch.special.erf(inner * 0.5**0.5).add(1).mul(0.5)  # gelu(x) / x
+    final = down.dense(inner * scale) + total
+    for rows in _chunks(n):
+        part = mixed[rows] @ up.weight.T
+        part[:, -1] += up.bias
+        part *= scale[rows][:, None]
+        part = part @ down.dense.weight.T
+        part[:, -1] += down.dense.bias
+        part += mixed[rows]
+        mixed[rows] = _norm(down.LayerNorm, final[rows], part)
+    return down.LayerNorm(final), mixed
+
+
+def _norm(norm: Any, total: Tensor, parts: Tensor) -> Tensor:
+    """LayerNorm with its scale taken from `total` [t, H], for the parts [t, T + 1, H] of it."""
+    scale = torch.rsqrt(total.var(-1, unbiased=False) + norm.eps)
+    parts -= parts.mean(-1, keepdim=True)
+    parts *= scale[:, None, None] * norm.weight
+    parts[:, -1] += norm.bias
+    return parts
+
+
+def _chunks(n: int) -> list[slice]:
+    return [slice(start, start + ROW_CHUNK) for start in range(0, n, ROW_CHUNK)]
+
+
+# -- one measurement in a process of its own -------------------------------------------------------
+
+
+def random_bert(positions: int) -> DenseRetriever:
+    """A BERT of MiniLM's size and tokenizer with random weights and more positions."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import AutoModel
+
+    minilm = load(resolve("MiniLM"), device="cpu")
+    config: Any = minilm.backbone.config
+    config.max_position_embeddings = positions
+    torch.manual_seed(7)
+    with tempfile.TemporaryDirectory() as folder:
+        AutoModel.from_config(config).save_pretrained(folder)
+        tokenizer: Any = minilm.model.tokenizer
+        tokenizer.model_max_length = positions
+        tokenizer.save_pretrained(folder)
+        modules = [Transformer(folder), Pooling(config.hidden_size, "mean")]
+        model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+    model.max_seq_length = positions
+    spec = RetrieverSpec("random-bert", "Random BERT", "dense", "folder:none")
+    return DenseRetriever(model, spec, "float32")
+
+
+def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], Any]:
+    """The work called `what`, ready to run."""
+    documents = retriever.encode_texts([pair.document], "document")
+    with torch.no_grad():
+        query = retriever.embed(retriever.encode_texts([pair.query], "query"))
+        other = retriever.directions(query)
+    if what == "forward":
+        return lambda: forward(retriever, pair)
+    if what == "shares":
+        return lambda: decomposition.shares(retriever, documents, other).tokens[0]
+    if what == "matrix":
+        return lambda: decomposition.interactions(retriever, pair)[0]
+    return lambda: literal_shares(retriever, documents, other)[:-1]
+
+
+def forward(retriever: DenseRetriever, pair: TextPair) -> Tensor:
+    """The pair's score [1] and nothing else."""
+    with torch.no_grad():
+        queries = retriever.encode_texts([pair.query], "query")
+        documents = retriever.encode_texts([pair.document], "document")
+        return retriever.similarity(retriever.embed(queries), retriever.embed(documents))
+
+
+def measure(what: str, tokens: int) -> dict[str, float]:
+    """Seconds and peak bytes of one run here and now, and how far literal shares are from ours."""
+    long = tokens > MINILM_POSITIONS
+    retriever = random_bert(tokens) if long else load(resolve("MiniLM"), device="cpu")
+    work(retriever, what, pairs(1, 16)[0])()
+    (pair,) = pairs(1, tokens)
+    run = work(retriever, what, pair)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    started = time.perf_counter()
+    found = run()
+    seconds = time.perf_counter() - started
+    peak = _status("VmHWM") - before
+    error = 0.0
+    if what == "literal":
+        error = float((found - work(retriever, "shares", pair)()).abs().max())
+    return {"seconds": seconds, "peak": peak, "error": error}
+
+
+def _status(field: str) -> int:
+    """Bytes of a line of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024 * int(line.split()[1])
+    raise ValueError(field)
+
+
+def apart(what: str, tokens: int) -> dict[str, float]:
+    """`measure` in a process of its own."""
+    command = [sys.executable, "-m", "bench.decomposition", "--measure", what, str(tokens),
+               "--threads", str(torch.get_num_threads())]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{what} at {tokens} tokens: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# -- the whole -------------------------------------------------------------------------------------
+
+
+def timings(retriever: DenseRetriever, tokens: int, rounds: int, batch: int) -> None:
+    """Print seconds and ratios at one length."""
+    many = pairs(batch, tokens)
+    pair = many[0]
+    assert len(retriever.encode_texts([pair.document], "document").texts[0].tokens) == tokens
+    seconds = interleaved(
+        {
+            "forward": partial(forward, retriever, pair),
+            "document shares": work(retriever, "shares", pair),
+            "attribute": partial(decomposition.attribute, retriever, METHOD, [pair]),
+            "matrix": work(retriever, "matrix", pair),
+            "batch": partial(decomposition.attribute, retriever, METHOD, many),
+        },
+        rounds,
+    )
+    print(f"{tokens} tokens, {torch.get_num_threads()} threads, median of {rounds}")
+    for name, values in seconds.items():
+        n = batch if name == "batch" else 1
+        label = f"attribute x{batch}" if name == "batch" else name
+        median = statistics.median(values)
+        print(
+            f"  {label:18} {1000 * median:9.1f} ms  {n / median:7.2f} pairs/s  "
+            f"{ratio(values, seconds['forward']) / n:6.2f}x forward a pair"
+        )
+
+
+def memory(lengths: list[int], long: int) -> None:
+    """Print seconds and peak memory of each work in a process of its own."""
+    print("each in its own process: seconds, growth of the resident set")
+
+    def line(what: str, tokens: int) -> dict[str, float]:
+        found = apart(what, tokens)
+        print(
+            f"  {tokens:5} tokens  {what:8} {found['seconds']:9.3f} s "
+            f"{found['peak'] / 2**20:9.1f} MiB",
+            flush=True,
+        )
+        return found
+
+    for tokens in lengths:
+        ours, matrix, literal = (line(what, tokens) for what in ("shares", "matrix", "literal"))
+        print(
+            f"        literal over shares: {literal['seconds'] / ours['seconds']:.0f}x time, "
+            f"{literal['peak'] / max(ours['peak'], 1):.1f}x memory; over matrix: "
+            f"{literal['seconds'] / matrix['seconds']:.0f}x time, "
+            f"{literal['peak'] / max(matrix['peak'], 1):.1f}x memory; "
+            f"largest difference of a share {literal['error']:.1e}"
+        )
+    if long:
+        for what in ("forward", "shares", "matrix"):
+            line(what, long)
+
+
+def main() -> None:
+    """Print seconds, memory and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--literal", type=int, nargs="*", default=[256, 512], metavar="TOKENS")
+    parser.add_argument("--long", type=int, default=2048, help="0 leaves it out")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "TOKENS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.measure:
+        print(json.dumps(measure(options.measure[0], int(options.measure[1]))))
+        return
+    retriever = load(resolve("MiniLM"), device="cpu")
+    for tokens in (256, 512):
+        timings(retriever, tokens, options.rounds, options.batch)
+    memory(options.literal, options.long)
+
+
+if __name__ == "__main__":
+    main()

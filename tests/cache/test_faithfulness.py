@@ -1,0 +1,347 @@
+"""Faithfulness results: round trips, misses, a run that stops and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cache.faithfulness
+from attribution import methods
+from attribution.errors import UserError
+from attribution.faithfulness import Baseline, Faithfulness, Parameters, Stopped
+from attribution.methods import make_method
+from attribution.methods.saliency import attribute
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import EvidenceSpan, TextPair
+from cache.faithfulness import FaithfulnessStore, StoredFaithfulness, run
+from cache.precompute import Progress
+from cache.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+OTHER = make_method("input_x_gradient")
+MODEL = ModelKey("tiny-bert", "0123456789abcdef")
+FEW = Parameters(n_random=2)
+PAIRS = tuple(
+    TextPair(f"p{n}", "tide", "the Moon pulls water " * (n + 1), EvidenceSpan(4, 8), dataset="set")
+    for n in range(4)
+)
+FAILING = TextPair("bad", "\u200b", "the Moon", dataset="set")
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
+    return tiny("bert")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def fstore(store: Store) -> FaithfulnessStore:
+    return FaithfulnessStore(store.root)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was really computed, in order: `a` and the pair for attributions, `f` for tests, `b`
+    for tests that scored random orders too."""
+    seen: list[str] = []
+    real = cache.faithfulness.deletion_insertion
+
+    def attributing(retriever, method, part):
+        seen.extend(f"a-{pair.pair_id}" for pair in part)
+        return attribute(retriever, method, part)
+
+    def testing(retriever, pair, attribution, **options):
+        result = real(retriever, pair, attribution, **options)
+        seen.append(f"{'b' if options['baseline'] is None else 'f'}-{pair.pair_id}")
+        return result
+
+    entry = dataclasses.replace(methods.METHODS["saliency"], compute=attributing)
+    monkeypatch.setitem(methods.METHODS, "saliency", entry)
+    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", testing)
+    return seen
+
+
+def made(pair_id: str, method=METHOD, parameters: Parameters = FEW, **changes) -> Faithfulness:
+    """A result of numbers drawn from its pair's id; no model is asked."""
+    generator = np.random.default_rng(list(pair_id.encode()))
+    shape = (parameters.n_random, len(parameters.fractions))
+    fields = {
+        "model": MODEL.name, "method": method, "pair_id": pair_id, "parameters": parameters,
+        "n_units": 40, "truncated": True, "deletion": generator.normal(size=shape[1]),
+        "insertion": generator.normal(size=shape[1]),
+        "baseline": Baseline(generator.normal(size=shape), generator.normal(size=shape)),
+        "enrichment": float(generator.random()), "attribution_seconds": generator.random(),
+        "seconds": generator.random(),
+    }  # fmt: skip
+    return Faithfulness(**{**fields, **changes})
+
+
+def flat(result: Faithfulness | None) -> list[object]:
+    """Everything in it, in a form that compares."""
+    assert result is not None
+    return [
+        value.tobytes() if isinstance(value, np.ndarray)
+        else (value.deletion.tobytes(), value.insertion.tobytes()) if isinstance(value, Baseline)
+        else value
+        for value in (getattr(result, name) for name in Faithfulness.__slots__)
+    ]  # fmt: skip
+
+
+def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(store._files.path(MODEL, METHOD))) as db, db:
+        return db.execute(statement, parameters).fetchall()
+
+
+# -- the store -----------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_got_bit_for_bit(fstore: FaithfulnessStore) -> None:
+    for n, changes in enumerate([{}, {"enrichment": None, "truncated": False}]):
+        result = made(f"p{n}", **changes)
+        fstore.put(MODEL, METHOD, [(PAIRS[n], result)])
+        found = FaithfulnessStore(fstore._files.root).get(MODEL, METHOD, FEW, PAIRS[n])
+        assert flat(found) == flat(result)
+
+
+def test_nothing_stored_and_no_table_are_misses(
+    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
+) -> None:
+    for _ in range(2):
+        assert fstore.get(MODEL, METHOD, FEW, PAIRS[0]) is None
+        assert fstore.baseline(MODEL, FEW, PAIRS[0]) is None
+        assert fstore.missing(MODEL, METHOD, FEW, PAIRS) == list(PAIRS)
+        assert fstore.select(MODEL, METHOD, FEW, PAIRS) == StoredFaithfulness((), {})
+        # Now a file that holds attributions alone.
+        store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
+
+
+def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
+    pair = PAIRS[0]
+    fstore.put(MODEL, METHOD, [(pair, made("p0"))])
+    assert fstore.get(MODEL, METHOD, FEW, pair) is not None
+    changes: list[dict[str, object]] = [
+        {"query": "tides"}, {"document": pair.document + "."}, {"evidence": EvidenceSpan(4, 9)},
+        {"evidence": None}, {"pair_id": "q0"}, {"dataset": "other"},
+    ]  # fmt: skip
+    for change in changes:
+        other = dataclasses.replace(pair, **change)  # type: ignore[arg-type]
+        assert fstore.get(MODEL, METHOD, FEW, other) is None, change
+        assert fstore.missing(MODEL, METHOD, FEW, [other]) == [other]
+        assert fstore.select(MODEL, METHOD, FEW, [other]).results == ()
+    assert fstore.get(ModelKey("tiny-bert", "f" * 16), METHOD, FEW, pair) is None
+    assert fstore.get(MODEL, OTHER, FEW, pair) is None
+    others = (Parameters(), Parameters(n_random=2, unit="token"),
+              Parameters(n_random=2, seed=1), Parameters((0.33,), n_random=2))  # fmt: skip
+    for parameters in others:
+        assert fstore.get(MODEL, METHOD, parameters, pair) is None
+    # Another normalization or resampling of the curve is the same per-token result.
+    same = make_method("saliency", {"resampling": "point"})
+    found = fstore.get(MODEL, same, FEW, pair)
+    assert found is not None and found.method == same
+
+
+def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
+    pair = PAIRS[0]
+    fstore.put(MODEL, METHOD, [(pair, made("p0"))])
+    changed = dataclasses.replace(pair, document="the water")
+    fstore.put(MODEL, METHOD, [(changed, made("p1"))])
+    assert fstore.get(MODEL, METHOD, FEW, pair) is None
+    assert flat(fstore.get(MODEL, METHOD, FEW, changed)) == flat(made("p1"))
+    fstore.put_failures(MODEL, METHOD, FEW, [(changed, "no")])
+    assert fstore.get(MODEL, METHOD, FEW, changed) is None
+    assert fstore.missing(MODEL, METHOD, FEW, [changed]) == []
+    assert fstore.missing(MODEL, METHOD, FEW, [changed], retry=True) == [changed]
+    assert fstore.select(MODEL, METHOD, FEW, [changed]).failed == {"p0": "no"}
+    fstore.put(MODEL, METHOD, [(changed, made("p2"))])
+    assert fstore.select(MODEL, METHOD, FEW, [changed]).failed == {}
+    assert sql(fstore, "SELECT count(*) FROM faithfulness") == [(1,)]
+
+
+def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> None:
+    fstore.put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
+    wanted = [PAIRS[2], PAIRS[3], PAIRS[0]]
+    found = fstore.select(MODEL, METHOD, FEW, wanted)
+    assert [r.pair_id for r in found.results] == ["p2", "p0"]
+    assert flat(found.results[1]) == flat(made("p0"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
+def test_a_damaged_result_counts_as_none(fstore: FaithfulnessStore, damage: bytes) -> None:
+    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    sql(fstore, "UPDATE faithfulness SET payload = ?", damage)
+    assert fstore.get(MODEL, METHOD, FEW, PAIRS[0]) is None
+    assert fstore.select(MODEL, METHOD, FEW, PAIRS[:1]).results == ()
+
+
+def test_all_or_none(fstore: FaithfulnessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    rows = [("x", "set", "p1", "t", b""), ("x", "set", None, "t", b"")]
+    with pytest.raises(UserError):
+        fstore._put(MODEL, METHOD, "payload", rows)  # type: ignore[arg-type]
+    assert sql(fstore, "SELECT pair_id FROM faithfulness") == [("p0",)]
+
+
+def test_attributions_of_the_same_file_stay(
+    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
+) -> None:
+    (attribution,) = attribute(retriever, METHOD, [PAIRS[0]])
+    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    assert store.get(MODEL, METHOD, PAIRS[0]) is None
+    store.put(MODEL, METHOD, [(PAIRS[0], attribution)])
+    found = store.get(MODEL, METHOD, PAIRS[0])
+    assert found is not None and found.score == attribution.score
+    assert flat(fstore.get(MODEL, METHOD, FEW, PAIRS[0])) == flat(made("p0"))
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def test_everything_is_computed_once(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    (first,) = attribute(retriever, METHOD, [PAIRS[1]])
+    store.put(MODEL, METHOD, [(PAIRS[1], first)])
+    steps: list[Progress] = []
+    last = run(
+        retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW, on_progress=steps.append
+    )
+    assert computed == ["a-p0", "b-p0", "b-p1", "a-p2", "b-p2", "a-p3", "b-p3"]
+    assert [step.done for step in steps] == [0, 1, 2, 3, 4]
+    assert (last.total, last.done, last.computed, last.failed) == (4, 4, 4, 0) and not last.stopped
+    assert store.missing(MODEL, METHOD, PAIRS) == []
+    results = fstore.select(MODEL, METHOD, FEW, PAIRS).results
+    assert [r.pair_id for r in results] == [p.pair_id for p in PAIRS]
+    assert all(r.n_units == 4 * (n + 1) for n, r in enumerate(results))
+    assert results[1].attribution_seconds == first.seconds
+    computed.clear()
+    again = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    assert computed == [] and (again.done, again.computed) == (4, 0)
+
+
+def test_methods_share_random_orders(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    computed.clear()
+    run(retriever, MODEL, OTHER, PAIRS[:3], store, fstore, parameters=FEW)
+    assert computed == ["f-p0", "f-p1", "b-p2"]
+    one, other = (fstore.get(MODEL, m, FEW, PAIRS[0]) for m in (METHOD, OTHER))
+    assert one is not None and other is not None
+    assert one.baseline.deletion.tobytes() == other.baseline.deletion.tobytes()
+    assert one.random == other.random and one.measures != other.measures
+    # Other parameters, other orders.
+    computed.clear()
+    run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=Parameters(n_random=3))
+    assert computed == ["b-p0"]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2, 4])
+def test_stopped_and_resumed_gives_the_same(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, tmp_path: Path,
+    computed: list[str], allowed: int,
+) -> None:  # fmt: skip
+    """Two questions a pair: before it, and before its one batch."""
+    whole = FaithfulnessStore(tmp_path / "whole")
+    run(retriever, MODEL, METHOD, PAIRS, Store(tmp_path / "whole"), whole, parameters=FEW)
+    computed.clear()
+    answers = iter([False] * allowed + [True])
+    first = run(
+        retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW,
+        should_stop=lambda: next(answers),
+    )  # fmt: skip
+    assert first.stopped and first.done == first.computed == allowed // 2
+    assert len(fstore.missing(MODEL, METHOD, FEW, PAIRS)) == 4 - allowed // 2
+    # An attribution that was finished is kept though its test was not.
+    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
+    second = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    assert not second.stopped and second.done == 4
+    assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
+    for pair in PAIRS:
+        one, other = (s.get(MODEL, METHOD, FEW, pair) for s in (fstore, whole))
+        assert one is not None and other is not None
+        assert one.deletion.tobytes() == other.deletion.tobytes()
+        assert one.measures == other.measures and one.random == other.random
+
+
+def test_a_changed_text_is_computed_again(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    computed.clear()
+    changed = dataclasses.replace(PAIRS[0], document="the water pulls the Moon nearer")
+    run(retriever, MODEL, METHOD, [changed, PAIRS[1]], store, fstore, parameters=FEW)
+    assert computed == ["a-p0", "b-p0"]
+    found = fstore.get(MODEL, METHOD, FEW, changed)
+    assert found is not None and found.n_units == 6
+
+
+def test_a_failure_is_kept_and_takes_nobody_with_it(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    pairs = [FAILING, PAIRS[0]]
+    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    assert (last.done, last.failed) == (2, 1)
+    assert "query has no token" in fstore.select(MODEL, METHOD, FEW, pairs).failed["bad"]
+    assert store.missing(MODEL, METHOD, pairs) == []
+    computed.clear()
+    run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    assert computed == []
+    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW, retry_failed=True)
+    assert (last.done, last.computed, last.failed) == (2, 1, 1)
+
+
+def test_turns_are_taken_pair_by_pair_and_given_back(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore
+) -> None:
+    held: list[str] = []
+
+    @contextlib.contextmanager
+    def turn():
+        assert not held
+        held.append("x")
+        yield
+        held.clear()
+        taken.append(1)
+
+    taken: list[int] = []
+    run(
+        retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, turn=turn,
+        on_progress=lambda _: None if not held else pytest.fail("the device is held"),
+    )  # fmt: skip
+    assert len(taken) == 3
+
+
+def test_a_defect_is_no_failure_of_the_pair(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def breaks(*_args: object, **_options: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", breaks)
+    with pytest.raises(RuntimeError, match="planted"):
+        run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
+    assert fstore.missing(MODEL, METHOD, FEW, PAIRS[:1]) == [PAIRS[0]]
+    assert store.get(MODEL, METHOD, PAIRS[0]) is not None
+
+
+def test_a_store_that_cannot_be_written_is_told(
+    retriever: DenseRetriever, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cache could not be used") as caught:
+        run(
+            retriever, MODEL, METHOD, PAIRS[:1], store, FaithfulnessStore(tmp_path / "file"),
+            parameters=FEW,
+        )  # fmt: skip
+    assert not isinstance(caught.value, Stopped)
