@@ -139,6 +139,9 @@ class Method:
         listed = {**self.params, **self.curve_params}
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in listed.items())})"
 
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other) if isinstance(other, Method) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(repr(self))
 
@@ -174,6 +177,8 @@ class Attribution:
     def __post_init__(self) -> None:
         n_query, n_document = len(self.query.tokens), len(self.document.tokens)
         as_array([self.score], (1,), "a score")
+        shares = [x for x in (self.bias_share, self.completeness_error) if x is not None]
+        as_array(shares, (None,), "a share")
         put = object.__setattr__
         put(self, "query_scores", as_array(self.query_scores, (n_query,), "an attribution"))
         put(

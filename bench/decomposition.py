@@ -74,7 +74,7 @@ def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -
 
 def _layer(layer: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     attention, out = layer.attention.self, layer.attention.output
-    n, width = x.shape
+    n = len(x)
     heads = attention.num_attention_heads
 
     def split(y: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ def encode(attribution: Attribution) -> bytes:
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     packed = _CODEC.compress(raw, asbytes=True)
-    return zlib.crc32(packed).to_bytes(4, "big") + len(raw).to_bytes(8, "big") + packed
+    body = len(raw).to_bytes(8, "big") + packed
+    return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution:
@@ -79,7 +80,7 @@ def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution
         DamagedPayload: the bytes were changed or cut.
     """
     packed = data[12:]
-    if len(data) < 12 or zlib.crc32(packed) != int.from_bytes(data[:4], "big"):
+    if len(data) < 12 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         raise DamagedPayload
     try:
         raw = _CODEC.decompress(packed, int.from_bytes(data[4:12], "big"), asbytes=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 from attribution.retrievers.registry import ModelFiles
@@ -29,8 +30,10 @@ def file_digest(path: Path) -> str:
             return found
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    with _lock:
-        _digests[key] = digest
+    # Some file systems keep coarse times: a file just changed could change again unnoticed.
+    if time.time_ns() - stat.st_ctime_ns > 2_000_000_000:
+        with _lock:
+            _digests[key] = digest
     return digest
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Store:
     """Results below one folder. Any number of threads and processes may use the same folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()
 
     def get(self, model: ModelKey, method: Method, pair: TextPair) -> Attribution | None:
         """The stored result, or None where there is none for these very texts.
@@ -148,15 +149,24 @@ class Store:
                 for dataset, pair_id, points in db.execute(
                     "SELECT dataset, pair_id, points FROM curve WHERE variant = ?", (variant,)
                 ):
-                    if len(points) == 4 * N_BINS:
-                        found[dataset, pair_id] = np.frombuffer(points, dtype="<f4")
+                    if (curve := _unpack_curve(points)) is not None:
+                        found[dataset, pair_id] = curve
         derived: list[tuple[TextPair, Array]] = []
+        damaged: list[TextPair] = []
         for key in scores:
-            if key not in found and (result := self.get(model, method, wanted[key][0])):
-                derived.append((wanted[key][0], document_curve(result, method)))
-                found[key] = derived[-1][1]
-        if derived:
+            if key in found:
+                continue
+            pair = wanted[key][0]
+            result = self.get(model, method, pair)
+            if result is None:
+                damaged.append(pair)
+                continue
+            derived.append((pair, document_curve(result, method)))
+            found[key] = derived[-1][1]
+        if derived or damaged:
             with self._writing(model, method) as db:
+                # What cannot be read any more is missing again, so that the next run computes it.
+                self._forget(db, damaged)
                 _insert_curves(db, method, derived)
         keys = [key for key in wanted if key in scores and key in found]
         return StoredCurves(
@@ -181,8 +191,10 @@ class Store:
             if not path.is_file() or path.stat().st_size == 0:
                 yield None
                 return
+            # Not mode=ro: only a connection that may write can roll back what a killed process
+            # left half written.
             with closing(
-                sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
+                sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_TIMEOUT_S)
             ) as db:
                 yield db
 
@@ -205,7 +217,9 @@ class Store:
                     )
                     yield db
                 except BaseException:
-                    db.execute("ROLLBACK")
+                    # SQLite itself rolls back where the disk is full or fails.
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
                     raise
                 db.execute("COMMIT")
 
@@ -214,6 +228,18 @@ class Store:
         keys = [(pair.dataset, pair.pair_id) for pair in pairs]
         for table in ("result", "curve"):
             db.executemany(f"DELETE FROM {table} WHERE dataset = ? AND pair_id = ?", keys)
+
+
+def _pack_curve(curve: Array) -> bytes:
+    points = curve.astype("<f4").tobytes()
+    return points + zlib.crc32(points).to_bytes(4, "big")
+
+
+def _unpack_curve(data: bytes) -> np.ndarray | None:
+    points = data[: 4 * N_BINS]
+    if len(data) != 4 * N_BINS + 4 or zlib.crc32(points) != int.from_bytes(data[-4:], "big"):
+        return None
+    return np.frombuffer(points, dtype="<f4")
 
 
 def _variant(method: Method) -> str:
@@ -225,7 +251,7 @@ def _insert_curves(
 ) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO curve VALUES (?, ?, ?, ?)",
-        [(_variant(method), p.dataset, p.pair_id, c.astype("<f4").tobytes()) for p, c in curves],
+        [(_variant(method), p.dataset, p.pair_id, _pack_curve(c)) for p, c in curves],
     )
 
 
@@ -234,12 +260,13 @@ def _explained(path: Path) -> Iterator[None]:
     """Turn what a disk can do wrong into one sentence."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         text = str(error).lower()
         if "full" in text or getattr(error, "errno", None) == 28:
             reason = "the disk is full: free some space"
-        elif isinstance(error, sqlite3.DatabaseError) and (
-            "not a database" in text or "malformed" in text
+        elif isinstance(error, UnicodeDecodeError) or (
+            isinstance(error, sqlite3.DatabaseError)
+            and ("not a database" in text or "malformed" in text)
         ):
             reason = f"{path.name} is damaged or not a cache file: move it away"
         elif "locked" in text:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from attribution.errors import UserError
+from attribution.types import Method
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,11 @@ Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol
 Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a folder in the PosIR layout.")]
 
 
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
+]
+
+
 def _quiet() -> None:
     """Keep libraries from writing progress of their own."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -83,11 +89,17 @@ def _resolve(name: str, posir: bool = False):
     return posir_spec(spec) if posir else spec
 
 
-def _method(name: str, normalization: str, resampling: str, posir: bool = False):
+def _method(name: str, normalization: str, resampling: str, posir: bool, options: list[str] | None):
     from attribution.methods import POSIR_CURVE, make_method
 
+    given = {}
+    for option in options or []:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise UserError(f"--option takes NAME=VALUE, not {option!r}.")
+        given[key] = value
     curve = {"normalization": normalization, "resampling": resampling}
-    return make_method(name, POSIR_CURVE if posir else curve)
+    return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
 
 
 def _pairs(dataset: str, posir: bool):
@@ -145,6 +157,7 @@ def explain(
     query: Annotated[str, typer.Option(help="The query.")],
     model: Model = "MiniLM",
     method: MethodName = "saliency",
+    option: Options = None,
     document: Annotated[str | None, typer.Option(help="The document's text.")] = None,
     document_file: Annotated[
         Path | None, typer.Option(help="File with the document; - for stdin.")
@@ -163,7 +176,7 @@ def explain(
         raise UserError("Give the document either as --document or as --document-file.")
     text = document if document is not None else _read_text(document_file)
     pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
-    spec, chosen = _resolve(model), _method(method, normalization, resampling)
+    spec, chosen = _resolve(model), _method(method, normalization, resampling, False, option)
     _quiet()
     from dashboard.compute import service
 
@@ -226,6 +239,7 @@ def _as_json(result: Any) -> dict[str, Any]:
 def precompute(
     model: Model = "MiniLM",
     method: MethodName = "saliency",
+    option: Options = None,
     dataset: Dataset = "sample",
     posir: Posir = False,
     retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
@@ -233,7 +247,7 @@ def precompute(
     """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again."""
     from dashboard.compute import service
 
-    spec, chosen = _resolve(model, posir), _method(method, "p99", "bin_mean", posir)
+    spec, chosen = _resolve(model, posir), _method(method, "p99", "bin_mean", posir, option)
     data, pairs = _pairs(dataset, posir)
     _quiet()
     from tqdm import tqdm
@@ -264,12 +278,11 @@ def precompute(
                       "seconds": round(progress.seconds, 3)}))  # fmt: skip
 
 
-def _curve(model: str, method: str, dataset: str, normalization: str, resampling: str, posir: bool):
+def _curve(model: str, chosen: Method, dataset: str, posir: bool):
     from dashboard.compute import service
 
     spec = _resolve(model, posir)
     data, pairs = _pairs(dataset, posir)
-    chosen = _method(method, normalization, resampling, posir)
     return service().curve(spec, chosen, pairs, data.name, "PosIR protocol" if posir else "")
 
 
@@ -278,6 +291,7 @@ def _curve(model: str, method: str, dataset: str, normalization: str, resampling
 def curve(
     model: Model = "MiniLM",
     method: MethodName = "saliency",
+    option: Options = None,
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
@@ -287,7 +301,8 @@ def curve(
     """Print a data set's aggregated curve from what `precompute` stored."""
     from dashboard.export import curve_frame, table_bytes
 
-    found = _curve(model, method, dataset, normalization, resampling, posir)
+    chosen = _method(method, normalization, resampling, posir, option)
+    found = _curve(model, chosen, dataset, posir)
     frame = curve_frame([found.summary.curve])
     sys.stdout.buffer.write(table_bytes(frame, format.value, [found.provenance()]))
 
@@ -300,6 +315,7 @@ def export(
     ],
     model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
     method: MethodName = "saliency",
+    option: Options = None,
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
@@ -330,8 +346,9 @@ def export(
         )
     if size not in PRESETS:
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    chosen = _method(method, normalization, resampling, posir, option)
     found = [
-        _curve(name, method, dataset, normalization, resampling, posir)
+        _curve(name, chosen, dataset, posir)
         for name in model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
     ]
     provenance = [one.provenance() for one in found]
@@ -375,17 +392,20 @@ def fetch_model(name: Annotated[str, typer.Argument(help="A preset; see `models`
 
     from attribution.retrievers.fetch import fetch
 
-    with tqdm(unit="B", unit_scale=True, file=sys.stderr) as bar:
+    bars: list[tqdm] = []  # one for each step, opened when it begins
 
-        def show(step: str, done: int, total: int | None) -> None:
-            if bar.desc != f"{step}: ":
-                bar.reset(total=total)
-                bar.set_description(step)
-            bar.total = total
-            bar.n = done
-            bar.refresh()
+    def show(step: str, done: int, total: int | None) -> None:
+        if not bars or bars[-1].desc != f"{step}: ":
+            bars.append(tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr))
+        bars[-1].total = total
+        bars[-1].n = done
+        bars[-1].refresh()
 
+    try:
         folder = fetch(name, show)
+    finally:
+        for bar in bars:
+            bar.close()
     print(folder)
 
 

@@ -43,8 +43,9 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
+    ids: set[str] = set()
     for folder in folders:
-        for found in _read_domain(folder, name):
+        for found in _read_domain(folder, name, ids):
             (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
     return DataSet(name, title or name, tuple(pairs), tuple(rejected))
 
@@ -56,21 +57,23 @@ def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
         raise UserError(f"{where} is missing: a domain needs {', '.join(_COLUMNS)}.")
     try:
         table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        # To Python here already: text that is no UTF-8 shows only now.
+        rows = table.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{where} is not a Parquet file that can be read: replace it.") from error
     if missing := set(_COLUMNS[file]) - set(table.column_names):
         raise UserError(
             f"{where} lacks the columns {', '.join(sorted(missing))}; it has "
             f"{', '.join(table.column_names)}."
         )
-    return table.select(list(_COLUMNS[file])).to_pylist()
+    return rows
 
 
-def _read_domain(folder: Path, dataset: str) -> Iterator[TextPair | Rejection]:
+def _read_domain(folder: Path, dataset: str, ids: set[str]) -> Iterator[TextPair | Rejection]:
     language, domain = folder.parent.name, folder.name
     documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
     queries = {row["_id"]: row for row in _rows(folder, "queries.parquet")}
-    taken: set[str] = set()
+    taken: set[tuple[str, str]] = set()
     for line, judgement in enumerate(_rows(folder, "qrels/test.parquet"), start=1):
         where = f"{language}/{domain}/qrels/test.parquet"
 
@@ -86,12 +89,29 @@ def _read_domain(folder: Path, dataset: str) -> Iterator[TextPair | Rejection]:
             absent = f"query {query_id}" if query is None else f"document {document_id}"
             yield reject(f"{absent} does not exist")
             continue
-        pair_id = query_id if query_id not in taken else f"{query_id}/{document_id}"
-        if pair_id in taken:
+        if (query_id, document_id) in taken:
             yield reject(f"{query_id} with {document_id} is there twice")
             continue
+        # Ids are unique within a file; two domains, or a query's two documents, may share them.
+        pair_id = next(
+            candidate
+            for candidate in (
+                query_id,
+                f"{query_id}/{document_id}",
+                f"{language}/{domain}/{query_id}/{document_id}",
+            )
+            if candidate not in ids
+        )
+        if query["text"] is None:
+            yield reject(f"{query_id}: the query has no text")
+            continue
         span = query["pos_char_span"]
-        if not span or len(span) != 2 or not 0 <= span[0] < span[1] <= len(document):
+        if (
+            not span
+            or len(span) != 2
+            or None in span
+            or not 0 <= span[0] < span[1] <= len(document)
+        ):
             yield reject(
                 f"{query_id}: span {span} lies outside the document's {len(document)} characters"
             )
@@ -110,5 +130,6 @@ def _read_domain(folder: Path, dataset: str) -> Iterator[TextPair | Rejection]:
         except UserError as error:
             yield reject(f"{query_id}: {error}")
             continue
-        taken.add(pair_id)
+        taken.add((query_id, document_id))
+        ids.add(pair_id)
         yield pair

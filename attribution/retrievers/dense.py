@@ -110,11 +110,19 @@ class DenseRetriever:
     @property
     def max_length(self) -> int:
         """Tokens of a document that the model reads, special ones included."""
-        limits = (
-            self.model.max_seq_length,
-            getattr(self._backbone().config, "max_position_embeddings", None),
-        )
+        limits = (self.model.max_seq_length, self._positions())
         return min(int(limit) for limit in limits if limit)
+
+    def _positions(self) -> int | None:
+        """Tokens that the backbone has positions for."""
+        backbone = self._backbone()
+        positions = getattr(backbone.config, "max_position_embeddings", None)
+        if positions is None or positions <= 0:
+            return None
+        # RoBERTa's kin (RoBERTa, XLM-R, MPNet) number positions from padding_idx + 1.
+        table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+        reserved = getattr(table, "padding_idx", None)
+        return positions if reserved is None else positions - reserved - 1
 
     def max_length_of(self, side: Side) -> int:
         """Limit for one side; queries may have their own."""

@@ -26,6 +26,8 @@ def choose_device(asked: str = "auto") -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
+        if torch.device(asked).type == "meta":
+            raise RuntimeError("no numbers live there")
         return torch.zeros(1, device=asked).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(
@@ -91,9 +93,23 @@ def _load_model(files: ModelFiles, device: torch.device, precision: str):
         local_files_only=True,
         model_kwargs={"use_safetensors": True, "dtype": getattr(torch, precision)},
     )
+    _require_complete(model)
     if files.adapter is not None:
         _merge_adapter(model, files.adapter)
     return model
+
+
+def _require_complete(model) -> None:
+    """transformers fills in with random numbers, and a warning, what the weights lack; only a
+    pooler, which sentence-transformers does not use, may be missing."""
+    backbone = model.transformers_model
+    missing = [
+        name
+        for name, parameter in (backbone.named_parameters() if backbone is not None else ())
+        if not getattr(parameter, "_is_hf_initialized", False) and "pooler." not in name
+    ]
+    if missing:
+        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
 
 
 def _merge_adapter(model, adapter: Path) -> None:
@@ -109,7 +125,7 @@ def _merge_adapter(model, adapter: Path) -> None:
 def _require_safetensors(spec: RetrieverSpec, files: ModelFiles) -> None:
     if not files.folder.is_dir():
         raise UserError(
-            f"{files.folder} is not there any more: give the folder that holds {spec.name}."
+            f"{spec.name} is not in its folder any more: give the folder that holds it."
         )
     if any(files.folder.rglob("*.safetensors")):
         return

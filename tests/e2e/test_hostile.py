@@ -110,7 +110,9 @@ def test_texts_and_ids_stay_text(
         shown = text.replace(":material/", ":\u2060material/")  # see panels.plain
         document = page.locator(".hm-pane[data-side=document] .hm-text")
         expect(document).to_have_text(f"Before it. {text} And after it.", use_inner_text=False)
-        expect(page.get_by_test_id("stCaptionContainer").last).to_contain_text(f"{number:02}{shown}")
+        expect(page.get_by_test_id("stCaptionContainer").last).to_contain_text(
+            f"{number:02}{shown}"
+        )
         counted = page.evaluate(
             "() => ['script:not([src])', 'iframe', 'video', 'form', 'marquee', 'details', 'base',"
             " 'a[href^=javascript]', '[onerror]', '[onload]'].map("

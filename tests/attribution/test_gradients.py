@@ -1,0 +1,193 @@
+"""Input x gradient and integrated gradients against loops written from their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+from attribution.datasets import DataSet
+from attribution.methods import make_method, perturbation
+from attribution.methods.gradients import DELTA, input_x_gradient, integrated_gradients
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.packaged import minilm_folder
+from attribution.types import Attribution, TextPair
+
+PRODUCT = make_method("input_x_gradient")
+INTEGRATED = make_method("integrated_gradients")
+PAIRS = (
+    TextPair("a", "why does the tide rise?", "The Moon pulls the water nearer to it."),
+    TextPair("b", "fog", "Fog forms over cold water when moist air drifts in, and lifts by noon."),
+)
+
+
+class Plain:
+    """MiniLM without PosLens: mean pooling and cosine by hand, one text, no padding."""
+
+    def __init__(self) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+        self.model = AutoModel.from_pretrained(minilm_folder()).eval().requires_grad_(False)
+        self.words = self.model.get_input_embeddings().weight
+
+    def inputs(self, text: str) -> tuple[Tensor, Tensor]:
+        """Word embeddings [T, H], and those with the padding token's between the special ones."""
+        ids = self.tokenizer(text, return_tensors="pt")["input_ids"][0]
+        neutral = self.words[ids].clone()
+        neutral[1:-1] = self.words[self.tokenizer.pad_token_id]
+        return self.words[ids], neutral
+
+    def vector(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs_embeds=inputs[None]).last_hidden_state[0].mean(0)
+
+    def gradient(self, inputs: Tensor, other: Tensor) -> Tensor:
+        inputs = inputs.clone().requires_grad_()
+        score = torch.cosine_similarity(self.vector(inputs), other, dim=0)
+        return torch.autograd.grad(score, inputs)[0]
+
+
+@pytest.fixture(scope="module")
+def plain(one_thread: None) -> Plain:
+    return Plain()
+
+
+def sides(plain: Plain, pair: TextPair, result: Attribution):
+    """(inputs, neutral, other side's vector, result) of both sides."""
+    document, query = plain.inputs(pair.document), plain.inputs(pair.query)
+    yield *document, plain.vector(query[0]), result.document_scores
+    yield *query, plain.vector(document[0]), result.query_scores
+
+
+def test_input_x_gradient_equals_a_loop(minilm: DenseRetriever, plain: Plain) -> None:
+    for pair, result in zip(PAIRS, input_x_gradient(minilm, PRODUCT, PAIRS), strict=True):
+        for inputs, _, other, found in sides(plain, pair, result):
+            expected = (inputs * plain.gradient(inputs, other)).sum(-1)
+            np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+        assert (result.document_scores < 0).any() and (result.document_scores > 0).any()
+        assert result.bias_share is None and result.completeness_error is None
+
+
+@pytest.mark.parametrize("steps", ["16", "32"])
+def test_integrated_gradients_equal_a_loop(
+    minilm: DenseRetriever, plain: Plain, steps: str
+) -> None:
+    """Gauss-Legendre points on the straight way, mapped from [-1, 1] to [0, 1]."""
+    points, weights = np.polynomial.legendre.leggauss(int(steps))
+    method = make_method("integrated_gradients", {"steps": steps})
+    (result,) = integrated_gradients(minilm, method, PAIRS[:1])
+    for inputs, neutral, other, found in sides(plain, PAIRS[0], result):
+        total = torch.zeros_like(inputs)
+        for point, weight in zip(points, weights, strict=True):
+            at = neutral + (point + 1) / 2 * (inputs - neutral)
+            total += weight / 2 * plain.gradient(at, other)
+        expected = ((inputs - neutral) * total).sum(-1)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+    (_, neutral), (query, _) = plain.inputs(PAIRS[0].document), plain.inputs(PAIRS[0].query)
+    baseline = torch.cosine_similarity(plain.vector(neutral), plain.vector(query), dim=0)
+    assert result.bias_share == pytest.approx(float(baseline), abs=1e-6)
+
+
+def test_integrated_gradients_are_complete(minilm: DenseRetriever, sample: DataSet) -> None:
+    """At the default number of steps the shares miss the score by no more than 0.1% of it, and by
+    as much as is said."""
+    documents = {p.document: p for p in sample.pairs if p.language == "eng"}
+    shortest = sorted(documents.values(), key=lambda p: len(p.document))[:5]
+    pairs = [TextPair(p.pair_id, p.query[:60], p.document[:120]) for p in shortest]
+    for result in integrated_gradients(minilm, INTEGRATED, pairs):
+        assert result.bias_share is not None and result.completeness_error is not None
+        missed = result.score - result.document_scores.sum() - result.bias_share
+        assert missed == pytest.approx(result.completeness_error, abs=1e-5)
+        assert abs(result.completeness_error) <= DELTA * abs(result.score)
+
+
+def test_auto_doubles_the_steps_until_it_is_complete(
+    minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attribution.methods import gradients
+
+    pair = TextPair("p", "fog", "Fog forms over cold water.")
+
+    def run(steps: str) -> Attribution:
+        return integrated_gradients(
+            minilm, make_method("integrated_gradients", {"steps": steps}), [pair]
+        )[0]
+
+    by_16, by_32 = run("16"), run("32")
+    errors = [abs(r.completeness_error or 0) / abs(r.score) for r in (by_16, by_32)]
+    assert errors[0] > errors[1]
+    monkeypatch.setattr(gradients, "DELTA", (errors[0] + errors[1]) / 2)
+    np.testing.assert_array_equal(run("auto").document_scores, by_32.document_scores)
+    monkeypatch.setattr(gradients, "DELTA", errors[0] * 1.01)
+    np.testing.assert_array_equal(run("auto").document_scores, by_16.document_scores)
+    # Where no number of steps is enough the largest is taken and the rest is shown.
+    monkeypatch.setattr(gradients, "DELTA", 0.0)
+    monkeypatch.setattr(gradients, "STEPS", (4, 16))
+    last = run("auto")
+    np.testing.assert_array_equal(last.document_scores, by_16.document_scores)
+    assert last.completeness_error == by_16.completeness_error
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left"])
+def test_special_tokens_and_prompts_are_no_part_of_it(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
+    """The baseline keeps them, so integrated gradients give them nothing."""
+    retriever = tiny(name, document_prompt="query: fox ", query_prompt="instruct: ")
+    pair = TextPair("p", "twice a day", "The tide rises twice a day")
+    method = make_method("integrated_gradients", {"steps": "64"})
+    (result,) = integrated_gradients(retriever, method, [pair])
+    for text, scores in (
+        (result.query, result.query_scores), (result.document, result.document_scores)
+    ):  # fmt: skip
+        assert 1 <= (~text.content).sum() < len(text.tokens)
+        assert (scores[~text.content] == 0).all()
+        assert (scores[text.content] != 0).all()
+    assert abs(result.completeness_error or 0) <= 0.01
+
+
+def test_batches_change_nothing(minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither pairs padded to one length nor steps that run one by one."""
+    for pair, padded in zip(PAIRS, input_x_gradient(minilm, PRODUCT, PAIRS), strict=True):
+        (alone,) = input_x_gradient(minilm, PRODUCT, [pair])
+        np.testing.assert_allclose(padded.document_scores, alone.document_scores, atol=1e-6)
+        np.testing.assert_allclose(padded.query_scores, alone.query_scores, atol=1e-6)
+    method = make_method("integrated_gradients", {"steps": "16"})
+    (together,) = integrated_gradients(minilm, method, PAIRS[:1])
+    monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
+    (one_by_one,) = integrated_gradients(minilm, method, PAIRS[:1])
+    np.testing.assert_allclose(together.document_scores, one_by_one.document_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("compute", [input_x_gradient, integrated_gradients])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_nothing_remains_after_an_exception(
+    tiny: Callable[..., DenseRetriever],
+    monkeypatch: pytest.MonkeyPatch,
+    compute: Callable[..., list[Attribution]],
+    error: type[BaseException],
+) -> None:
+    retriever = tiny("bert")
+    method = make_method(compute.__name__)
+    (before,) = compute(retriever, method, PAIRS[:1])
+    layer = retriever.backbone.encoder.layer[1]
+    real, calls = layer.forward, []
+
+    def breaks(*args: object, **kwargs: object) -> Tensor:
+        calls.append(len(retriever.embeddings._forward_hooks))
+        if calls[-1]:
+            raise error("planted")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(layer, "forward", breaks)
+    with pytest.raises(error, match="planted"):
+        compute(retriever, method, PAIRS[:1])
+    assert calls[-1] == 1, "the hook was there when it broke"
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in retriever.model.modules())
+    assert all(p.grad is None and not p.requires_grad for p in retriever.model.parameters())
+    assert torch.is_grad_enabled()
+    monkeypatch.undo()
+    (after,) = compute(retriever, method, PAIRS[:1])
+    np.testing.assert_array_equal(before.document_scores, after.document_scores)

@@ -1,0 +1,199 @@
+"""Occlusion against a loop that replaces embeddings by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+from attribution.methods import make_method, perturbation
+from attribution.methods.occlusion import attribute, units
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.packaged import minilm_folder
+from attribution.types import TextPair
+
+LEVELS = ("token", "word", "sentence")
+METHOD = {level: make_method("occlusion", {"level": level}) for level in LEVELS}
+PAIR = TextPair(
+    "p", "why does the tide rise?", "Fog lifts by noon. The Moon pulls unhydrodynamically! Salt.",
+    language="eng",
+)  # fmt: skip
+WORDS = "Fog lifts by noon . The Moon pulls unhydrodynamically ! Salt .".split()
+
+
+def starts(parts: list[str]) -> list[int]:
+    """Where each part begins in PAIR.document."""
+    found, cursor = [], 0
+    for part in parts:
+        found.append(PAIR.document.index(part, cursor))
+        cursor = found[-1] + len(part)
+    return found
+
+
+STARTS = {
+    "word": starts(WORDS),
+    "sentence": starts(["Fog lifts by noon.", "The Moon pulls unhydrodynamically!", "Salt."]),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(one_thread: None) -> Callable[[str, str, list[list[int]]], np.ndarray]:
+    """Effects on cos(text, other) of putting the padding token in place of each of some groups of
+    the text's tokens: transformers alone, one text at a time."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    model = AutoModel.from_pretrained(minilm_folder()).eval()
+    words = model.get_input_embeddings().weight
+
+    @torch.no_grad()
+    def effects(text: str, other: str, groups: list[list[int]]) -> np.ndarray:
+        def vector(inputs: Tensor) -> Tensor:
+            return model(inputs_embeds=inputs[None]).last_hidden_state[0].mean(0)
+
+        def score(inputs: Tensor) -> float:
+            return float(torch.cosine_similarity(vector(inputs), constant, dim=0))
+
+        inputs, others = (words[tokenizer(t)["input_ids"]] for t in (text, other))
+        constant = vector(others)
+        found = []
+        for group in groups:
+            without = inputs.clone()
+            without[group] = words[tokenizer.pad_token_id]
+            found.append(score(inputs) - score(without))
+        return np.array(found)
+
+    return effects
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_equals_a_loop(
+    minilm: DenseRetriever, reference: Callable[..., np.ndarray], level: str
+) -> None:
+    (result,) = attribute(minilm, METHOD[level], [PAIR])
+    tokens = result.document.tokens
+    content = [i for i, token in enumerate(tokens) if not token.is_special]
+    if level == "token":
+        groups = [[i] for i in content]
+    else:
+        bounds = [*STARTS[level], len(PAIR.document)]
+        groups = [
+            [i for i in content if begin <= tokens[i].start < end]
+            for begin, end in zip(bounds, bounds[1:], strict=False)
+        ]
+    assert sorted(sum(groups, [])) == content and all(groups)
+    assert level == "token" or max(map(len, groups)) > 1
+    expected = reference(PAIR.document, PAIR.query, groups)
+    # A unit's tokens have equal parts of its effect, and together all of it.
+    for group, effect in zip(groups, expected, strict=True):
+        np.testing.assert_allclose(result.document_scores[group], effect / len(group), atol=2e-6)
+    assert (result.document_scores[~result.document.content] == 0).all()
+
+    content = np.flatnonzero(result.query.content).tolist()
+    expected = reference(PAIR.query, PAIR.document, [[i] for i in content])
+    np.testing.assert_allclose(result.query_scores[content], expected, atol=2e-6)
+    assert (result.query_scores[~result.query.content] == 0).all()
+    assert result.bias_share is None and result.completeness_error is None
+
+
+def test_the_answer_is_what_the_score_hangs_on(minilm: DenseRetriever) -> None:
+    (result,) = attribute(minilm, METHOD["sentence"], [PAIR])
+    by_sentence = dict(
+        zip(units(result.document, PAIR, "sentence"), result.document_scores, strict=True)
+    )
+    assert max(by_sentence, key=lambda n: by_sentence[n]) == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "language", "document", "groups"),
+    [
+        ("word", "eng", "It isn't 3.5, is it?", ["It", "isn't", "3.5", ",", "is", "it", "?"]),
+        ("sentence", "cmn", "海洋潮汐。土星有光环。", ["海洋潮汐。", "土星有光环。"]),
+        ("word", "cmn", "海洋 潮汐", ["海", "洋", "潮", "汐"]),
+        ("sentence", None, "One. Two", ["One.", "Two"]),
+    ],
+)
+def test_units(
+    tiny: Callable[..., DenseRetriever],
+    level: str,
+    language: str | None,
+    document: str,
+    groups: list[str],
+) -> None:
+    retriever = tiny("roberta", document_prompt="query: ")
+    (text,) = retriever.encode_texts([document], "document").texts
+    found: dict[int, str] = {}
+    pair = TextPair("p", "q", document, language=language)
+    numbers = units(text, pair, level)
+    assert len(numbers) == len(text.tokens)
+    for token, number in zip(text.tokens, numbers, strict=True):
+        if not token.is_special:
+            found.setdefault(number, document[token.start :])
+    assert len(found) == len(groups)
+    for rest, group in zip(found.values(), groups, strict=True):
+        assert rest.startswith(group)
+
+
+def test_copies_that_run_together_change_nothing(
+    minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (together,) = attribute(minilm, METHOD["token"], [PAIR])
+    monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
+    (one_by_one,) = attribute(minilm, METHOD["token"], [PAIR])
+    np.testing.assert_allclose(together.document_scores, one_by_one.document_scores, atol=1e-6)
+    np.testing.assert_allclose(together.query_scores, one_by_one.query_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left", "llama-right"])
+def test_prompts_and_special_tokens_have_no_effect(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
+    retriever = tiny(name, document_prompt="query: fox ", query_prompt="instruct: ")
+    (result,) = attribute(retriever, METHOD["word"], [TextPair("p", "tide", "The tide rises.")])
+    content = result.document.content
+    assert (result.document_scores[~content] == 0).all() and (~content).sum() >= 3
+    assert (result.document_scores[content] != 0).all()
+
+
+def test_a_token_that_is_padding_already_has_no_effect(
+    tiny: Callable[..., DenseRetriever],
+) -> None:
+    """The law behind the sign: replacing a token by itself changes nothing."""
+    retriever = tiny("bert")
+    weights = retriever.embeddings.weight
+    word = retriever.model.tokenizer.convert_tokens_to_ids("moon")
+    weights[word] = weights[retriever.model.tokenizer.pad_token_id]
+    (result,) = attribute(
+        retriever, METHOD["token"], [TextPair("p", "tide", "the Moon pulls the Moon")]
+    )
+    texts = [token.text for token in result.document.tokens]
+    assert [t for t, s in zip(texts, result.document_scores, strict=True) if abs(s) < 1e-6] == [
+        "[CLS]", "moon", "moon", "[SEP]"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_nothing_remains_after_an_exception(
+    tiny: Callable[..., DenseRetriever],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    retriever = tiny("bert")
+    layer = retriever.backbone.encoder.layer[1]
+    real, calls = layer.forward, []
+
+    def breaks(*args: object, **kwargs: object) -> Tensor:
+        calls.append(len(retriever.embeddings._forward_hooks))
+        if len(calls) == 6:
+            raise error("planted")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(layer, "forward", breaks)
+    with pytest.raises(error, match="planted"):
+        attribute(retriever, METHOD["token"], [PAIR])
+    assert calls[-1] == 1, "the hook was there when it broke"
+    assert not any(m._forward_hooks for m in retriever.model.modules())
+    assert retriever.lock.acquire(timeout=1)
+    retriever.lock.release()

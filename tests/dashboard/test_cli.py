@@ -1,0 +1,124 @@
+"""The command line: one object on stdout, one sentence on stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dashboard.__main__ import app
+
+runner = CliRunner()
+KEYS = {
+    "model", "method", "score", "query", "document", "query_scores", "document_scores", "matrix",
+    "bias_share", "completeness_error", "curve", "provenance",
+}  # fmt: skip
+
+
+def run(*arguments: str):
+    return runner.invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_explain_prints_one_object(tmp_path: Path) -> None:
+    text = tmp_path / "document.txt"
+    text.write_text("Stone stays. Ice melts in spring. 你好", encoding="utf-8")
+    result = run(
+        "explain", "--model", "MiniLM", "--method", "saliency", "--query", "what melts",
+        "--document-file", str(text), "--format", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert set(found) == KEYS
+    tokens = found["document"]["tokens"]
+    assert set(tokens[0]) == {"text", "start", "end", "special"}
+    assert len(found["document_scores"]) == len(tokens) and len(found["curve"]) == 100
+    original = text.read_text(encoding="utf-8")
+    assert [original[t["start"] : t["end"]].lower() for t in tokens if t["text"] == "ice"] == [
+        "ice"
+    ]
+    assert found["document"]["truncated"] is False and found["matrix"] is None
+    assert found["provenance"]["weights"] == "6ae360a541ea33e0"
+
+
+def test_decomposition_adds_up_and_has_a_matrix_on_request() -> None:
+    result = run(
+        "explain", "--method", "decomposition", "--option", "matrix=yes", "--query", "what melts",
+        "--document", "Ice melts.",
+    )  # fmt: skip
+    found = json.loads(result.stdout)
+    total = sum(found["document_scores"]) + found["bias_share"]
+    assert total == pytest.approx(found["score"], abs=1e-5)
+    assert len(found["matrix"]) == len(found["query"]["tokens"])
+    assert len(found["matrix"][0]) == len(found["document"]["tokens"])
+
+
+def test_explain_as_csv_has_a_row_per_token() -> None:
+    result = run("explain", "--query", "ice", "--document", "Ice melts.", "--format", "csv")
+    frame = pd.read_csv(io.StringIO(result.stdout), comment="#")
+    assert set(frame["side"]) == {"query", "document"}
+    assert list(frame.loc[frame["side"] == "document", "token"])[1] == "ice"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "--query", " ", "--document", "x"], "The query is empty"),
+        (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
+        (["explain", "--query", "x"], "either as --document or as --document-file"),
+        (["explain", "--query", "x", "--document-file", "/nonexistent"], "cannot be read"),
+        (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever named"),
+        (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
+        (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
+        (
+            ["explain", "--query", "x", "--document", "y", "--option", "a"],
+            "--option takes NAME=VALUE",
+        ),
+        (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
+        (["precompute", "--dataset", "nope"], "no data set 'nope'"),
+        (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
+        (["export", "x.bmp"], "use .png"),
+        (["models", "fetch", "nope"], "nope"),
+        (["run", "--data", "nope"], "NAME=FOLDER"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "corpus" / "eng" / "ice"
+    (folder / "qrels").mkdir(parents=True)
+    query = {"_id": "q", "text": "what melts", "pos_char_span": [0, 10], "pos_char_length": 20,
+             "pos_token_length": 6}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
+    corpus = [{"_id": "d", "text": "Ice melts. Stone stays."}]
+    pq.write_table(pa.Table.from_pylist(corpus), folder / "corpus.parquet")
+    qrels = [{"query-id": "q", "corpus-id": c, "score": 1} for c in ("d", "gone")]
+    pq.write_table(pa.Table.from_pylist(qrels), folder / "qrels" / "test.parquet")
+    root = str(tmp_path / "corpus")
+    done = run("precompute", "--dataset", root)
+    assert json.loads(done.stdout)["computed"] == 1
+    assert "1 rows are not pairs" in done.stderr
+    assert json.loads(run("precompute", "--dataset", root).stdout)["computed"] == 0
+    curve = run("curve", "--dataset", root, "--resampling", "point")
+    frame = pd.read_csv(io.StringIO(curve.stdout), comment="#")
+    assert len(frame) == 100 and set(frame["n"]) == {1}
+    target = tmp_path / "curve.html"
+    written = run("export", str(target), "--model", "MiniLM", "--dataset", root)
+    assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
+
+
+def test_lists() -> None:
+    assert "MiniLM-recency" in run("models").stdout
+    assert "304 pairs" in run("datasets").stdout
+    assert "bin_mean" in run("methods").stdout
