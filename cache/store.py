@@ -139,8 +139,8 @@ class Store:
                 for dataset, pair_id, text, score, truncated, reason in db.execute(
                     "SELECT dataset, pair_id, text, score, truncated, reason FROM result"
                 ):
-                    pair = wanted.get((dataset, pair_id))
-                    if pair is None or pair[1] != text:
+                    asked = wanted.get((dataset, pair_id))
+                    if asked is None or asked[1] != text:
                         continue
                     if reason is not None:
                         failed[pair_id] = reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,16 +14,22 @@ from pathlib import Path
 import torch
 
 from attribution.errors import UserError
+from attribution.faithfulness import Faithfulness, Parameters
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
 from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.faithfulness import FaithfulnessStore, StoredFaithfulness
+from cache.faithfulness import run as run_faithfulness
 from cache.fingerprint import files_fingerprint, model_fingerprint
 from cache.precompute import Progress, precompute
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
+
+RunKey = tuple[str, str, str, str, str]
+Report = Callable[[Progress], None]
 
 
 @cache
@@ -188,11 +194,13 @@ class Compute:
     """Models, store, device queue and runs of one process."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.store = Store((root or data_folder()) / "cache")
+        folder = (root or data_folder()) / "cache"
+        self.store = Store(folder)
+        self.tests = FaithfulnessStore(folder)
         self._turnstile = Turnstile()
         self._loading = threading.Lock()
         self._models: OrderedDict[tuple[str, str], DenseRetriever] = OrderedDict()
-        self._runs: dict[tuple[str, str, str, str], Run] = {}
+        self._runs: dict[RunKey, Run] = {}
         self._runs_lock = threading.Lock()
 
     # -- models --------------------------------------------------------------------------------
@@ -305,49 +313,122 @@ class Compute:
         method: Method,
         pairs: Sequence[TextPair],
         dataset: str,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_progress: Report = lambda progress: None,
         *,
         retry_failed: bool = False,
     ) -> Run:
         """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
         is returned instead of a second one."""
         model = self.identify(spec)
-        key = (model.key.fingerprint, method.core, dataset, model.device)
+
+        def work(run: Run, report: Report) -> Progress:
+            return precompute(
+                self.retriever(model),
+                model.key,
+                method,
+                pairs,
+                self.store,
+                should_stop=lambda: run.stopping,
+                on_progress=report,
+                turn=self._turnstile.turn,
+                retry_failed=retry_failed,
+            )
+
+        return self._start(_run_key(model, method, dataset), len(pairs), work, on_progress)
+
+    def _start(
+        self,
+        key: RunKey,
+        total: int,
+        work: Callable[[Run, Report], Progress],
+        on_progress: Report = lambda progress: None,
+    ) -> Run:
         with self._runs_lock:
             running = self._runs.get(key)
             if running is not None and running.active:
                 return running
-            run = Run(f"{spec.name} on {dataset}", len(pairs))
+            run = Run(" ".join(key), total)
             self._runs[key] = run
 
-            def work(run: Run) -> None:
-                def report(progress: Progress) -> None:
-                    run.progress = progress
-                    on_progress(progress)
+            def report(progress: Progress) -> None:
+                run.progress = progress
+                on_progress(progress)
 
-                run.progress = precompute(
-                    self.retriever(model),
-                    model.key,
-                    method,
-                    pairs,
-                    self.store,
-                    should_stop=lambda: run.stopping,
-                    on_progress=report,
-                    turn=self._turnstile.turn,
-                    retry_failed=retry_failed,
-                )
+            def whole(run: Run) -> None:
+                run.progress = work(run, report)
 
-            run.start(work)
+            run.start(whole)
         return run
 
     def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
         """The latest run of this kind in this process."""
-        model = self.identify(spec)
-        return self._runs.get((model.key.fingerprint, method.core, dataset, model.device))
+        return self._runs.get(_run_key(self.identify(spec), method, dataset))
 
-    def active_runs(self) -> Mapping[str, Run]:
-        """Active runs by label."""
-        return {run.label: run for run in self._runs.values() if run.active}
+    # -- faithfulness --------------------------------------------------------------------------
+
+    def test_pair(
+        self, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+    ) -> Faithfulness:
+        """How faithfully a method orders one pair's words; from the store or computed and kept.
+
+        Raises:
+            UserError: whatever keeps it from being computed.
+        """
+        model = self.identify(spec)
+        found = self.tests.get(model.key, method, parameters, pair)
+        if found is None:
+            run_faithfulness(
+                self.retriever(model), model.key, method, [pair], self.store, self.tests,
+                parameters=parameters, turn=self._turnstile.turn, retry_failed=True,
+            )  # fmt: skip
+            stored = self.tests.select(model.key, method, parameters, [pair])
+            if not stored.results:
+                raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
+            found = stored.results[0]
+        return found
+
+    def start_tests(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        scope: str,
+        parameters: Parameters,
+    ) -> Run:
+        """Test a method on what is missing of `pairs`, in a thread."""
+        model = self.identify(spec)
+
+        def work(run: Run, report: Report) -> Progress:
+            return run_faithfulness(
+                self.retriever(model),
+                model.key,
+                method,
+                pairs,
+                self.store,
+                self.tests,
+                parameters=parameters,
+                should_stop=lambda: run.stopping,
+                on_progress=report,
+                turn=self._turnstile.turn,
+            )
+
+        return self._start(_run_key(model, method, f"{scope} {parameters!r}"), len(pairs), work)
+
+    def tests_run_of(
+        self, spec: RetrieverSpec, method: Method, scope: str, parameters: Parameters
+    ) -> Run | None:
+        """The latest test run of this kind in this process."""
+        return self.run_of(spec, method, f"{scope} {parameters!r}")
+
+    def tested(
+        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], parameters: Parameters
+    ) -> StoredFaithfulness:
+        """What is stored of the tests of a method on `pairs`."""
+        return self.tests.select(self.identify(spec).key, method, parameters, pairs)
+
+
+def _run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
+    return model.spec.name, model.key.fingerprint, method.core, scope, model.device
 
 
 def _bytes(retriever: DenseRetriever) -> int:

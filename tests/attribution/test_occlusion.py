@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ PAIR = TextPair(
     "p", "why does the tide rise?", "Fog lifts by noon. The Moon pulls unhydrodynamically! Salt.",
     language="eng",
 )  # fmt: skip
-WORDS = "Fog lifts by noon . The Moon pulls unhydrodynamically ! Salt .".split()
 
 
 def starts(parts: list[str]) -> list[int]:
@@ -34,8 +34,23 @@ def starts(parts: list[str]) -> list[int]:
     return found
 
 
-STARTS = {
-    "word": starts(WORDS),
+STARTS = {  # of each unit, in characters
+    "word": starts(
+        [
+            "Fog",
+            "lifts",
+            "by",
+            "noon",
+            ".",
+            "The",
+            "Moon",
+            "pulls",
+            "unhydrodynamically",
+            "!",
+            "Salt",
+            ".",
+        ]
+    ),
     "sentence": starts(["Fog lifts by noon.", "The Moon pulls unhydrodynamically!", "Salt."]),
 }
 
@@ -81,9 +96,9 @@ def test_equals_a_loop(
         bounds = [*STARTS[level], len(PAIR.document)]
         groups = [
             [i for i in content if begin <= tokens[i].start < end]
-            for begin, end in zip(bounds, bounds[1:], strict=False)
+            for begin, end in pairwise(bounds)
         ]
-    assert sorted(sum(groups, [])) == content and all(groups)
+    assert sorted(chain(*groups)) == content and all(groups)
     assert level == "token" or max(map(len, groups)) > 1
     expected = reference(PAIR.document, PAIR.query, groups)
     # A unit's tokens have equal parts of its effect, and together all of it.

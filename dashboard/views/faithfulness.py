@@ -1,0 +1,242 @@
+"""Faithfulness: do methods order words by what they really do? For one pair and for many."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from attribution import datasets
+from attribution.errors import UserError
+from attribution.faithfulness import Faithfulness, FaithfulnessSummary, Parameters, summarize
+from attribution.methods import METHODS, make_method
+from attribution.types import Method, Provenance
+from dashboard import choices, panels
+from dashboard.compute import Run, service
+from dashboard.figures import Style
+from dashboard.perturbation_figures import deletion_insertion, gains
+
+PARAMETERS = Parameters()
+SLOW = ("integrated_gradients", "occlusion")
+
+pair = None
+with panels.guarded():
+    pair = choices.pair()
+with st.sidebar:
+    models = choices.models(["MiniLM"])
+    names = st.multiselect(
+        "Methods",
+        list(METHODS),
+        default=[name for name in METHODS if name not in SLOW],
+        key="methods",
+        bind="query-params",
+        help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
+    )
+methods: dict[str, Method] = {name: make_method(name) for name in names}
+if pair is None or not models or not methods:
+    st.info("Choose a pair, a model and a method in the sidebar.")
+    st.stop()
+
+st.markdown(
+    "#### Do methods order words by what they do?\n"
+    "Words are replaced by padding tokens, the largest contribution first, and put back in the "
+    "same order; random orders stand beside them. A faithful order makes the score fall early "
+    "when words go and rise early when they come."
+)
+
+results: dict[str, Faithfulness] = {}
+for model in models:
+    for name, method in methods.items():
+        label = name if len(models) == 1 else f"{model}, {name}"
+        with panels.guarded(), st.spinner(f"Testing {label}", show_time=True):
+            results[label] = service().test_pair(pair, choices.spec(model), method, PARAMETERS)
+if not results:
+    st.stop()
+
+
+the_pair = pair
+
+
+def provenance() -> list[Provenance]:
+    """Where the numbers of this pair come from."""
+    return [
+        service().explain(the_pair, choices.spec(model), method).provenance()
+        for model in models
+        for method in methods.values()
+    ]
+
+
+def pair_frame() -> pd.DataFrame:
+    """A row for each method: areas, comprehensiveness and sufficiency with their gains."""
+    rows = []
+    for label, result in results.items():
+        found, gain = result.measures, result.gain
+        if found is None or gain is None:
+            continue
+        rows.append(
+            {
+                "method": label,
+                "deletion area": found.deletion_area,
+                "insertion area": found.insertion_area,
+                "comprehensiveness": found.comprehensiveness,
+                "sufficiency": found.sufficiency,
+                "gain over random (deletion)": gain.deletion_area,
+                "gain over random (insertion)": gain.insertion_area,
+                "enrichment": result.enrichment,
+                "seconds": result.attribution_seconds,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+st.markdown("**This pair**")
+with panels.guarded():
+    left, right = st.columns(2)
+    for column, kind in ((left, "deletion"), (right, "insertion")):
+        with column:
+            panels.show(
+                deletion_insertion(results, kind, panels.screen_style(height_px=360)),
+                f"faithfulness.{kind}",
+                f"{kind} curves of each method and of random orders",
+            )
+    table = pair_frame()
+    if table.empty:
+        st.info("Without its words this document scores what it does with them: nothing to share.")
+    st.dataframe(table, hide_index=True)
+    known = provenance()
+    panels.caption(known[0])
+    panels.downloads(
+        "faithfulness.pair",
+        [pair.pair_id, "faithfulness"],
+        known,
+        figures={
+            "Deletion": lambda style: deletion_insertion(results, "deletion", style, known),
+            "Insertion": lambda style: deletion_insertion(results, "insertion", style, known),
+        },
+        frame=table,
+    )
+
+if pair.dataset not in datasets.names():
+    st.stop()
+
+st.markdown("**Over the data set**")
+data = datasets.read(pair.dataset)
+limit = st.number_input(
+    "Pairs", 5, len(data.pairs), min(30, len(data.pairs)), step=5, key="faithfulness.pairs",
+    help="Spread evenly over the data set.",
+)  # fmt: skip
+step = len(data.pairs) / int(limit)
+chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
+scope = f"{data.name}: {limit} pairs spread evenly"
+
+
+def run_of(model: str, method: Method) -> Run | None:
+    """The test run of this kind, if there was one."""
+    return service().tests_run_of(choices.spec(model), method, scope, PARAMETERS)
+
+
+def start() -> None:
+    """Test every method on every model."""
+    for model in models:
+        for method in methods.values():
+            try:
+                service().start_tests(choices.spec(model), method, chosen, scope, PARAMETERS)
+            except UserError as error:
+                st.session_state["faithfulness.error"] = str(error)
+
+
+def stop() -> None:
+    """End all of them after the batch at hand."""
+    for model in models:
+        for method in methods.values():
+            if (run := run_of(model, method)) is not None:
+                run.stop()
+
+
+def is_active() -> bool:
+    """Whether any of them runs."""
+    try:
+        runs = [run_of(model, method) for model in models for method in methods.values()]
+    except UserError:
+        return False
+    return any(run is not None and run.active for run in runs)
+
+
+def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
+    """One row of the table of methods and models."""
+    return {
+        "model": found.model,
+        "method": label,
+        "n": found.n,
+        "deletion area": str(found.deletion_area),
+        "insertion area": str(found.insertion_area),
+        "comprehensiveness": str(found.comprehensiveness),
+        "sufficiency": str(found.sufficiency),
+        "deletion gain": str(found.deletion_gain),
+        "insertion gain": str(found.insertion_gain),
+        "enrichment": "" if found.enrichment is None else str(found.enrichment),
+        "seconds": str(found.seconds),
+    }
+
+
+ticking = is_active()
+
+
+@st.fragment(run_every=2.0 if ticking else None)
+def board() -> None:
+    """Progress and the table; refreshed by itself while a run is active."""
+    if error := st.session_state.pop("faithfulness.error", ""):
+        st.error(error)
+    summaries: list[tuple[str, FaithfulnessSummary]] = []
+    done = 0
+    with panels.guarded():
+        for model in models:
+            for name, method in methods.items():
+                stored = service().tested(choices.spec(model), method, chosen, PARAMETERS)
+                done += len(stored.results) + len(stored.failed)
+                if stored.results:
+                    try:
+                        summaries.append((name, summarize(stored.results)))
+                    except UserError as nothing:
+                        st.caption(panels.plain(f"{model}, {name}: {nothing}"))
+    total = len(chosen) * len(models) * len(methods)
+    bar, button = st.columns([8, 2], vertical_alignment="center")
+    bar.progress(min(done / total, 1.0), text=f"{done:,} of {total:,} tests")
+    active = is_active()
+    if active:
+        button.button("Stop", key="faithfulness.stop", on_click=stop, width="stretch")
+    elif done < total:
+        button.button("Test" if not done else "Resume", key="faithfulness.start", on_click=start,
+                      type="primary", width="stretch")  # fmt: skip
+    if active != ticking:
+        st.rerun()
+    if not summaries:
+        return
+    with panels.guarded():
+        frame = pd.DataFrame([summary_row(label, found) for label, found in summaries])
+        st.dataframe(frame, hide_index=True)
+        rows = [
+            (f"{found.model}, {label}", found.deletion_gain.value, found.deletion_gain.low,
+             found.deletion_gain.high)
+            for label, found in summaries
+        ]  # fmt: skip
+
+        def draw(style: Style):
+            """Gain of each method over random order."""
+            return gains(rows, "Deletion area below random order's (gain, 95% interval)", style)
+
+        height = 140 + 34 * len(rows)
+        panels.show(draw(panels.screen_style(height_px=height)), "faithfulness.gains",
+                    "Gain of each method over random order")  # fmt: skip
+        st.caption(
+            panels.plain(
+                f"Means over pairs with 95% bootstrap intervals; {PARAMETERS!r}; {scope}. Gains "
+                "are over random order, positive is better. Seconds are of the attribution alone."
+            )
+        )
+        panels.downloads(
+            "faithfulness.set", [data.name, "faithfulness"], provenance(),
+            figures={"Gains": draw}, frame=frame,
+        )  # fmt: skip
+
+
+board()
