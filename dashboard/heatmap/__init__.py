@@ -4,5 +4,6 @@
 """
 
 from dashboard.heatmap.data import Aggregate, Level, Pane, Range, Special, View, pane, payload
+from dashboard.heatmap.link import Link
 
-__all__ = ["Aggregate", "Level", "Pane", "Range", "Special", "View", "pane", "payload"]
+__all__ = ["Aggregate", "Level", "Link", "Pane", "Range", "Special", "View", "pane", "payload"]

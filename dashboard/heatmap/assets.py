@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-_DRAWING = ("numbers.js", "scales.js", "heatmap.js", "interaction.js", "svg.js")
+_DRAWING = (
+    "numbers.js",
+    "scales.js",
+    "link.js",
+    "paint.js",
+    "heatmap.js",
+    "interaction.js",
+    "svg.js",
+)
 
 
 def _read(name: str) -> str:

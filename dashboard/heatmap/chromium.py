@@ -167,7 +167,12 @@ def open_tab() -> Iterator[Tab]:
             start_new_session=True,
         )
         late = threading.Event()
-        timer = threading.Timer(SECONDS, lambda: (late.set(), _kill(process)))
+
+        def expire() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(SECONDS, expire)
         timer.daemon = True
         timer.start()
         try:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from attribution.types import Attribution, EvidenceSpan, Side
+from dashboard.heatmap.link import Link, link_of
 
 Level = Literal["word", "token", "sentence"]
 Aggregate = Literal["sum", "max"]
@@ -44,15 +45,18 @@ class View:
         view = cls()
         if not isinstance(values, Mapping):
             return view
+        valid: dict[str, Any] = {}
         choices = (("level", Level), ("aggregate", Aggregate), ("range", Range))
         for name, allowed in choices:
             value = values.get(name)
             if isinstance(value, str) and value in get_args(allowed):
-                view = replace(view, **{name: value})
+                valid[name] = value
         linked = values.get("linked")
         if isinstance(linked, str):
             linked = {"true": True, "1": True, "false": False, "0": False}.get(linked.lower())
-        return replace(view, linked=linked) if isinstance(linked, bool) else view
+        if isinstance(linked, bool):
+            valid["linked"] = linked
+        return replace(view, **valid)
 
     def to_dict(self) -> dict[str, Any]:
         """The toggles by name; `from_dict` takes them back."""
@@ -74,7 +78,8 @@ class Pane:
     `tokens` are (start, end, score) of the non-special tokens; several may share a character and
     some are empty. `truncated_at` is the offset from which the model read nothing, or None.
     `signed` says that scores below zero mean something, which selects the diverging scale.
-    `unit` is what the scores are measured in, for the legend.
+    `unit` is what the scores are measured in, for the legend. A document's `link` has it and its
+    model's query recolour each other while the reader points at a unit of either.
     """
 
     id: str
@@ -90,6 +95,7 @@ class Pane:
     signed: bool = False
     unit: str = ""
     caption: str = ""
+    link: Link | None = None
 
     def __post_init__(self) -> None:
         length = len(self.text)
@@ -100,6 +106,8 @@ class Pane:
                 raise ValueError(f"pane {self.id}: span [{start}, {end}) of {length} characters")
         if self.truncated_at is not None and not 0 <= self.truncated_at <= length:
             raise ValueError(f"pane {self.id}: truncated at {self.truncated_at} of {length}")
+        if self.link is not None and self.side != "document":
+            raise ValueError(f"pane {self.id}: only a document has a link")
 
     def to_dict(self) -> dict[str, Any]:
         """The pane as the browser gets it: lists, numbers and text only."""
@@ -117,6 +125,7 @@ class Pane:
             "signed": self.signed,
             "unit": self.unit,
             "caption": self.caption,
+            "link": self.link.to_dict() if self.link is not None else None,
         }
 
 
@@ -133,7 +142,7 @@ def pane(
     unit: str = "",
     caption: str = "",
 ) -> Pane:
-    """One side of an attribution as a pane.
+    """One side of an attribution as a pane; the document's has the matrix, if there is one.
 
     Args:
         text: the original text of that side, which the tokens' offsets point into.
@@ -170,6 +179,7 @@ def pane(
         signed=any(score < 0 for score in scores) if signed is None else signed,
         unit=unit,
         caption=caption,
+        link=link_of(attribution) if side == "document" else None,
     )
 
 
@@ -177,7 +187,8 @@ def payload(panes: Sequence[Pane], view: View, columns: int | None = None) -> di
     """What `renderHeatmap` takes: the panes, the toggles, and how many columns stand abreast.
 
     Raises:
-        ValueError: no pane, two panes with one id, or more than `MAX_COLUMNS` models.
+        ValueError: no pane, two panes with one id, more than `MAX_COLUMNS` models, or a link
+            whose rows and columns are not the tokens of its model's panes.
     """
     models = {pane.model for pane in panes}
     if not panes or len(models) > MAX_COLUMNS:
@@ -186,8 +197,30 @@ def payload(panes: Sequence[Pane], view: View, columns: int | None = None) -> di
         raise ValueError("two panes of a heatmap have one id: give the models distinct labels")
     if columns is not None and not 1 <= columns <= MAX_COLUMNS:
         raise ValueError(f"columns: {columns}, expected 1 to {MAX_COLUMNS}")
+    _check_links(panes)
     return {
         "panes": [pane.to_dict() for pane in panes],
         "view": view.to_dict(),
         "columns": columns or len(models),
     }
+
+
+def _check_links(panes: Sequence[Pane]) -> None:
+    """ValueError where a link's rows and columns are not its column's tokens."""
+    for document in panes:
+        if document.link is None:
+            continue
+        found = {
+            side: [pane for pane in panes if (pane.model, pane.side) == (document.model, side)]
+            for side in ("query", "document")
+        }
+        if not found["query"]:
+            continue  # a document shown alone has nothing to be linked with
+        if len(found["query"]) > 1 or len(found["document"]) > 1:
+            raise ValueError(f"pane {document.id}: a link joins one query and one document")
+        shape = (len(found["query"][0].tokens), len(document.tokens))
+        if (document.link.rows, document.link.columns) != shape:
+            raise ValueError(
+                f"pane {document.id}: a link of {document.link.rows} x {document.link.columns} "
+                f"for {shape[0]} x {shape[1]} tokens"
+            )

@@ -1,6 +1,6 @@
 // Drawing of the token heatmap. One entry, renderHeatmap, for the Streamlit glue and for the
-// standalone page; the arithmetic is in numbers.js and scales.js, hover and keys in
-// interaction.js. Text enters the DOM as text nodes only, never as markup.
+// standalone page; the arithmetic is in numbers.js and scales.js, colours and legends in paint.js,
+// hover and keys in interaction.js, what the two panes of a column have in common in link.js. Text enters the DOM as text nodes only, never as markup.
 
 const SIDES = { query: "Query", document: "Document" };
 const NOT_READ = "not read by this model";
@@ -57,6 +57,7 @@ function renderHeatmap(root, data, onView) {
   buildToolbar(state);
   state.legend = root.appendChild(element("div", "hm-legend"));
   buildGrid(state);
+  buildLinks(state);
   state.live = root.appendChild(element("div", "hm-hidden", "", { "aria-live": "polite" }));
   drawUnits(state);
   paint(state);
@@ -67,7 +68,11 @@ function renderHeatmap(root, data, onView) {
     state.view = { ...old, ...view };
     syncToolbar(state);
     hideTip(state);
-    if (old.level !== state.view.level) drawUnits(state);
+    if (old.level !== state.view.level) {
+      // a unit of another level is another unit
+      freeLinks(state);
+      drawUnits(state);
+    }
     else if (old.aggregate !== state.view.aggregate) scoreUnits(state);
     paint(state);
   };
@@ -165,6 +170,8 @@ function buildPane(drawn) {
     const share = `${formatCount(unread)} of ${formatCount(length)} characters ${NOT_READ}`;
     head.append(element("span", "hm-cut", share));
   }
+  // always there, on one line: the text below must not move while the reader points at it
+  drawn.linkNote = head.appendChild(element("span", "hm-link-note", "\u00a0"));
   drawn.legend = section.appendChild(element("div", "hm-own-legend"));
   drawn.body = section.appendChild(
     element("div", "hm-text", undefined, {
@@ -199,6 +206,7 @@ function drawUnits(state) {
     const count = drawn.units.length;
     drawn.cursor = -1;
     drawn.runs = drawn.units.map(() => []);
+    drawn.steps = new Int16Array(count).fill(-1);
     drawn.body.classList.toggle("hm-long", drawn.segmented.text.length > LONG_TEXT);
     drawn.body.replaceChildren(drawText(drawn));
     drawn.meta.textContent = `${formatCount(count)} ${count === 1 ? level : `${level}s`}`;
@@ -214,6 +222,7 @@ function scoreUnits(state) {
     drawn.ranks = ranksOf(drawn.units, drawn.order);
     drawTop(drawn);
   }
+  for (const link of state.links) scoreLink(state, link);
 }
 
 /** The whole text, a block a paragraph, a span for each run of one unit, evidence and reading. */
@@ -290,71 +299,4 @@ function readTheme(state) {
   state.scale = scale;
   state.root.dataset.theme = scale.dark ? "dark" : "light";
   return true;
-}
-
-/**
- * Panes whose colours mean the same numbers. Query and document never share: a query has few
- * tokens, each with a large part of the score. Neither do panes of another unit or kind of scale.
- */
-function scaleGroups(state) {
-  const groups = new Map();
-  for (const drawn of state.panes) {
-    const { side, signed, unit, id } = drawn.pane;
-    const key = state.view.range === "own" ? id : JSON.stringify([side, signed, unit]);
-    if (!groups.has(key)) groups.set(key, { signed, unit, side: drawn.side, panes: [] });
-    groups.get(key).panes.push(drawn);
-  }
-  return [...groups.values()];
-}
-
-/** Colours every cell and writes the legends. */
-function paint(state) {
-  const { scale } = state;
-  const groups = scaleGroups(state);
-  const own = state.view.range === "own" && new Set(state.panes.map((p) => p.column)).size > 1;
-  const bars = [];
-  for (const group of groups) {
-    group.top = Math.max(...group.panes.map(({ units }) => scaleTop(units, group.signed)));
-    for (const drawn of group.panes) {
-      drawn.units.forEach((unit, u) => {
-        const step = scaleIndex(unit.score, group.top, group.signed);
-        for (const run of drawn.runs[u]) {
-          run.className = run.classList.contains("hm-evidence") ? `hm-evidence hm-${step}` : `hm-${step}`;
-        }
-      });
-      drawn.legend.replaceChildren(...(own ? [legendBar(state, group, false)] : []));
-    }
-    if (!own) bars.push(legendBar(state, group, true));
-  }
-  if (state.panes.some(({ pane }) => pane.evidence)) {
-    bars.push(legendMark("hm-evidence", "Evidence span"));
-  }
-  if (state.panes.some(({ segmented, pane }) =>
-    pane.truncated_at !== null && pane.truncated_at < segmented.cp.length - 1)) {
-    bars.push(legendMark("hm-unread", `Grey: ${NOT_READ}`));
-  }
-  state.legend.replaceChildren(...bars);
-}
-
-function legendBar(state, group, named) {
-  const item = element("div", "hm-scale");
-  const title = item.appendChild(element("div", "hm-scale-title"));
-  title.append(element("b", "", named ? group.side : "Scale"));
-  if (group.unit) title.append(element("span", "", group.unit));
-  const end = group.signed ? "ends: \u00b1 largest" : "top: largest value";
-  title.append(element("span", "hm-scale-note", end));
-  const bar = item.appendChild(element("div", "hm-bar"));
-  bar.style.background = scaleGradient(state.scale, group.signed);
-  const ticks = item.appendChild(element("div", "hm-ticks"));
-  for (const tick of legendTicks(group.top, group.signed)) {
-    ticks.append(element("span", "", group.signed && tick > 0 ? `+${formatScore(tick)}` : formatScore(tick)));
-  }
-  return item;
-}
-
-function legendMark(className, text) {
-  const item = element("div", "hm-mark");
-  item.append(element("span", `hm-sample ${className}`, "abc", { "aria-hidden": "true" }));
-  item.append(element("span", "", text));
-  return item;
 }

@@ -19,22 +19,40 @@ function connect(state) {
     if (!run) return hideTip(state);
     const drawn = paneOf(run);
     if (run.dataset.u === undefined) return showUnread(state, drawn, run, event);
-    mark(state, drawn, Number(run.dataset.u));
-    showUnit(state, drawn, Number(run.dataset.u), rectAt(run, event.clientX, event.clientY));
+    point(state, drawn, Number(run.dataset.u), rectAt(run, event.clientX, event.clientY));
   }, { signal });
   root.addEventListener("pointerleave", () => hideTip(state), { signal });
+  let pressed = { x: 0, y: 0 };
   root.addEventListener("pointerdown", (event) => {
     const run = event.target.closest?.(".hm-text [data-u]");
     if (run) paneOf(run).cursor = Number(run.dataset.u);
+    pressed = { x: event.clientX, y: event.clientY };
+  }, { signal });
+  root.addEventListener("click", (event) => {
+    const run = event.target.closest?.(".hm-text [data-u]");
+    // who drags selects text
+    const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
+    if (!run || !paneOf(run).link || moved > 4) return;
+    togglePin(state, paneOf(run), Number(run.dataset.u));
+    point(state, paneOf(run), Number(run.dataset.u), rectAt(run, event.clientX, event.clientY));
   }, { signal });
   root.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") return hideTip(state);
     const drawn = paneOf(event.target);
     if (!drawn || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Enter" && drawn.link && drawn.cursor >= 0) {
+      togglePin(state, drawn, drawn.cursor);
+      return reach(state, drawn, drawn.cursor);
+    }
     const next = nextUnit(drawn, event.key);
     if (next === null) return;
     event.preventDefault();
     if (next >= 0) reach(state, drawn, next);
+  }, { signal });
+  // wherever the focus is: a pin stays when it has gone
+  root.ownerDocument.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    hideTip(state);
+    freeLinks(state);
   }, { signal });
   root.addEventListener("focusout", () => hideTip(state), { signal });
   linkScrolling(state, paneOf, signal);
@@ -43,6 +61,15 @@ function connect(state) {
 function abortable() {
   const controller = new AbortController();
   return { signal: controller.signal, abort: () => controller.abort() };
+}
+
+/** The pointer is on unit `u`: colours of the other pane, outline, tooltip. */
+function point(state, drawn, u, rect) {
+  followLink(state, drawn, u);
+  mark(state, drawn, u);
+  showUnit(state, drawn, u, rect);
+  const linked = linkWords(drawn, u);
+  if (linked) state.live.textContent = `${unitLabel(drawn, u)}, ${linked}`;
 }
 
 /** The rectangle of a run (it has one a line) nearest to a point. */
@@ -87,9 +114,12 @@ function showUnit(state, drawn, u, rect) {
   const { units, ranks, segmented, pane } = drawn;
   const unit = units[u];
   const how = state.view.aggregate === "sum" ? "sum of" : "largest of";
-  const several = unit.n > 1 ? ` (${how} ${unit.n} tokens)` : "";
+  const n = unit.tokens.length;
+  const several = n > 1 ? ` (${how} ${n} tokens)` : "";
   const rank = `${formatCount(ranks[u])} of ${formatCount(units.length)}`;
+  const linked = linkedRow(drawn, u);
   const rows = [
+    ...(linked ? [linked] : []),
     ["score", `${formatScore(unit.score)}${pane.unit ? ` ${pane.unit}` : ""}${several}`],
     [pane.signed ? "rank by magnitude" : "rank", rank],
     ["position", formatPosition(segmented, unit.start)],
@@ -97,17 +127,20 @@ function showUnit(state, drawn, u, rect) {
   ];
   const list = element("dl");
   for (const [name, value] of rows) list.append(element("dt", "", name), element("dd", "", value));
-  showTip(state, [element("bdi", "hm-tip-text", unitLabel(drawn, u), { dir: "auto" }), list], rect);
+  const title = element("bdi", "hm-tip-text", unitLabel(drawn, u), { dir: "auto" });
+  // the query stands above its document, and is what to look at
+  showTip(state, [title, list], rect, Boolean(drawn.link) && pane.side === "document");
 }
 
 function showUnread(state, drawn, run, event) {
   unmark(state);
+  leaveLinks(state);
   const rect = rectAt(run, event.clientX, event.clientY);
   showTip(state, [element("span", "", NOT_READ), element("bdi", "hm-tip-model", drawn.pane.model)], rect);
 }
 
-/** Above `rect` where there is room, else below it; always inside the window. */
-function showTip(state, content, rect) {
+/** Above `rect` (or `below`) where there is room, else on its other side; inside the window. */
+function showTip(state, content, rect, below = false) {
   const { tip } = state;
   tip.replaceChildren(...content);
   tip.classList.add("hm-shown");
@@ -115,13 +148,15 @@ function showTip(state, content, rect) {
   const { width, height } = tip.getBoundingClientRect();
   const middle = rect.left + Math.min(rect.width, 240) / 2;
   const left = Math.min(Math.max(6, middle - width / 2), document.documentElement.clientWidth - width - 6);
-  const above = rect.top - height - 8;
+  const [above, under] = [rect.top - height - 8, rect.bottom + 8];
+  const cramped = under + height + 6 > document.documentElement.clientHeight;
   tip.style.left = `${Math.max(6, left)}px`;
-  tip.style.top = `${above >= 6 ? above : rect.bottom + 8}px`;
+  tip.style.top = `${above >= 6 && (!below || cramped) ? above : under}px`;
 }
 
 function hideTip(state) {
   unmark(state);
+  leaveLinks(state);
   const { tip } = state;
   tip.classList.remove("hm-shown");
   if (tip.hidePopover && tip.matches(":popover-open")) tip.hidePopover();
@@ -131,13 +166,19 @@ function hideTip(state) {
 function reach(state, drawn, u) {
   drawn.cursor = u;
   const run = drawn.runs[u][0];
+  const before = drawn.body.scrollTop;
   run.scrollIntoView({ block: "nearest", inline: "nearest" });
+  // this scroll must not take away what the key has led to
+  if (drawn.body.scrollTop !== before) state.scrolledTo = drawn.body;
+  followLink(state, drawn, u);
   mark(state, drawn, u);
   showUnit(state, drawn, u, run.getClientRects()[0] ?? run.getBoundingClientRect());
   const { score } = drawn.units[u];
   const rank = `rank ${formatCount(drawn.ranks[u])} of ${formatCount(drawn.units.length)}`;
   const position = `position ${formatPosition(drawn.segmented, drawn.units[u].start)}`;
-  state.live.textContent = `${unitLabel(drawn, u)}, ${formatScore(score)}, ${rank}, ${position}`;
+  const linked = linkWords(drawn, u);
+  const parts = [unitLabel(drawn, u), formatScore(score), rank, position];
+  state.live.textContent = [...parts, ...(linked ? [linked] : [])].join(", ");
 }
 
 /** Unit that a key leads to; -1 where there is none, null for a key that means nothing here. */
@@ -194,11 +235,12 @@ function linkScrolling(state, paneOf, signal) {
   const onScroll = (event) => {
     const drawn = paneOf(event.target);
     if (!drawn) return;
-    hideTip(state);
     const own = expected.get(drawn.body);
     expected.delete(drawn.body);
     // this scroll is the answer to another pane's, not the reader's
     if (own !== undefined && Math.abs(own - drawn.body.scrollTop) < 2) return;
+    if (state.scrolledTo !== drawn.body) hideTip(state);
+    state.scrolledTo = null;
     if (!state.view.linked || drawn.pane.side !== "document") return;
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(() => follow(drawn));
@@ -209,17 +251,23 @@ function linkScrolling(state, paneOf, signal) {
 
 const topOf = (run) => (run.getClientRects()[0] ?? run.getBoundingClientRect()).top;
 
-/** First unit whose top is visible, and how far under the pane's edge: { offset, below }. */
-function topUnit({ body, runs, units }) {
-  const edge = body.getBoundingClientRect().top;
+/** First unit that begins at height `y` of the window or under it; as many as there are if none. */
+function unitFrom({ runs, units }, y) {
   let [low, high] = [0, units.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (topOf(runs[middle][0]) < edge) low = middle + 1;
+    if (topOf(runs[middle][0]) < y) low = middle + 1;
     else high = middle;
   }
-  if (low === units.length) return null;
-  return { offset: units[low].start, below: topOf(runs[low][0]) - edge };
+  return low;
+}
+
+/** First unit whose top is visible, and how far under the pane's edge: { offset, below }. */
+function topUnit(drawn) {
+  const edge = drawn.body.getBoundingClientRect().top;
+  const u = unitFrom(drawn, edge);
+  if (u === drawn.units.length) return null;
+  return { offset: drawn.units[u].start, below: topOf(drawn.runs[u][0]) - edge };
 }
 
 /** The scrollTop at which the character at an anchor's offset stands where the anchor does. */

@@ -61,17 +61,18 @@ function trimSpan(text, start, end) {
 }
 
 /**
- * The tokens of a pane in UTF-16, snapped outwards to whole grapheme clusters, sorted by start.
+ * The tokens of a pane in UTF-16, snapped outwards to whole grapheme clusters, sorted by start,
+ * each with its `index` in the pane.
  * White space at a token's ends is left out (SentencePiece counts the space before a word to the
  * word); an empty token stands on the cluster at its offset, or on the last one.
  */
 function snapTokens(segmented, tokens) {
   const { text, cp } = segmented;
   if (text.length === 0) return [];
-  const snapped = tokens.map(([from, to, score]) => {
+  const snapped = tokens.map(([from, to, score], index) => {
     const [a, b] = trimSpan(text, cp[from], cp[to]);
     const start = clusterFloor(segmented, Math.min(a, text.length - 1));
-    return { start, end: clusterCeil(segmented, Math.max(b, start + 1)), score };
+    return { start, end: clusterCeil(segmented, Math.max(b, start + 1)), score, index };
   });
   return snapped.sort((left, right) => left.start - right.start || left.end - right.end);
 }
@@ -92,15 +93,15 @@ function snapSpans(segmented, spans) {
   });
 }
 
-/** Joins tokens that share a cluster: each becomes { start, end, scores }; no score is lost. */
+/** Joins tokens that share a cluster: each becomes { start, end, tokens }; no score is lost. */
 function mergeTokens(tokens) {
   const merged = [];
   for (const token of tokens) {
     const last = merged[merged.length - 1];
     if (last && token.start < last.end) {
       last.end = Math.max(last.end, token.end);
-      last.scores.push(token.score);
-    } else merged.push({ start: token.start, end: token.end, scores: [token.score] });
+      last.tokens.push(token);
+    } else merged.push({ start: token.start, end: token.end, tokens: [token] });
   }
   return merged;
 }
@@ -124,7 +125,7 @@ function aggregateScores(scores, aggregate) {
 }
 
 /**
- * The units of a pane at a level, sorted, without overlap: { start, end, score, n (tokens) }.
+ * The units of a pane at a level, sorted, without overlap: { start, end, score, tokens (indices) }.
  * A token belongs to the word or sentence in which it starts; the unit reaches over all
  * characters of its tokens, for a Chinese token may hold several words. Tokens that start in none
  * (punctuation between words) stay units of their own; a span in which no token starts has no
@@ -143,20 +144,43 @@ function unitsOf(segmented, pane, level, aggregate) {
     }
     if (!inside.has(index)) {
       const [start, end] = trimSpan(segmented.text, ...spans[index]);
-      inside.set(index, { start, end, scores: [] });
+      inside.set(index, { start, end, tokens: [] });
     }
     const unit = inside.get(index);
     unit.end = Math.max(unit.end, token.end);
-    unit.scores.push(token.score);
+    unit.tokens.push(token);
   }
   const units = [...mergeTokens(outside), ...inside.values()];
   units.sort((left, right) => left.start - right.start);
   return units.map((unit, i) => ({
     start: unit.start,
     end: i + 1 < units.length ? Math.min(unit.end, units[i + 1].start) : unit.end,
-    score: aggregateScores(unit.scores, aggregate),
-    n: unit.scores.length,
+    score: aggregateScores(unit.tokens.map(({ score }) => score), aggregate),
+    tokens: unit.tokens.map(({ index }) => index),
   }));
+}
+
+/**
+ * The matrix of a link at the level of units: { values (Float64Array [query units x document
+ * units], row by row), top (largest magnitude) }. `shares` is [rows x columns], tokens by tokens;
+ * a cell is the sum of its units' token pairs, or the pair of largest magnitude with its sign.
+ */
+function linkCells(shares, columns, queryUnits, documentUnits, aggregate) {
+  const values = new Float64Array(queryUnits.length * documentUnits.length);
+  const unitOf = new Int32Array(columns).fill(-1);
+  documentUnits.forEach(({ tokens }, u) => tokens.forEach((token) => { unitOf[token] = u; }));
+  queryUnits.forEach(({ tokens }, q) => {
+    const cells = values.subarray(q * documentUnits.length, (q + 1) * documentUnits.length);
+    for (const row of tokens) {
+      for (let token = 0; token < columns; token += 1) {
+        const u = unitOf[token];
+        const share = shares[row * columns + token];
+        if (aggregate === "sum") cells[u] += share;
+        else if (Math.abs(share) > Math.abs(cells[u])) cells[u] = share;
+      }
+    }
+  });
+  return { values, top: values.reduce((top, value) => Math.max(top, Math.abs(value)), 0) };
 }
 
 /** Unit indices by falling |score|; equal ones in reading order. */
@@ -210,6 +234,9 @@ function formatScore(value) {
   else text = size.toPrecision(3);
   return value < 0 ? `\u2212${text}` : text;
 }
+
+/** `formatScore` with a plus before what is above zero: for numbers whose sign is the point. */
+const formatSigned = (value) => (value > 0 ? `+${formatScore(value)}` : formatScore(value));
 
 const formatCount = (value) => value.toLocaleString("en");
 

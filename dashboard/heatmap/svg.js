@@ -132,6 +132,7 @@ function svgCell(page, run) {
 function svgBars(page) {
   return [...page.root.querySelectorAll(".hm-bar")].flatMap((bar, index) => {
     const box = bar.getBoundingClientRect();
+    if (box.width === 0) return [];
     const style = getComputedStyle(bar);
     const stops = style.backgroundImage.match(/rgba?\([^)]*\)/g) ?? [];
     const id = `scale-${index}`;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
-from dashboard.heatmap import Pane, Special, View, pane, payload
+from dashboard.heatmap import Link, Pane, Special, View, link, pane, payload
 
 DOCUMENT = "Cold 🧊 ice melts"
 
@@ -107,3 +110,62 @@ def test_payload_refuses_what_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="models"):
         payload(five, View())
     assert payload(five[:4], View())["columns"] == 4
+
+
+# rows: the query's one token; columns: [CLS] cold ice-cube ice [SEP]
+MATRIX = [[9.0, 0.1, -0.2, 1 / 3, 9.0]]
+
+
+def linked_panes() -> list[Pane]:
+    found = replace(attribution(), matrix=MATRIX)
+    return [
+        pane(found, "query", "q", words=[], sentences=[]),
+        pane(found, "document", DOCUMENT, words=[], sentences=[]),
+    ]
+
+
+def test_the_matrix_travels_with_the_document_without_special_tokens() -> None:
+    query, document = payload(linked_panes(), View())["panes"]
+    assert query["link"] is None
+    sent = json.loads(json.dumps(document["link"]))
+    assert (sent["rows"], sent["columns"]) == (1, 3)
+    values = np.frombuffer(base64.b64decode(sent["values"]), "<f4")
+    np.testing.assert_array_equal(values, np.float32([0.1, -0.2, 1 / 3]))
+
+
+def test_rows_are_the_query_s_tokens() -> None:
+    values = np.frombuffer(Link(2, 3, np.arange(6, dtype="<f4").tobytes()).values, "<f4")
+    np.testing.assert_array_equal(values.reshape(2, 3)[1], [3, 4, 5])
+    found = attribution()
+    query = TokenizedText((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
+    two = replace(
+        found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5)
+    )  # fmt: skip
+    packed = link.link_of(two)
+    assert packed is not None and (packed.rows, packed.columns) == (2, 3)
+    np.testing.assert_array_equal(np.frombuffer(packed.values, "<f4"), [1, 2, 3, 11, 12, 13])
+
+
+def test_without_a_matrix_or_beyond_the_limit_there_is_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert document_pane().link is None
+    assert linked_panes()[1].link is not None
+    monkeypatch.setattr(link, "MAX_CELLS", 2)
+    assert linked_panes()[1].link is None
+
+
+def test_a_link_must_fit_its_panes() -> None:
+    query, document = linked_panes()
+    assert document.link is not None
+    with pytest.raises(ValueError, match="1 x 3 for 2 x 3"):
+        payload([replace(query, tokens=query.tokens * 2), document], View())
+    with pytest.raises(ValueError, match="1 x 3 for 1 x 6"):
+        payload([query, replace(document, tokens=document.tokens * 2)], View())
+    with pytest.raises(ValueError, match="one query and one document"):
+        payload([query, replace(query, id="other"), document], View())
+    with pytest.raises(ValueError, match="only a document"):
+        replace(query, link=document.link)
+    with pytest.raises(ValueError, match="bytes"):
+        Link(2, 3, document.link.values)
+    assert payload([document], View())["panes"][0]["link"] is not None

@@ -1,0 +1,132 @@
+// Colours of the cells and their legends: which panes share a scale, and what each scale says.
+
+/** Units out of sight that are coloured in one go while the reader points about. */
+const SLICE = 1024;
+
+/** Time until they are: none is coloured in vain while the pointer sweeps over words. */
+const SLICE_PAUSE_MS = 60;
+
+/**
+ * Panes whose colours mean the same numbers. Query and document never share: a query has few
+ * tokens, each with a large part of the score. Neither do panes of another unit or kind of scale.
+ */
+function scaleGroups(state) {
+  const groups = new Map();
+  for (const drawn of state.panes) {
+    const { side, signed, unit, id } = drawn.pane;
+    const key = state.view.range === "own" ? id : JSON.stringify([side, signed, unit]);
+    if (!groups.has(key)) groups.set(key, { signed, unit, side: drawn.side, panes: [] });
+    groups.get(key).panes.push(drawn);
+  }
+  return [...groups.values()];
+}
+
+/** Colours every cell and writes the legends. */
+function paint(state) {
+  const own = state.view.range === "own" && new Set(state.panes.map((p) => p.column)).size > 1;
+  const bars = [];
+  for (const drawn of state.panes) drawn.legend.replaceChildren();
+  for (const group of scaleGroups(state)) {
+    group.top = Math.max(...group.panes.map(({ units }) => scaleTop(units, group.signed)));
+    for (const drawn of group.panes) {
+      drawn.scale = group;
+      if (own) drawn.legend.append(legendBar(state, group, "Scale"));
+    }
+    if (!own) bars.push(legendBar(state, group, group.side));
+  }
+  state.linkBars = [];
+  for (const group of linkGroups(state)) {
+    const bar = linkBar(state, group);
+    if (own) group.links[0].document.legend.append(bar);
+    else bars.push(bar);
+  }
+  for (const drawn of state.panes) colourPane(drawn);
+  nameLinks(state);
+  if (state.panes.some(({ pane }) => pane.evidence)) {
+    bars.push(legendMark("hm-evidence", "Evidence span"));
+  }
+  if (state.panes.some(({ segmented, pane }) =>
+    pane.truncated_at !== null && pane.truncated_at < segmented.cp.length - 1)) {
+    bars.push(legendMark("hm-unread", `Grey: ${NOT_READ}`));
+  }
+  state.legend.replaceChildren(...bars);
+}
+
+/** Colours all cells of a pane, now. */
+function colourPane(drawn) {
+  clearTimeout(drawn.slices);
+  colourUnits(drawn, 0, drawn.units.length);
+}
+
+/**
+ * Colours the cells in sight now and the others in slices of their own time: the browser needs
+ * 80 ms for a long paragraph's 8,192 tokens, too long to follow a pointer. A next call drops
+ * what is left of the last one.
+ */
+function recolourPane(drawn) {
+  const { length } = drawn.units;
+  if (length <= SLICE) return colourPane(drawn);
+  clearTimeout(drawn.slices);
+  const { top, bottom } = drawn.body.getBoundingClientRect();
+  // a unit that begins above the edge may reach into sight
+  const from = Math.max(0, unitFrom(drawn, top) - 1);
+  const to = unitFrom(drawn, bottom);
+  colourUnits(drawn, from, to);
+  let [before, behind] = [from, to];
+  const next = () => {
+    const down = behind < length;
+    const first = down ? behind : Math.max(0, before - SLICE);
+    const last = down ? Math.min(length, behind + SLICE) : before;
+    colourUnits(drawn, first, last);
+    if (down) behind = last;
+    else before = first;
+    if (behind < length || before > 0) drawn.slices = setTimeout(next);
+  };
+  drawn.slices = setTimeout(next, SLICE_PAUSE_MS);
+}
+
+/** Colours units [first, last): by their scores, or by what they share with the unit linked. */
+function colourUnits(drawn, first, last) {
+  const linked = linkedScores(drawn);
+  const { top, signed } = linked ? { top: drawn.link.top, signed: true } : drawn.scale;
+  const { units, runs, steps } = drawn;
+  for (let u = first; u < last; u += 1) {
+    const step = scaleIndex(linked ? linked[u] : units[u].score, top, signed);
+    // most cells keep their step, and outlines their class, while the reader moves along
+    if (step === steps[u]) continue;
+    for (const run of runs[u]) {
+      if (steps[u] >= 0) run.classList.replace(`hm-${steps[u]}`, `hm-${step}`);
+      else run.className = run.className ? `${run.className} hm-${step}` : `hm-${step}`;
+    }
+    steps[u] = step;
+  }
+}
+
+function legendBar(state, { unit, signed, top }, name) {
+  const title = element("div", "hm-scale-title");
+  title.append(element("b", "", name));
+  if (unit) title.append(element("span", "", unit));
+  const end = signed ? "ends: \u00b1 largest" : "top: largest value";
+  title.append(element("span", "hm-scale-note", end));
+  return scaleBar(state, title, top, signed);
+}
+
+/** A legend: its title, the colours, and the numbers under them. */
+function scaleBar(state, title, top, signed) {
+  const item = element("div", "hm-scale");
+  item.append(title);
+  const bar = item.appendChild(element("div", "hm-bar"));
+  bar.style.background = scaleGradient(state.scale, signed);
+  const ticks = item.appendChild(element("div", "hm-ticks"));
+  for (const tick of legendTicks(top, signed)) {
+    ticks.append(element("span", "", signed ? formatSigned(tick) : formatScore(tick)));
+  }
+  return item;
+}
+
+function legendMark(className, text) {
+  const item = element("div", "hm-mark");
+  item.append(element("span", `hm-sample ${className}`, "abc", { "aria-hidden": "true" }));
+  item.append(element("span", "", text));
+  return item;
+}
