@@ -94,6 +94,12 @@ METHODS: dict[str, MethodEntry] = {
                 "Where the first layer's value bias goes: explicit counts it to the bias share, "
                 "decompx to the token it belongs to, as DecompX's code does (BERT-like models).",
             ),
+            Parameter(
+                "part",
+                decomposition.PARTS,
+                "position keeps what the tokens' position embeddings bring of their shares (models "
+                "that add them), word all the rest: how much hangs on where a token stands.",
+            ),
         ),
     ),
     "input_x_gradient": MethodEntry(

@@ -32,6 +32,9 @@ BIASES = ("explicit", "decompx")
 """Where the first layer's value bias goes: into the bias share like every other constant, or, as in
 DecompX's code, to the token whose value vector it is part of."""
 
+PARTS = ("whole", "word", "position")
+"""What of a token's share is kept: all of it, or what its position embedding brings or not."""
+
 _FIRST_VALUE = "encoder.layer.0.attention.self.value"
 
 
@@ -58,15 +61,22 @@ def attribute(
     retriever: DenseRetriever, method: Method, pairs: Sequence[TextPair]
 ) -> list[Attribution]:
     """Shares of every document and every query token of a batch of pairs; with `matrix=yes` the
-    share of each query token with each document token too.
+    share of each query token with each document token too. `part=position` keeps what the tokens'
+    position embeddings bring of their shares and `part=word` all the rest: together they are the
+    whole, each alone makes no claim of completeness.
 
     Raises:
         UserError: the model cannot be linearised, its score is no inner product, or
-            `biases=decompx` is asked of a model that is not built like BERT.
+            `biases=decompx` is asked of a model that is not built like BERT, or a part of one
+            that adds no position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
     """
     started = time.perf_counter()
     biases = str(method.params.get("biases", BIASES[0]))
+    part = str(method.params.get("part", PARTS[0]))
+    whole = part == PARTS[0]
+    if not whole and method.params.get("matrix") == "yes":
+        raise UserError("The matrix is one of whole shares: choose part = whole, or matrix = no.")
     with retriever.lock:
         queries = retriever.encode_texts([pair.query for pair in pairs], "query")
         documents = retriever.encode_texts([pair.document for pair in pairs], "document")
@@ -74,6 +84,10 @@ def attribute(
             constant = retriever.directions(retriever.embed(queries))
         of_documents = shares(retriever, documents, constant, biases)
         of_queries = shares(retriever, queries, of_documents.directions, biases)
+        tokens = {"document": of_documents.tokens, "query": of_queries.tokens}
+        if not whole:
+            tokens["document"] = _part(retriever, documents, constant, of_documents, part)
+            tokens["query"] = _part(retriever, queries, of_documents.directions, of_queries, part)
         matrices: list[Tensor | None] = [None] * len(pairs)
         if method.params.get("matrix") == "yes":
             matrices = [interactions(retriever, pair, biases)[0] for pair in pairs]
@@ -91,11 +105,11 @@ def attribute(
                 score=float(of_documents.scores[b]),
                 query=queries.texts[b],
                 document=documents.texts[b],
-                query_scores=queries.row(of_queries.tokens, b).float().numpy(),
-                document_scores=documents.row(of_documents.tokens, b).float().numpy(),
+                query_scores=queries.row(tokens["query"], b).float().numpy(),
+                document_scores=documents.row(tokens["document"], b).float().numpy(),
                 matrix=None if matrix is None else matrix.float().numpy(),
-                bias_share=float(of_documents.bias[b]),
-                completeness_error=float(of_documents.error[b]),
+                bias_share=float(of_documents.bias[b]) if whole else None,
+                completeness_error=float(of_documents.error[b]) if whole else None,
                 seconds=seconds,
             )
         )
@@ -200,6 +214,18 @@ def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) 
     bias_scale = torch.ones(batch, device=inputs.device, dtype=inputs.dtype).requires_grad_()
     products, _ = InputXGradient(score).attribute((inputs, bias_scale))
     return products.detach().sum(-1).cpu()
+
+
+def _part(
+    retriever: DenseRetriever, encoded: Encoded, other: Tensor, found: Shares, part: str
+) -> Tensor:
+    positions = position_shares(retriever, encoded, other)
+    if positions is None:
+        raise UserError(
+            f"{retriever.name} adds no position embeddings to its words, so shares have no "
+            "position part: choose part = whole."
+        )
+    return positions if part == "position" else found.tokens - positions
 
 
 def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
