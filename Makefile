@@ -19,6 +19,7 @@ check: $(VENV)/.installed-tests
 
 bench: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.saliency
+	$(BIN)/python -m bench.decomposition
 	$(BIN)/python -m bench.page
 
 install: $(VENV)/.installed

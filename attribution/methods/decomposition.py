@@ -159,13 +159,8 @@ def interactions(
     rows, constants = [], []
     for start in range(0, len(vectors), MATRIX_CHUNK):
         part = vectors[start : start + MATRIX_CHUNK]
-        gradients, bias, *credited = torch.autograd.grad(
-            directions,
-            leaves,
-            part[:, None, :],
-            is_grads_batched=True,
-            retain_graph=start + MATRIX_CHUNK < len(vectors),
-        )
+        last = start + MATRIX_CHUNK >= len(vectors)
+        gradients, bias, *credited = _gradients(directions, leaves, part[:, None, :], not last)
         products = torch.einsum("kth,th->kt", gradients[:, 0], leaves[0].detach()[0])
         rows.append(sum((c[:, 0] for c in credited), products))
         constants.append(bias[:, 0])
@@ -186,18 +181,15 @@ def token_vectors(retriever: DenseRetriever, encoded: Encoded, biases: str = BIA
     gradients, bias, *credited = torch.autograd.grad(directions, leaves, probe, create_graph=True)
     tokens = sum(credited, (gradients * leaves[0].detach()).sum(-1))
     products = torch.cat([tokens[0], bias])
-    (vectors,) = torch.autograd.grad(
-        products,
-        probe,
-        torch.eye(len(products), device=products.device, dtype=products.dtype),
-        is_grads_batched=True,
-    )
+    each = torch.eye(len(products), device=products.device, dtype=products.dtype)
+    (vectors,) = _gradients(products, (probe,), each)
     return vectors[:, 0].detach()
 
 
 def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor | None:
-    """How much of each token's share [B, T] its position embedding brings; None where the model
-    adds none to its words (relative and rotary positions)."""
+    """How much of each token's share [B, T] its position embedding brings; None where the
+    embedding layer adds none to its words (relative and rotary positions; GPT-2's are added behind
+    it and count to the bias share)."""
     module = getattr(retriever.entry, "position_embeddings", None)
     if not isinstance(module, nn.Embedding):
         return None
@@ -253,6 +245,16 @@ def _linear_directions(
     # What the output does not depend on has a share of zero, where autograd would refuse: many
     # models have no constants, and one that freezes as a whole is found incomplete.
     return directions + 0 * (bias_scale + inputs.flatten(1).sum(1))[:, None]
+
+
+def _gradients(
+    output: Tensor, leaves: tuple[Tensor, ...], many: Tensor, keep: bool = False
+) -> tuple[Tensor, ...]:
+    """Products of `many` vectors [K, ...] with the Jacobian, K at once. `torch.func.vmap`, not
+    `is_grads_batched`: that one's older batching knows fewer operations and no rules of ours."""
+    return torch.func.vmap(lambda v: torch.autograd.grad(output, leaves, v, retain_graph=keep))(
+        many
+    )
 
 
 def _first_value_bias(retriever: DenseRetriever) -> Tensor:

@@ -82,7 +82,6 @@ class _Attached(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:  # type: ignore[override]
         (bias,) = ctx.saved_tensors
-        # Sums over named dimensions: the batching of many gradients knows no flatten.
         share = (gradient * bias).sum(tuple(range(ctx.kept, gradient.dim())))
         return gradient, None, share
 
@@ -130,10 +129,8 @@ class _Mixed(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         mixed = _MixedBack.apply(gradient, ctx.weights)
         if ctx.groups > 1:
-            # Grouped heads share their values, so their gradients add up. A reshape: the batching
-            # of many gradients knows no unflatten either.
-            *batch, _, length, width = mixed.shape
-            mixed = mixed.reshape(*batch, -1, ctx.groups, length, width).sum(-3)
+            # Grouped heads share their values, so their gradients add up.
+            mixed = mixed.unflatten(-3, (-1, ctx.groups)).sum(-3)
         return mixed, None, None, None
 
 

@@ -85,12 +85,21 @@ def test_sums_by_hand(attribution: Attribution, rows, columns) -> None:
     [("token", (4, 5)), ("word", (3, 4)), ("sentence", (1,)), ("bin", (4, 5))],
 )
 def test_evidence_columns(attribution: Attribution, columns, overlapping: tuple[int, ...]) -> None:
-    """Characters 12 to 20 are "The Moon"; what only touches it is no part of it."""
+    """Characters 12 to 20 are "The Moon"."""
     assert PAIR.document[12:20] == "The Moon"
     found = interactions(attribution, PAIR, "word", columns)
     assert found.evidence_columns == overlapping
     without = TextPair("p", PAIR.query, PAIR.document, language="eng")
     assert interactions(attribution, without, "word", columns).evidence_columns == ()
+
+
+@pytest.mark.parametrize(("start", "end", "column"), [(21, 26, 5), (26, 27, 6), (22, 23, 5)])
+def test_what_only_touches_the_evidence_is_no_part_of_it(
+    attribution: Attribution, start: int, end: int, column: int
+) -> None:
+    """ "pulls" ends where "." begins."""
+    pair = TextPair("p", PAIR.query, PAIR.document, EvidenceSpan(start, end), language="eng")
+    assert interactions(attribution, pair, "word", "word").evidence_columns == (column,)
 
 
 def test_bins_of_a_long_document() -> None:

@@ -35,6 +35,15 @@ def choose(body: Locator, fmt: str) -> None:
     expect(button).to_have_attribute("aria-checked", "true")
 
 
+def select(page: Page, label: str, value: str) -> None:
+    """Choose a value of a select box by typing it."""
+    box = page.get_by_role("combobox", name=label, exact=True)
+    box.click()
+    box.press("Control+a")
+    box.press_sequentially(value)
+    page.get_by_role("option", name=value, exact=True).click()
+
+
 def no_error(page: Page) -> None:
     """No error box and nothing of a traceback."""
     expect(page.get_by_test_id("stException")).to_have_count(0)
@@ -62,10 +71,30 @@ def test_switching_the_resampling_changes_curve_and_caption(app: App, visit: Vis
     page = ready(visit(app.url))
     expect(page.get_by_text("resampling=bin_mean").first).to_be_visible()
     page.get_by_test_id("stSidebar").get_by_text("Curve", exact=True).click()
-    page.get_by_role("combobox", name="Resampling").click()
-    page.get_by_role("option", name="point").click()
+    select(page, "Resampling", "point")
     expect(page.get_by_text("resampling=point").first).to_be_visible()
     assert "resampling=point" in page.url
+    no_error(page)
+
+
+def test_switching_the_method_keeps_the_pair(app: App, visit: Visit) -> None:
+    page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
+    select(page, "Method", "decomposition")
+    expect(page.get_by_text("Completeness error")).to_be_visible()
+    assert "method=decomposition" in page.url and "pair=food-sourdough-q2" in page.url
+    select(page, "Matrix", "yes")
+    expect(
+        page.get_by_role("figure", name="each query unit with each document unit")
+    ).to_be_visible()
+    no_error(page)
+
+
+def test_faithfulness_of_two_methods(app: App, visit: Visit) -> None:
+    address = "faithfulness?pair=food-sourdough-q2&methods=saliency&methods=decomposition"
+    page = visit(f"{app.url}/{address}")
+    expect(page.get_by_role("figure", name="deletion curves")).to_be_visible()
+    expect(page.get_by_role("figure", name="insertion curves")).to_be_visible()
+    expect(page.get_by_text("2 of 60 tests")).to_be_visible()
     no_error(page)
 
 

@@ -230,9 +230,10 @@ def main(arguments: list[str] | None = None) -> None:
     retrievers = {name or "MiniLM": load_planted(name) for name in names}
     plain = retrievers["MiniLM"]
 
-    for n_sentences, n_positions in ((12, 6), (12, 11), (25, 6), (25, 11)):
+    # Lengths at which the positions are evenly spaced: a step over more sentences is larger.
+    for n_sentences, n_positions in ((11, 6), (11, 11), (21, 11), (26, 6)):
         # Long documents cost more and vary less.
-        n_pairs = options.pairs if n_sentences == 12 else max(2, options.pairs // 2)
+        n_pairs = options.pairs if n_sentences == 11 else max(2, options.pairs // 2)
         pairs = held_out_pairs(n_pairs, n_sentences)
         print(f"\nHeld-out, {n_sentences} sentences, {n_positions} positions, n = {n_pairs}")
         for name, retriever in retrievers.items():
@@ -252,7 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"| {name} | {start:.1%} | {end:.1%} |")
 
     for what, chosen in (
-        ("held-out, 12 sentences", held_out_pairs(options.saliency_pairs, 12, seed=1)),
+        ("held-out, 11 sentences", held_out_pairs(options.saliency_pairs, 11, seed=1)),
         ("sample documents", pairs[:: max(1, len(pairs) // options.saliency_pairs)]),
     ):
         print(f"\nSaliency by thirds, {what}, n = {len(chosen)} x 3 evidence places")
@@ -260,8 +261,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(row(name, saliency_profile(retriever, chosen, name)))
 
     if options.scales:
-        pairs = held_out_pairs(options.pairs // 2, 12)
-        print(f"\nAdapters scaled, held-out, 12 sentences, 6 positions, n = {len(pairs)}")
+        pairs = held_out_pairs(options.pairs // 2, 11)
+        print(f"\nAdapters scaled, held-out, 11 sentences, 6 positions, n = {len(pairs)}")
         for name in PLANTED:
             for scale in (0.0, 0.25, 0.5, 0.75, 1.0):
                 profile = measure_profile(load_planted(name, scale), pairs, 6)[0]

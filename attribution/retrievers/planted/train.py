@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
     name = f"MiniLM-{options.side}"
     folder = options.out or Path(__file__).parent / name
     train(Recipe(options.side, steps=options.steps, seed=options.seed), folder)
-    pairs = held_out_pairs(options.pairs, 12)
+    pairs = held_out_pairs(options.pairs, 11)
     for label, retriever in (("MiniLM", load_planted(None)), (name, load_planted(folder))):
         print_profile(label, measure_profile(retriever, pairs, 6)[0])
 
