@@ -253,7 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"| {name} | {start:.1%} | {end:.1%} |")
 
     for what, chosen in (
-        ("held-out, 11 sentences", held_out_pairs(options.saliency_pairs, 11, seed=1)),
+        ("held-out, 12 sentences", held_out_pairs(options.saliency_pairs, 12, seed=1)),
         ("sample documents", pairs[:: max(1, len(pairs) // options.saliency_pairs)]),
     ):
         print(f"\nSaliency by thirds, {what}, n = {len(chosen)} x 3 evidence places")
@@ -261,8 +261,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(row(name, saliency_profile(retriever, chosen, name)))
 
     if options.scales:
-        pairs = held_out_pairs(options.pairs // 2, 11)
-        print(f"\nAdapters scaled, held-out, 11 sentences, 6 positions, n = {len(pairs)}")
+        pairs = held_out_pairs(options.pairs // 2, 12)
+        print(f"\nAdapters scaled, held-out, 12 sentences, 6 positions, n = {len(pairs)}")
         for name in PLANTED:
             for scale in (0.0, 0.25, 0.5, 0.75, 1.0):
                 profile = measure_profile(load_planted(name, scale), pairs, 6)[0]
