@@ -210,7 +210,8 @@ def print_profile(name: str, profile: Profile) -> None:
     print(row(name, profile))
     if name in PLANTED:
         steps = profile.steps
-        weakest = int(np.abs(steps.mean).argmin())
+        # In the direction of the whole, so that a step back would count as the weakest.
+        weakest = int((steps.mean * np.sign(steps.mean.sum())).argmin())
         print(
             f"|   steps | weakest {steps.mean[weakest]:+.4f} ± {steps.half_width[weakest]:.4f}, "
             f"steepest {profile.largest_step_share:.0%} of the whole |"
@@ -232,7 +233,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     # Lengths at which the positions are evenly spaced: a step over more sentences is larger.
     for n_sentences, n_positions in ((11, 6), (11, 11), (21, 11), (26, 6)):
-        # Long documents cost more and vary less.
+        # Long documents cost more.
         n_pairs = options.pairs if n_sentences == 11 else max(2, options.pairs // 2)
         pairs = held_out_pairs(n_pairs, n_sentences)
         print(f"\nHeld-out, {n_sentences} sentences, {n_positions} positions, n = {n_pairs}")
