@@ -132,7 +132,9 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
     ready(page)
     expect(page.get_by_text("Read all 9 tokens")).to_be_visible()
     other = ready(visit(page.url))
-    expect(other.get_by_label("Document")).to_have_value("Stone stays. Ice melts in spring.")
+    expect(other.get_by_role("textbox", name="Document", exact=True)).to_have_value(
+        "Stone stays. Ice melts in spring."
+    )
 
 
 def test_run_a_data_set_stop_and_resume(app: App, visit: Visit) -> None:
