@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,10 +73,16 @@ def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
     return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
 
 
+def parted(text: str) -> str:
+    """`text` with a word joiner inside whatever Streamlit redraws however it is escaped."""
+    # Icons by name, and arrows, dashes and comparisons that stand between spaces.
+    redrawn = r":(?=material/|streamlit:)|(?<!\S)(?:<(?=->(?!\S))|[-<>~](?=[-=>](?!\S)))"
+    return re.sub(redrawn, "\\g<0>\u2060", text)
+
+
 def plain(text: str) -> str:
     """`text` for Streamlit's Markdown, with nothing in it read as markup."""
-    # Streamlit draws icons from `:material/name:` however it is escaped; a word joiner parts it.
-    one_line = " ".join(text.split()).replace(":material/", ":\u2060material/")
+    one_line = parted(" ".join(text.split()))
     return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&=^@" else c for c in one_line)
 
 
