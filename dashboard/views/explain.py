@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from dashboard import choices, panels
 from dashboard.compute import Explained, service
+
+PAUSE = 0.1  # seconds
 
 pair = None
 with panels.guarded():
@@ -38,6 +42,8 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
         st.caption(panels.reading_note(result))
 
 view = panels.token_heatmap(results, key="explain.heatmap")
+# A chart that reaches the browser together with the heatmap holds its drawing up by some 250 ms.
+time.sleep(PAUSE)
 
 for number, result in enumerate(results):
     with panels.guarded():
