@@ -12,7 +12,7 @@ On all-MiniLM-L6-v2, query of 12 tokens, documents of 256 and of 512, interleave
 Each in a process of its own, with peak memory:
 - `shares`, `matrix`: as above;
 - `literal`: the same shares by carrying one vector per input token through every layer forwards
-  (T x (T + 1) x H, DecompX's way, with biases in a slot of their own), written below for BERT;
+  (T x (T + 1) x H, DecompX's way, with biases in a slot of their own: methods/propagation.py);
   its shares must agree with ours. It is given every help that leaves its T x T x H vectors: no
   gradients, feed-forward layers and norms a few rows at a time;
 - `shares`, `matrix` at 2,048 tokens on a random BERT of MiniLM's size with as many positions.
@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from attribution.methods import decomposition, make_method
+from attribution.methods.propagation import propagate
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec, resolve
@@ -49,80 +50,14 @@ from bench.timing import interleaved, ratio
 
 METHOD = make_method("decomposition")
 MINILM_POSITIONS = 512
-ROW_CHUNK = 32
-
-
-# -- DecompX, literally ----------------------------------------------------------------------------
 
 
 def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor:
     """Shares [T + 1] of a BERT's tokens in the inner product with `other` [1, H], the last one of
-    the biases: V [T, T + 1, H] holds, for each position, what each input token and the biases
-    bring, and goes through the layers with attention, norms and activations frozen (Modarressi et
-    al. 2023, without the spreading of biases over tokens). Mean pooling and cosine."""
-    bert: Any = retriever.backbone
+    the biases, carried forwards. Mean pooling and cosine."""
     with torch.no_grad():
-        hidden = retriever.entering(encoded, retriever.entry)[0]  # [T, H]
-        n, width = hidden.shape
-        vectors = torch.zeros(n, n + 1, width)
-        vectors[torch.arange(n), torch.arange(n)] = hidden
-        for layer in bert.encoder.layer:
-            hidden, vectors = _layer(layer, hidden, vectors)
-        pooled = hidden.mean(0)
-        return vectors.mean(0) / pooled.norm() @ other[0]
-
-
-def _layer(layer: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    attention, out = layer.attention.self, layer.attention.output
-    n = len(x)
-    heads = attention.num_attention_heads
-
-    def split(y: Tensor) -> Tensor:
-        return y.unflatten(-1, (heads, -1)).transpose(0, 1)  # [A, T, E]
-
-    query, key, value = (split(p(x)) for p in (attention.query, attention.key, attention.value))
-    weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
-    total = (weights @ value).transpose(0, 1).flatten(1)
-    mixed = v @ attention.value.weight.T
-    mixed[:, -1] += attention.value.bias
-    mixed = mixed.unflatten(-1, (heads, -1))  # [T, T + 1, A, E]
-    for a in range(heads):
-        # In place, head by head: the values of a head are needed by that head alone.
-        mixed[:, :, a] = (weights[a] @ mixed[:, :, a].reshape(n, -1)).view(n, n + 1, -1)
-    mixed = mixed.flatten(2)
-    total = out.dense(total) + x
-    for rows in _chunks(n):
-        part = mixed[rows] @ out.dense.weight.T
-        part[:, -1] += out.dense.bias
-        part += v[rows]
-        mixed[rows] = _norm(out.LayerNorm, total[rows], part)
-    total = out.LayerNorm(total)
-    up, down = layer.intermediate.dense, layer.output
-    inner = up(total)
-    scale = torch.special.erf(inner * 0.5**0.5).add(1).mul(0.5)  # gelu(x) / x
-    final = down.dense(inner * scale) + total
-    for rows in _chunks(n):
-        part = mixed[rows] @ up.weight.T
-        part[:, -1] += up.bias
-        part *= scale[rows][:, None]
-        part = part @ down.dense.weight.T
-        part[:, -1] += down.dense.bias
-        part += mixed[rows]
-        mixed[rows] = _norm(down.LayerNorm, final[rows], part)
-    return down.LayerNorm(final), mixed
-
-
-def _norm(norm: Any, total: Tensor, parts: Tensor) -> Tensor:
-    """LayerNorm with its scale taken from `total` [t, H], for the parts [t, T + 1, H] of it."""
-    scale = torch.rsqrt(total.var(-1, unbiased=False) + norm.eps)
-    parts -= parts.mean(-1, keepdim=True)
-    parts *= scale[:, None, None] * norm.weight
-    parts[:, -1] += norm.bias
-    return parts
-
-
-def _chunks(n: int) -> list[slice]:
-    return [slice(start, start + ROW_CHUNK) for start in range(0, n, ROW_CHUNK)]
+        hidden, vectors = propagate(retriever, encoded, spread=False)
+        return vectors.mean(0) / hidden.mean(0).norm() @ other[0]
 
 
 # -- one measurement in a process of its own -------------------------------------------------------

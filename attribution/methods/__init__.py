@@ -91,8 +91,9 @@ METHODS: dict[str, MethodEntry] = {
             Parameter(
                 "biases",
                 decomposition.BIASES,
-                "Where the first layer's value bias goes: explicit counts it to the bias share, "
-                "decompx to the token it belongs to, as DecompX's code does (BERT-like models).",
+                "Where constants go: explicit, all into the bias share; decompx, the first layer's "
+                "value bias to its token; absdot, every one to the tokens by |bias · vector|, as "
+                "DecompX is configured (BERT-like models; texts of up to 512 tokens).",
             ),
             Parameter(
                 "part",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attribution.errors import UserError
 from attribution.methods.linearised import linearised
+from attribution.methods.propagation import bert_layers, propagate
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.types import Attribution, Method, TextPair
 
@@ -28,9 +29,10 @@ float32 leaves about 1e-6, 16 bit formats about 1e-2 (`_tolerance`)."""
 MATRIX_CHUNK = 16
 """Query tokens whose gradients run through the document encoder together."""
 
-BIASES = ("explicit", "decompx")
-"""Where the first layer's value bias goes: into the bias share like every other constant, or, as in
-DecompX's code, to the token whose value vector it is part of."""
+BIASES = ("explicit", "decompx", "absdot")
+"""Where constants go: all into the bias share; the first layer's value bias to the token whose
+value vector it is part of, as in DecompX's code; or every one to the tokens by |<bias, vector>|
+too, DecompX's reference configuration."""
 
 PARTS = ("whole", "word", "position")
 """What of a token's share is kept: all of it, or what its position embedding brings or not."""
@@ -75,22 +77,32 @@ def attribute(
     biases = str(method.params.get("biases", BIASES[0]))
     part = str(method.params.get("part", PARTS[0]))
     whole = part == PARTS[0]
-    if not whole and method.params.get("matrix") == "yes":
+    wants_matrix = method.params.get("matrix") == "yes"
+    if not whole and wants_matrix:
         raise UserError("The matrix is one of whole shares: choose part = whole, or matrix = no.")
+    if not whole and biases == "absdot":
+        raise UserError("Biases are spread over whole shares: choose part = whole, or another "
+                        "way with biases.")  # fmt: skip
+    if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers for each text: one at a time
+        return [result for pair in pairs for result in attribute(retriever, method, [pair])]
     with retriever.lock:
         queries = retriever.encode_texts([pair.query for pair in pairs], "query")
         documents = retriever.encode_texts([pair.document for pair in pairs], "document")
         with torch.no_grad():
             constant = retriever.directions(retriever.embed(queries))
-        of_documents = shares(retriever, documents, constant, biases)
-        of_queries = shares(retriever, queries, of_documents.directions, biases)
+        matrices: list[Tensor | None] = [None] * len(pairs)
+        if biases == "absdot":
+            of_documents, of_queries, of_both = _spread(retriever, queries, documents)
+            matrices = [of_both if wants_matrix else None]
+        else:
+            of_documents = shares(retriever, documents, constant, biases)
+            of_queries = shares(retriever, queries, of_documents.directions, biases)
+            if wants_matrix:
+                matrices = [interactions(retriever, pair, biases)[0] for pair in pairs]
         tokens = {"document": of_documents.tokens, "query": of_queries.tokens}
         if not whole:
             tokens["document"] = _part(retriever, documents, constant, of_documents, part)
             tokens["query"] = _part(retriever, queries, of_documents.directions, of_queries, part)
-        matrices: list[Tensor | None] = [None] * len(pairs)
-        if method.params.get("matrix") == "yes":
-            matrices = [interactions(retriever, pair, biases)[0] for pair in pairs]
     seconds = (time.perf_counter() - started) / len(pairs)
     results = []
     for b, pair in enumerate(pairs):
@@ -184,6 +196,45 @@ def token_vectors(retriever: DenseRetriever, encoded: Encoded, biases: str = BIA
     each = torch.eye(len(products), device=products.device, dtype=products.dtype)
     (vectors,) = _gradients(products, (probe,), each)
     return vectors[:, 0].detach()
+
+
+def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
+    """`token_vectors` with every constant of the layers spread over the tokens by |<bias, vector>|
+    [T + 1, H]; in the last row stays what comes after the layers, zero for most models.
+
+    The vectors are carried up to the last layer; from there on the output is linear in them.
+    """
+    hidden, vectors = propagate(retriever, encoded, spread=True)
+    last = bert_layers(retriever)[-1]
+    leaf = hidden[None].clone().requires_grad_()
+    ones = leaf.new_ones(1).requires_grad_()
+    with linearised(retriever.backbone, ones), retriever.reading(leaf, last):
+        directions = retriever.directions(retriever.embed(encoded))
+    directions = directions + 0 * ones[:, None]  # most models have no constants so late
+    probe = torch.zeros_like(directions).requires_grad_()
+    gradient, bias = torch.autograd.grad(directions, (leaf, ones), probe, create_graph=True)
+    products = torch.cat([torch.einsum("th,tkh->k", gradient[0], vectors), bias])
+    rows = []
+    for each in torch.eye(len(products), device=products.device).to(products.dtype).split(32):
+        (found,) = _gradients(products, (probe,), each, keep=True)
+        rows.append(found[:, 0].detach())
+    return torch.cat(rows)
+
+
+def _spread(
+    retriever: DenseRetriever, queries: Encoded, documents: Encoded
+) -> tuple[Shares, Shares, Tensor]:
+    """Both sides' shares and the matrix [Q, D] of one pair."""
+    q, d = (spread_vectors(retriever, encoded) for encoded in (queries, documents))
+    with torch.no_grad():
+        query, document = (retriever.directions(retriever.embed(e)) for e in (queries, documents))
+    score = (query * document).sum(-1).cpu()
+    of_documents, of_queries = (d @ query[0]).cpu()[None], (q @ document[0]).cpu()[None]
+    return (
+        Shares(of_documents[:, :-1], of_documents[:, -1], score, document),
+        Shares(of_queries[:, :-1], of_queries[:, -1], score, query),
+        (q[:-1] @ d[:-1].T).cpu(),
+    )
 
 
 def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor | None:

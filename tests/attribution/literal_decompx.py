@@ -125,6 +125,53 @@ def decompose(
     return pooled(*propagate(bert, diagonal(start), torch.zeros_like(start), value_bias_to_source))
 
 
+def spread(vectors: Tensor, bias: Tensor) -> Tensor:
+    """A constant [H] handed out to the sources of each position by |<bias, vector>|."""
+    weights = torch.einsum("tkh,h->tk", vectors, bias).abs()
+    return vectors + torch.einsum("tk,h->tkh", weights / weights.sum(1, keepdim=True), bias)
+
+
+def decompose_absdot(bert: Bert, ids: list[int]) -> Tensor:
+    """Each token's vector in the text's embedding [T, H] with every bias spread over the tokens,
+    `bias_decomp_type="absdot"` with `FFN_approx_type="GeLU_ZO"` of the authors' code."""
+    start, _ = embedded(bert, ids)
+    vectors = diagonal(start)
+
+    def norm(name: str, vectors: Tensor) -> Tensor:
+        std = (vectors.sum(1).var(-1, unbiased=False) + bert.eps).sqrt()
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+        vectors = vectors / std[:, None, None] * bert[f"{name}.weight"]
+        return spread(vectors, bert[f"{name}.bias"])
+
+    for n in range(bert.layers):
+        name = f"encoder.layer.{n}"
+        w = {part: bert[f"{name}.{part}.weight"] for part in (
+            "attention.self.query", "attention.self.key", "attention.self.value",
+            "attention.output.dense", "intermediate.dense", "output.dense")}  # fmt: skip
+        b = {part: bert[f"{name}.{part}.bias"] for part in w}
+        x = vectors.sum(1)
+        query, key = ((x @ w[f"attention.self.{k}"].T + b[f"attention.self.{k}"]).unflatten(
+            -1, (bert.heads, -1)) for k in ("query", "key"))  # fmt: skip
+        attention = (
+            torch.einsum("thv,shv->hts", query, key) / query.shape[-1] ** 0.5
+        ).softmax(-1)  # fmt: skip
+        values = vectors @ w["attention.self.value"].T
+        constant = b["attention.output.dense"]
+        if n == 0:
+            values = values + diagonal(b["attention.self.value"].expand(len(ids), -1))
+        else:
+            constant = constant + w["attention.output.dense"] @ b["attention.self.value"]
+        values = values.unflatten(-1, (bert.heads, -1))
+        mixed = torch.einsum("hts,skhv->tkhv", attention, values).flatten(-2)
+        vectors = spread(vectors + mixed @ w["attention.output.dense"].T, constant)
+        vectors = norm(f"{name}.attention.output.LayerNorm", vectors)
+        inner = spread(vectors @ w["intermediate.dense"].T, b["intermediate.dense"])
+        ratio = 0.5 * (1 + torch.erf(inner.sum(1) / 2**0.5))
+        fed = (inner * ratio[:, None]) @ w["output.dense"].T
+        vectors = norm(f"{name}.output.LayerNorm", vectors + spread(fed, b["output.dense"]))
+    return pooled(vectors, torch.zeros_like(start))[0]
+
+
 def decompose_positions(bert: Bert, ids: list[int]) -> Tensor:
     """The vector that each token's position embedding brings into the text's embedding [T, H]."""
     start, places = embedded(bert, ids)

@@ -23,7 +23,12 @@ from attribution.methods.decomposition import (
 )
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.types import Side, TextPair, Token, TokenizedText
-from tests.attribution.literal_decompx import Bert, decompose, decompose_positions
+from tests.attribution.literal_decompx import (
+    Bert,
+    decompose,
+    decompose_absdot,
+    decompose_positions,
+)
 
 METHOD = make_method("decomposition")
 MATRIX = make_method("decomposition", {"matrix": "yes"})
@@ -144,6 +149,62 @@ def test_the_bert_family_equals_the_propagation(
     # Padding carries nothing.
     padding = encoded.features["attention_mask"] == 0
     assert padding.any() and (found.tokens[padding] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
+def test_spread_biases_equal_the_propagation(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
+    retriever = tiny(name)
+    torch.manual_seed(5)
+    for parameter in retriever.model.double().parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    retriever.precision = "float64"
+    first = 0 if name == "bert" else retriever.backbone.config.pad_token_id + 1
+    bert = literal(retriever, first)
+    q = decompose_absdot(bert, ids(retriever, PAIRS[0].query, "query"))
+    d = decompose_absdot(bert, ids(retriever, PAIRS[0].document, "document"))
+    method = make_method("decomposition", {"biases": "absdot", "matrix": "yes"})
+    found, twin = attribute(retriever, method, [PAIRS[0], PAIRS[0]])
+    np.testing.assert_allclose(found.matrix, (q @ d.T).numpy(), atol=1e-6)
+    np.testing.assert_allclose(found.document_scores, (d @ q.sum(0)).numpy(), atol=1e-6)
+    np.testing.assert_allclose(found.query_scores, (q @ d.sum(0)).numpy(), atol=1e-6)
+    np.testing.assert_array_equal(found.document_scores, twin.document_scores)
+    assert found.bias_share == 0 and abs(found.completeness_error or 0) < 1e-10
+    # The spreading is no small change.
+    (explicit,) = attribute(retriever, METHOD, [PAIRS[0]])
+    assert np.abs(explicit.document_scores - found.document_scores).max() > 1e-3
+
+
+def test_spread_biases_on_minilm_and_their_limits(
+    exact: DenseRetriever, minilm: DenseRetriever
+) -> None:
+    method = make_method("decomposition", {"biases": "absdot"})
+    expected = decompose_absdot(literal(exact), ids(exact, PAIRS[0].document, "document"))
+    query = exact.directions(exact.embed(exact.encode_texts([PAIRS[0].query], "query")))[0]
+    (found,) = attribute(exact, method, PAIRS[:1])
+    np.testing.assert_allclose(found.document_scores, (expected @ query).numpy(), atol=1e-7)
+    (single,) = attribute(minilm, method, PAIRS[:1])
+    np.testing.assert_allclose(single.document_scores, found.document_scores, atol=1e-5)
+    with pytest.raises(UserError, match="whole shares"):
+        attribute(minilm, make_method("decomposition", {"biases": "absdot", "part": "word"}), PAIRS)
+
+
+def test_spread_biases_have_a_longest_text(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attribution.methods.propagation.MAX_TOKENS", 8)
+    with pytest.raises(UserError, match="works up to 8 tokens"):
+        attribute(tiny("bert"), make_method("decomposition", {"biases": "absdot"}), PAIRS[:1])
+
+
+@pytest.mark.parametrize("name", ["mpnet", "distilbert", "modernbert", "qwen3-right"])
+def test_spreading_needs_a_model_built_like_bert(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
+    with pytest.raises(UserError, match="built like BERT"):
+        attribute(tiny(name), make_method("decomposition", {"biases": "absdot"}), PAIRS[:1])
 
 
 def test_decompx_moves_only_the_first_value_bias(lively: DenseRetriever) -> None:

@@ -1,0 +1,125 @@
+"""Token decomposition by forward propagation, DecompX's own way (Modarressi et al. 2023): every
+position holds one vector for each input token, and all of them go through every layer with
+attention weights, norms and activations frozen.
+
+Needed where biases are spread over tokens by |<bias, vector>| (`absdot`): how a bias is spread
+depends on vectors half way up, so no backward pass knows it. Costs T x T x H numbers, hence a
+limit of `MAX_TOKENS`; everything else in `decomposition` gives the same numbers for less.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attribution.errors import UserError
+from attribution.retrievers.dense import DenseRetriever, Encoded
+
+MAX_TOKENS = 512
+"""Longest text: at 512 tokens MiniLM needs about a gigabyte, a base-sized BERT two."""
+
+ROW_CHUNK = 32
+"""Positions whose feed-forward layers run together."""
+
+
+def propagate(
+    retriever: DenseRetriever, encoded: Encoded, *, spread: bool
+) -> tuple[Tensor, Tensor]:
+    """Output of the last layer [T, H] of a single text, and the vectors [T, K, H] that sum to
+    it: one for each of the K = T input tokens and, without `spread`, one more for all constants.
+
+    With `spread` each constant goes to the tokens in proportion to |<constant, vector>|, and the
+    first layer's value bias to the token whose value vector it is part of, as DecompX does by
+    default (`bias_decomp_type="absdot"`, `FFN_approx_type="GeLU_ZO"` of the authors' code).
+
+    Raises:
+        UserError: a model not built like BERT, or a text of more than MAX_TOKENS tokens.
+    """
+    layers = bert_layers(retriever)
+    with torch.no_grad():
+        hidden = retriever.entering(encoded, retriever.entry)[0]  # [T, H]
+        n, width = hidden.shape
+        if n > MAX_TOKENS:
+            raise UserError(
+                f"Spreading biases over tokens works up to {MAX_TOKENS} tokens and this text "
+                f"has {n}: choose biases = explicit."
+            )
+        vectors = hidden.new_zeros(n, n if spread else n + 1, width)
+        vectors[torch.arange(n), torch.arange(n)] = hidden
+        for number, layer in enumerate(layers):
+            hidden, vectors = _layer(layer, hidden, vectors, spread, first=number == 0)
+    return hidden, vectors
+
+
+def bert_layers(retriever: DenseRetriever) -> Any:
+    """Layers of a BERT, RoBERTa or XLM-R, the three that DecompX's algorithm is written for."""
+    backbone: Any = retriever.backbone
+    if getattr(backbone.config, "model_type", "") not in ("bert", "roberta", "xlm-roberta"):
+        raise UserError(
+            f"Spreading biases over tokens is defined for models built like BERT, and "
+            f"{retriever.name} is not: choose biases = explicit."
+        )
+    return backbone.encoder.layer
+
+
+def _layer(layer: Any, x: Tensor, v: Tensor, spread: bool, first: bool) -> tuple[Tensor, Tensor]:
+    attention, out = layer.attention.self, layer.attention.output
+    n, k = v.shape[:2]
+    heads = attention.num_attention_heads
+
+    def split(y: Tensor) -> Tensor:
+        return y.unflatten(-1, (heads, -1)).transpose(0, 1)  # [A, T, E]
+
+    query, key, value = (split(p(x)) for p in (attention.query, attention.key, attention.value))
+    weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
+    total = out.dense((weights @ value).transpose(0, 1).flatten(1)) + x
+    mixed = v @ attention.value.weight.T
+    bias = out.dense.bias
+    if spread and first:
+        mixed[torch.arange(n), torch.arange(n)] += attention.value.bias
+    else:
+        # Attention weights sum to one: a value bias reaches each position whole.
+        bias = bias + out.dense.weight @ attention.value.bias
+    mixed = mixed.unflatten(-1, (heads, -1))  # [T, K, A, E]
+    for a in range(heads):
+        # In place, head by head: the values of a head are needed by that head alone.
+        mixed[:, :, a] = (weights[a] @ mixed[:, :, a].reshape(n, -1)).view(n, k, -1)
+    mixed = mixed.flatten(2)
+    rows = [slice(start, start + ROW_CHUNK) for start in range(0, n, ROW_CHUNK)]
+    for part in rows:
+        brought = mixed[part] @ out.dense.weight.T + v[part]
+        mixed[part] = _norm(out.LayerNorm, total[part], _add(brought, bias, spread), spread)
+    total = out.LayerNorm(total)
+    up, down = layer.intermediate.dense, layer.output
+    inner = up(total)
+    active = layer.intermediate.intermediate_act_fn(inner)
+    ratio = torch.where(inner == 0, 0, active / inner)
+    final = down.dense(active) + total
+    for part in rows:
+        brought = _add(mixed[part] @ up.weight.T, up.bias, spread)
+        brought *= ratio[part][:, None]
+        brought = _add(brought @ down.dense.weight.T, down.dense.bias, spread)
+        brought += mixed[part]
+        mixed[part] = _norm(down.LayerNorm, final[part], brought, spread)
+    return down.LayerNorm(final), mixed
+
+
+def _norm(norm: Any, total: Tensor, parts: Tensor, spread: bool) -> Tensor:
+    """LayerNorm with its scale taken from `total` [t, H], for the parts [t, K, H] of it."""
+    scale = torch.rsqrt(total.var(-1, unbiased=False) + norm.eps)
+    parts -= parts.mean(-1, keepdim=True)
+    parts *= scale[:, None, None] * norm.weight
+    return _add(parts, norm.bias, spread)
+
+
+def _add(parts: Tensor, bias: Tensor, spread: bool) -> Tensor:
+    """A constant added, in place, to the last of parts [t, K, H] or to all by |<bias, part>|."""
+    if not spread:
+        parts[:, -1] += bias
+        return parts
+    weights = (parts @ bias).abs()
+    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-12)
+    parts += weights[..., None] * bias
+    return parts
