@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pandas as pd
@@ -19,6 +20,8 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.text import clean
 from attribution.types import EvidenceSpan, Method, TextPair
 from dashboard import url
+from dashboard.compute import service
+from dashboard.panels import plain
 from dashboard.protocols import posir_spec
 
 MAX_MODELS = 4
@@ -265,12 +268,17 @@ def model(label: str, key: str, default: str) -> str:
     return name or default
 
 
-def method(*, posir: bool = False) -> Method:
-    """Choose a method and its parameters; `posir` fixes those of the curve."""
+def method(models: Sequence[str], *, posir: bool = False) -> Method:
+    """Choose a method that fits all of `models`, and its parameters; `posir` fixes those of the
+    curve. What does not fit stands below with its reason."""
+    unfit = unfit_methods(models)
+    fitting = [name for name in METHODS if name not in unfit]
     # Names, not titles: the address, captions and the command line say the same.
-    name = st.selectbox("Method", list(METHODS), key="method", bind="query-params")
-    name = name or next(iter(METHODS))
+    name = st.selectbox("Method", fitting, key="method", bind="query-params")
+    if name is None:
+        raise UserError("No method fits all of these models: choose fewer of them.")
     st.caption(METHODS[name].help)
+    say_unfit(unfit)
     options: dict[str, str] = {}
     for parameter in METHODS[name].parameters:
         if len(parameter.choices) > 1:
@@ -281,6 +289,25 @@ def method(*, posir: bool = False) -> Method:
         for parameter in CURVE_PARAMETERS:
             options[parameter.name] = _parameter(parameter.name, parameter.choices, parameter.help)
     return make_method(name, options)
+
+
+def unfit_methods(models: Sequence[str]) -> dict[str, str]:
+    """Methods that do not fit all of `models`, each with the model and the reason."""
+    found: dict[str, str] = {}
+    for name in models:
+        # A model that cannot be resolved says so where it is used.
+        with suppress(UserError):
+            wanted = registry.resolve(name)
+            for method in METHODS:
+                if reason := service().unfit(wanted, method):
+                    found.setdefault(method, f"{name}: {reason}")
+    return found
+
+
+def say_unfit(unfit: Mapping[str, str]) -> None:
+    """Why some methods are not offered."""
+    for name, reason in unfit.items():
+        st.caption(plain(f"Not {name}: {reason}"))
 
 
 def _parameter(name: str, choices: Sequence[str], help: str) -> str:

@@ -17,6 +17,7 @@ from attribution.errors import UserError
 from attribution.faithfulness import Faithfulness, Parameters
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
+from attribution.proof import Proof, prove
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
@@ -200,6 +201,7 @@ class Compute:
         self._turnstile = Turnstile()
         self._loading = threading.Lock()
         self._models: OrderedDict[tuple[str, str], DenseRetriever] = OrderedDict()
+        self._proofs: dict[tuple[str, str], Proof] = {}
         self._runs: dict[RunKey, Run] = {}
         self._runs_lock = threading.Lock()
 
@@ -217,12 +219,19 @@ class Compute:
         return ModelIdentity(spec, ModelKey(spec.name, key), weights, precision, str(device))
 
     def retriever(self, model: ModelIdentity) -> DenseRetriever:
-        """The model, loaded where it is not; the least recently used ones make room."""
+        """The model, loaded and put to the proof where it is not; the least recently used ones
+        make room.
+
+        Raises:
+            UserError: it cannot be loaded or fails its proof.
+        """
         key = (model.key.fingerprint, model.device)
         with self._loading:
             found = self._models.get(key)
             if found is None:
                 found = load(model.spec, DEVICE.get(), PRECISION.get())
+                if key not in self._proofs:
+                    self._proofs[key] = prove(found)
                 self._models[key] = found
                 self._evict()
             self._models.move_to_end(key)
@@ -232,6 +241,19 @@ class Compute:
         limit = MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
         while len(self._models) > 1 and sum(map(_bytes, self._models.values())) > limit:
             self._models.popitem(last=False)
+
+    def proof(self, model: ModelIdentity) -> Proof | None:
+        """What the model showed of itself when it was loaded; None before that."""
+        return self._proofs.get((model.key.fingerprint, model.device))
+
+    def unfit(self, spec: RetrieverSpec, method: str) -> str:
+        """Why `method` does not work on this model; empty where it does, as far as is known:
+        what only the loaded model can tell is known once it was loaded."""
+        families = METHODS[method].families
+        if spec.family not in families:
+            return f"it is for {' and '.join(families)} retrievers"
+        proof = self.proof(self.identify(spec))
+        return proof.unfit.get(method, "") if proof else ""
 
     # -- pairs ---------------------------------------------------------------------------------
 
@@ -258,6 +280,8 @@ class Compute:
         if spec.family not in METHODS[method.name].families:
             raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
         retriever = self.retriever(model)
+        if reason := self.unfit(spec, method.name):
+            raise UserError(f"{method.name} does not fit {spec.name}: {reason}")
         with self._turnstile.turn():
             outcomes = [
                 outcome

@@ -20,7 +20,7 @@ from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
 from attribution.types import Provenance
 from dashboard import url
-from dashboard.compute import Explained
+from dashboard.compute import Explained, service
 from dashboard.export import (
     FIGURE_FORMATS,
     MEDIA_TYPES,
@@ -237,6 +237,12 @@ def matrix_view(result: Explained, key: str) -> None:
             ["query", *(f"{i} {label}" for i, label in enumerate(found.columns))], axis=1
         ),
     )  # fmt: skip
+
+
+def model_notes(result: Explained) -> None:
+    """What the model read of the document, and what it showed of itself when it was loaded."""
+    proof = service().proof(result.model)
+    st.caption(reading_note(result), help=proof.sentence() if proof else None)
 
 
 def reading_note(result: Explained) -> str:

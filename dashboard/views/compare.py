@@ -12,16 +12,16 @@ from dashboard.compute import DataSetCurve, Explained, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
 
-pair = None
+pair = method = None
 with panels.guarded():
     pair = choices.pair()
 with st.sidebar:
     first = choices.model("Model A", "a", "MiniLM-primacy")
     second = choices.model("Model B", "b", "MiniLM-recency")
     with panels.guarded():
-        method = choices.method()
+        method = choices.method([first, second])
 
-if pair is None:
+if pair is None or method is None:
     st.stop()
 if first == second:
     st.info("Choose two different models to compare.")
@@ -41,7 +41,7 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
         panels.completeness(result)
         if result.notice:
             st.warning(result.notice)
-        st.caption(panels.reading_note(result))
+        panels.model_notes(result)
 
 view = panels.token_heatmap(results, key="compare.heatmap")
 

@@ -22,8 +22,12 @@ with st.sidebar:
         if posir:
             selection = choices.posir_pairs(selection)
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
+    chosen = None
     with panels.guarded():
-        method = choices.method(posir=posir)
+        chosen = choices.method(names, posir=posir)
+if chosen is None:
+    st.stop()
+method = chosen
 
 st.markdown(
     f"#### {METHODS[method.name].title} by position · {panels.plain(data.title)}\n"

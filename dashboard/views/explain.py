@@ -11,15 +11,15 @@ from dashboard.compute import Explained, service
 
 PAUSE = 0.1  # seconds
 
-pair = None
+pair = method = None
 with panels.guarded():
     pair = choices.pair()
 with st.sidebar:
     names = choices.models(["MiniLM"])
     with panels.guarded():
-        method = choices.method()
+        method = choices.method(names)
 
-if pair is None:
+if pair is None or method is None:
     st.stop()
 if not names:
     st.info("Choose a model in the sidebar.")
@@ -39,7 +39,7 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
         panels.completeness(result)
         if result.notice:
             st.warning(result.notice)
-        st.caption(panels.reading_note(result))
+        panels.model_notes(result)
 
 view = panels.token_heatmap(results, key="explain.heatmap")
 # A chart that reaches the browser together with the heatmap holds its drawing up by some 250 ms.

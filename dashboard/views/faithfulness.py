@@ -23,14 +23,16 @@ with panels.guarded():
     pair = choices.pair()
 with st.sidebar:
     models = choices.models(["MiniLM"])
+    unfit = choices.unfit_methods(models)
     names = st.multiselect(
         "Methods",
-        list(METHODS),
-        default=[name for name in METHODS if name not in SLOW],
+        [name for name in METHODS if name not in unfit],
+        default=[name for name in METHODS if name not in SLOW and name not in unfit],
         key="methods",
         bind="query-params",
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
     )
+    choices.say_unfit(unfit)
 methods: dict[str, Method] = {name: make_method(name) for name in names}
 if pair is None or not models or not methods:
     st.info("Choose a pair, a model and a method in the sidebar.")

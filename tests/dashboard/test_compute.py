@@ -6,12 +6,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attribution.errors import UserError
 from attribution.methods import make_method
+from attribution.proof import Proof
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.compute import Compute, Turnstile
@@ -128,3 +130,18 @@ def test_the_least_recently_used_model_makes_room(
         spec = RetrieverSpec(name, name, "dense", f"folder:{tiny_folder(name)}")
         compute.retriever(compute.identify(spec))
     assert len(compute._models) == 1
+
+
+def test_what_does_not_fit_is_said_and_refused(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    assert not compute.unfit(spec, "decomposition")
+    assert compute.proof(compute.identify(spec)) is None
+    unfit = Proof(0.0, unfit={"decomposition": "because."})
+    monkeypatch.setattr("dashboard.compute.prove", lambda _: unfit)
+    with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
+        compute.explain(PAIR, spec, make_method("decomposition"))
+    assert compute.unfit(spec, "decomposition") == "because."
+    assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
+    assert compute.unfit(replace(spec, family="lexical"), "saliency").startswith("it is for dense")

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 from tests.e2e.conftest import TIMEOUT_MS, App
 
@@ -36,12 +36,20 @@ def choose(body: Locator, fmt: str) -> None:
 
 
 def select(page: Page, label: str, value: str) -> None:
-    """Choose a value of a select box by typing it."""
+    """Choose a value of a select box by typing it; again where a rerun of the page has closed the
+    list meanwhile."""
     box = page.get_by_role("combobox", name=label, exact=True)
-    box.click()
-    box.press("Control+a")
-    box.press_sequentially(value)
-    page.get_by_role("option", name=value, exact=True).click()
+    option = page.get_by_role("option", name=value, exact=True)
+    for attempt in range(5):
+        box.click()
+        box.press("Control+a")
+        box.press_sequentially(value)
+        try:
+            option.click(timeout=3000)
+            return
+        except TimeoutError:
+            assert attempt < 4, f"{label} offers no {value}"
+            box.press("Escape")
 
 
 def no_error(page: Page) -> None:

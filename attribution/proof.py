@@ -1,0 +1,104 @@
+"""What a retriever shows of itself before its numbers are trusted: run once, after loading.
+
+Hooks and the linearised network reach into code that is not ours. Whether they reached everything
+is measured on the model itself, on a short pair, rather than assumed from its architecture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from attribution.errors import UserError
+from attribution.methods import METHODS, make_method
+from attribution.methods.decomposition import TOLERANCE
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import TextPair
+
+PROBE = TextPair(
+    "probe",
+    "when does the tide turn",
+    "The tide turns about every six hours. Charts give the hours of high and low water, "
+    "and harbours print them each year.",
+)
+GRADIENT_METHODS = ("saliency", "input_x_gradient", "integrated_gradients")
+READING = 1e-3
+"""Largest distance from sentence-transformers' own embedding, whose length is 1, in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Measured on `PROBE`.
+
+    `reading` is the distance between PosLens's embedding of the document and that of
+    sentence-transformers, over its length; `forward` how far linearising moves the score;
+    `completeness` how far decomposition's shares and bias share miss it, relative to their absolute
+    sum (None where the model cannot be linearised). `unfit` names the methods that do not work on
+    this model, each with the reason.
+    """
+
+    reading: float
+    forward: float | None = None
+    completeness: float | None = None
+    unfit: dict[str, str] = field(default_factory=dict)
+
+    def sentence(self) -> str:
+        """For the page."""
+        words = f"embedding as in sentence-transformers to {self.reading:.0e}"
+        if self.completeness is not None:
+            words += (
+                f"; linearised, the score moves by {self.forward:.0e} and the shares miss it by "
+                f"{self.completeness:.0e} of their sum"
+            )
+        return f"Checked on loading: {words}."
+
+
+def prove(retriever: DenseRetriever) -> Proof:
+    """Put a retriever to the proof.
+
+    Raises:
+        UserError: it reads texts differently than sentence-transformers does, so that nothing
+            computed of it could be trusted.
+    """
+    with retriever.lock, torch.no_grad():
+        documents = retriever.encode_texts([PROBE.document], "document")
+        queries = retriever.encode_texts([PROBE.query], "query")
+        ours = retriever.embed(documents).float()
+        score = float(retriever.similarity(retriever.embed(queries), retriever.embed(documents)))
+        prompt = retriever.prompts["document"] or None
+        theirs = retriever.model.encode(
+            [PROBE.document], prompt=prompt, task="document", convert_to_tensor=True,
+            show_progress_bar=False,
+        ).float()  # fmt: skip
+    reading = float((ours - theirs).norm() / theirs.norm())
+    coarse = retriever.precision in ("bfloat16", "float16")
+    if not reading <= (0.05 if coarse else READING):
+        raise UserError(
+            f"{retriever.name} embeds the same text differently here than sentence-transformers "
+            f"does (by {reading:.1%}): its modules do more than PosLens follows."
+        )
+    unfit: dict[str, str] = {}
+    try:
+        found = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0]
+        reason = "" if found.document_scores.any() else "no gradient reaches its word embeddings"
+    except UserError as error:
+        reason = str(error)
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = "no gradient reaches its word embeddings"
+    if reason:
+        unfit.update(dict.fromkeys(GRADIENT_METHODS, reason))
+    try:
+        method = make_method("decomposition")
+        found = METHODS[method.name].compute(retriever, method, [PROBE])[0]
+    except UserError as error:
+        unfit["decomposition"] = str(error)
+        return Proof(reading, unfit=unfit)
+    assert found.completeness_error is not None and found.bias_share is not None
+    parts = max(float(abs(found.document_scores).sum()) + abs(found.bias_share), 1e-6)
+    forward = abs(found.score - score)
+    if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
+        unfit["decomposition"] = f"linearising moves its score by {forward:.2g}"
+    return Proof(reading, forward, abs(found.completeness_error) / parts, unfit)
