@@ -149,13 +149,13 @@ def _picked_pair(selection: Selection) -> TextPair | None:
         target = 0 if at is None else (at + step) % len(ids)
         url.put("pair", ids[target])
 
-    title, back, forth = st.columns([10, 1, 1], vertical_alignment="bottom")
-    with title, st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
-        _pair_table(pairs, at)
-    back.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
-                on_click=go, args=(-1,), shortcut="p", width="stretch")  # fmt: skip
-    forth.button("", icon=":material/chevron_right:", key="next", help="Next pair (n)",
-                 on_click=go, args=(1,), shortcut="n", width="stretch")  # fmt: skip
+    with st.container(horizontal=True, wrap=False):
+        with st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
+            _pair_table(pairs, at)
+        st.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
+                  on_click=go, args=(-1,), shortcut="p")  # fmt: skip
+        st.button("", icon=":material/chevron_right:", key="next", help="Next pair (n)",
+                  on_click=go, args=(1,), shortcut="n")  # fmt: skip
     if at is None:
         st.caption("This pair does not pass the filters.")
     return chosen

@@ -141,44 +141,48 @@ def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
 
 
 def metrics(result: Explained) -> None:
-    """Score, evidence share and length of one result."""
-    attribution, pair = result.attribution, result.pair
-    columns = st.columns(3)
-    columns[0].metric("Score", f"{attribution.score:.4f}")
-    share = evidence_share(attribution, pair.evidence) if pair.evidence else None
-    if share is not None:
-        columns[1].metric(
-            "In the evidence",
-            f"{share.share:.1%}",
-            help=f"Share of the attribution inside the evidence span, which holds "
-            f"{share.token_share:.1%} of the tokens.",
+    """Score, evidence share and completeness of one result, as many in a row as there is room."""
+    with st.container(horizontal=True, gap="medium"):
+        attribution, pair = result.attribution, result.pair
+        st.metric("Score", f"{attribution.score:.4f}", width="content")
+        share = evidence_share(attribution, pair.evidence) if pair.evidence else None
+        if share is not None:
+            st.metric(
+                "In the evidence",
+                f"{share.share:.1%}",
+                help=f"Share of the attribution inside the evidence span, which holds "
+                f"{share.token_share:.1%} of the tokens.",
+                width="content",
+            )
+            st.metric(
+                "Enrichment",
+                f"{share.enrichment:.2f}×",
+                help="1 is what an even spread would give.",
+                width="content",
+            )
+        elif pair.evidence is not None:
+            st.metric(
+                "In the evidence",
+                "not read",
+                help="The model read none of the evidence.",
+                width="content",
+            )
+        # What no token carries, and what is missing from the sum: of methods that claim one.
+        if attribution.bias_share is None or attribution.completeness_error is None:
+            return
+        st.metric(
+            "Bias share",
+            f"{attribution.bias_share:+.4f}",
+            help="What no token carries: the constants' share (decomposition) or the score of the "
+            "padding baseline (integrated gradients).",
+            width="content",
         )
-        columns[2].metric(
-            "Enrichment", f"{share.enrichment:.2f}×", help="1 is what an even spread would give."
+        st.metric(
+            "Completeness error",
+            f"{attribution.completeness_error:+.1e}",
+            help="Score minus the sum of the tokens' shares minus the bias share.",
+            width="content",
         )
-    elif pair.evidence is not None:
-        columns[1].metric(
-            "In the evidence", "not read", help="The model read none of the evidence."
-        )
-
-
-def completeness(result: Explained) -> None:
-    """What no token carries, and what is missing from the sum; for methods that claim one."""
-    attribution = result.attribution
-    if attribution.bias_share is None or attribution.completeness_error is None:
-        return
-    left, right, _ = st.columns(3)
-    left.metric(
-        "Bias share",
-        f"{attribution.bias_share:+.4f}",
-        help="What no token carries: the constants' share (decomposition) or the score of the "
-        "padding baseline (integrated gradients).",
-    )
-    right.metric(
-        "Completeness error",
-        f"{attribution.completeness_error:+.1e}",
-        help="Score minus the sum of the tokens' shares minus the bias share.",
-    )
 
 
 def matrix_figure(found: Interactions, style: Style, provenance: Sequence[Provenance]) -> go.Figure:

@@ -22,7 +22,7 @@ def deletion_insertion(
     """
     word = "taken out" if kind == "deletion" else "put back"
     figure = canvas(
-        f"{kind}_curve", style, f"Words {word}, largest contribution first (%)",
+        f"{kind}_curve", style, f"Words {word} (%)",
         "Score (whole document 1, empty 0)", provenance,
     )  # fmt: skip
     first = next(iter(results.values()))

@@ -36,7 +36,6 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
     with column:
         st.markdown(f"**{panels.plain(result.model.spec.name)}**")
         panels.metrics(result)
-        panels.completeness(result)
         if result.notice:
             st.warning(result.notice)
         panels.model_notes(result)

@@ -224,7 +224,7 @@ def board() -> None:
 
         def draw(style: Style):
             """Gain of each method over random order."""
-            return gains(rows, "Deletion area below random order's (gain, 95% interval)", style)
+            return gains(rows, "Gain of deletion area over random", style)
 
         height = 140 + 34 * len(rows)
         panels.show(draw(panels.screen_style(height_px=height)), "faithfulness.gains",
