@@ -14,7 +14,7 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from attribution.types import Attribution, Method, Token, TokenizedText
+from attribution.types import Array, Attribution, Method, Token, TokenizedText
 
 FORMAT = 1
 _CODEC = pa.Codec("zstd")
@@ -102,3 +102,17 @@ def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution
         )
     except (pa.ArrowException, OSError, SafetensorError, KeyError, ValueError) as error:
         raise DamagedPayload from error
+
+
+def pack_floats(values: Array) -> bytes:
+    """Values [n] as float32 with a checksum."""
+    data = np.asarray(values).astype("<f4").tobytes()
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def unpack_floats(data: bytes) -> np.ndarray | None:
+    """The values [n] of `pack_floats`; None where they are damaged."""
+    values = data[:-4]
+    if len(values) % 4 or zlib.crc32(values) != int.from_bytes(data[-4:], "big"):
+        return None
+    return np.frombuffer(values, dtype="<f4")

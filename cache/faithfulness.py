@@ -159,7 +159,7 @@ class FaithfulnessStore:
     def _put(
         self, model: ModelKey, method: Method, column: str, rows: Sequence[tuple[str | bytes, ...]]
     ) -> None:
-        with self._files._writing(model, method) as db:
+        with self._files.writing(model, method) as db:
             db.execute(_SCHEMA)
             db.executemany(
                 f"INSERT OR REPLACE INTO faithfulness (parameters, dataset, pair_id, text, {column}"
@@ -170,7 +170,7 @@ class FaithfulnessStore:
     @contextmanager
     def _reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
         """The file, or None where it has no table of these yet."""
-        with self._files._reading(model, method) as db:
+        with self._files.reading(model, method) as db:
             known = (
                 db is not None
                 and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'faithfulness'").fetchone()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from attribution.errors import UserError
 from attribution.position import document_curve
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
-from cache.codec import DamagedPayload, decode, encode
+from cache.codec import DamagedPayload, decode, encode, pack_floats, unpack_floats
 from cache.fingerprint import text_fingerprint
 
 LAYOUT = "v1"
@@ -68,7 +67,7 @@ class Store:
         A damaged one counts as none; it is computed and written again.
         """
         row = None
-        with self._reading(model, method) as db:
+        with self.reading(model, method) as db:
             if db is not None:
                 row = db.execute(
                     "SELECT payload FROM result WHERE dataset = ? AND pair_id = ? AND text = ?",
@@ -95,7 +94,7 @@ class Store:
             for p, a in results
         ]
         curves = [(p, document_curve(a, method)) for p, a in results]
-        with self._writing(model, method) as db:
+        with self.writing(model, method) as db:
             self._forget(db, (pair for pair, _ in results))
             db.executemany(
                 "INSERT INTO result (dataset, pair_id, text, score, truncated, payload) "
@@ -108,7 +107,7 @@ class Store:
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
         """Store why pairs have no result, so that a resumed run does not try them again."""
-        with self._writing(model, method) as db:
+        with self.writing(model, method) as db:
             self._forget(db, (pair for pair, _ in failures))
             db.executemany(
                 "INSERT INTO result (dataset, pair_id, text, reason) VALUES (?, ?, ?, ?)",
@@ -120,7 +119,7 @@ class Store:
     ) -> list[TextPair]:
         """The pairs with neither a result nor, unless `retry`, a stored failure."""
         stored: set[tuple[str, str, str]] = set()
-        with self._reading(model, method) as db:
+        with self.reading(model, method) as db:
             if db is not None:
                 where = " WHERE payload IS NOT NULL" if retry else ""
                 stored = set(db.execute(f"SELECT dataset, pair_id, text FROM result{where}"))
@@ -134,7 +133,7 @@ class Store:
         found: dict[tuple[str, str], np.ndarray] = {}
         scores: dict[tuple[str, str], tuple[float, int]] = {}
         failed: dict[str, str] = {}
-        with self._reading(model, method) as db:
+        with self.reading(model, method) as db:
             if db is not None:
                 for dataset, pair_id, text, score, truncated, reason in db.execute(
                     "SELECT dataset, pair_id, text, score, truncated, reason FROM result"
@@ -149,7 +148,7 @@ class Store:
                 for dataset, pair_id, points in db.execute(
                     "SELECT dataset, pair_id, points FROM curve WHERE variant = ?", (variant,)
                 ):
-                    if (curve := _unpack_curve(points)) is not None:
+                    if (curve := _curve(points)) is not None:
                         found[dataset, pair_id] = curve
         derived: list[tuple[TextPair, Array]] = []
         damaged: list[TextPair] = []
@@ -164,7 +163,7 @@ class Store:
             derived.append((pair, document_curve(result, method)))
             found[key] = derived[-1][1]
         if derived or damaged:
-            with self._writing(model, method) as db:
+            with self.writing(model, method) as db:
                 # What cannot be read any more is missing again, so that the next run computes it.
                 self._forget(db, damaged)
                 _insert_curves(db, method, derived)
@@ -185,7 +184,12 @@ class Store:
         return self.root / LAYOUT / model.fingerprint / f"{method.name}-{core}.db"
 
     @contextmanager
-    def _reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
+    def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
+        """The file, open for reading; None where there is none yet.
+
+        Raises:
+            UserError: it cannot be read.
+        """
         path = self.path(model, method)
         with _explained(path):
             if not path.is_file() or path.stat().st_size == 0:
@@ -199,7 +203,12 @@ class Store:
                 yield db
 
     @contextmanager
-    def _writing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection]:
+    def writing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection]:
+        """The file, inside a transaction that is committed at the end.
+
+        Raises:
+            UserError: it cannot be written (rights, a full disk).
+        """
         path = self.path(model, method)
         with _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,16 +239,9 @@ class Store:
             db.executemany(f"DELETE FROM {table} WHERE dataset = ? AND pair_id = ?", keys)
 
 
-def _pack_curve(curve: Array) -> bytes:
-    points = curve.astype("<f4").tobytes()
-    return points + zlib.crc32(points).to_bytes(4, "big")
-
-
-def _unpack_curve(data: bytes) -> np.ndarray | None:
-    points = data[: 4 * N_BINS]
-    if len(data) != 4 * N_BINS + 4 or zlib.crc32(points) != int.from_bytes(data[-4:], "big"):
-        return None
-    return np.frombuffer(points, dtype="<f4")
+def _curve(data: bytes) -> Array | None:
+    points = unpack_floats(data)
+    return points if points is not None and len(points) == N_BINS else None
 
 
 def _variant(method: Method) -> str:
@@ -251,7 +253,7 @@ def _insert_curves(
 ) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO curve VALUES (?, ?, ?, ?)",
-        [(_variant(method), p.dataset, p.pair_id, _pack_curve(c)) for p, c in curves],
+        [(_variant(method), p.dataset, p.pair_id, pack_floats(c)) for p, c in curves],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,18 +12,22 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
 import torch
 
 from attribution.errors import UserError
 from attribution.faithfulness import Faithfulness, Parameters
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
+from attribution.projection import Layout
 from attribution.proof import Proof, prove
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
-from attribution.types import Attribution, Method, Provenance, TextPair
+from attribution.types import Array, Attribution, Method, Provenance, Side, TextPair
+from cache.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
 from cache.faithfulness import FaithfulnessStore, StoredFaithfulness
 from cache.faithfulness import run as run_faithfulness
 from cache.fingerprint import files_fingerprint, model_fingerprint
@@ -149,6 +155,7 @@ class Run:
 
     def __init__(self, label: str, total: int) -> None:
         self.label = label
+        self.stage = ""
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
         self._stop = threading.Event()
@@ -198,6 +205,7 @@ class Compute:
         folder = (root or data_folder()) / "cache"
         self.store = Store(folder)
         self.tests = FaithfulnessStore(folder)
+        self.embeddings = EmbeddingStore(folder)
         self._turnstile = Turnstile()
         self._loading = threading.Lock()
         self._models: OrderedDict[tuple[str, str], DenseRetriever] = OrderedDict()
@@ -449,6 +457,130 @@ class Compute:
     ) -> StoredFaithfulness:
         """What is stored of the tests of a method on `pairs`."""
         return self.tests.select(self.identify(spec).key, method, parameters, pairs)
+
+    # -- maps ----------------------------------------------------------------------------------
+
+    def stored_map(self, spec: RetrieverSpec, source: MapSource, layout: Layout) -> StoredMap:
+        """What there is of a map, computing nothing: which of the wanted items have a vector, and
+        their points where they were fitted."""
+        model = self.identify(spec)
+        items, vectors = source.vectors(self, model)
+        points = None
+        if len(vectors):
+            points = self.embeddings.get_map(model.key, map_key(layout, vectors))
+        return StoredMap(model, tuple(items), points)
+
+    def start_map(self, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run:
+        """Compute what is missing of a map's vectors and fit it, in a thread."""
+        model = self.identify(spec)
+
+        def work(run: Run, report: Report) -> Progress:
+            run.stage = "Computing"
+            progress = source.compute(self, model, run, report)
+            if progress.stopped:
+                return progress
+            _, vectors = source.vectors(self, model)
+            run.stage = "Fitting the map"
+
+            def fitted(done: int, total: int) -> None:
+                if run.stopping:
+                    raise UserError("The fit was stopped; vectors are kept.")
+                report(Progress(total, done, done, 0, time.perf_counter() - started))
+
+            report(Progress(0, 0, 0, 0, 0.0))  # numba compiles before the first epoch
+            started = time.perf_counter()
+            make_map(model.key, vectors, layout, self.embeddings, fitted)
+            return progress
+
+        return self._start(self._map_key(model, source, layout), len(source), work)
+
+    def map_run(self, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run | None:
+        """The latest run of this map in this process."""
+        return self._runs.get(self._map_key(self.identify(spec), source, layout))
+
+    @staticmethod
+    def _map_key(model: ModelIdentity, source: MapSource, layout: Layout) -> RunKey:
+        return _run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMap:
+    """The items that have a vector, in order, and their points [n, 2] where they were fitted."""
+
+    model: ModelIdentity
+    items: tuple[str, ...]
+    points: Array | None
+
+
+class MapSource(Protocol):
+    """What a map is made of."""
+
+    scope: str
+
+    def __len__(self) -> int:
+        """Items wanted."""
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """The items that have a stored vector, and the vectors [n, H]."""
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Store what is missing."""
+
+
+class TextMap:
+    """Embeddings of texts, which are their own items."""
+
+    def __init__(self, side: Side, texts: Sequence[str]) -> None:
+        self.side = side
+        self.texts = tuple(dict.fromkeys(texts))
+        digest = hashlib.sha256("\0".join(self.texts).encode("utf-8", "replace")).hexdigest()
+        self.scope = f"{side} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Texts that were embedded, and their vectors."""
+        found = compute.embeddings.select(model.key, self.side, self.texts)
+        kept = [text for text in self.texts if text in found]
+        return kept, np.array([found[text] for text in kept], dtype=np.float32)
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Embed the rest."""
+        if model.spec.family != "dense":
+            raise UserError(
+                f"{model.spec.name} has no one vector for a text: choose a dense model, or a map "
+                "of curves."
+            )
+        return embed(
+            compute.retriever(model), model.key, self.side, self.texts, compute.embeddings,
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute._turnstile.turn,
+        )  # fmt: skip
+
+
+class CurveMap:
+    """Position curves of pairs under a method; items are pair ids."""
+
+    def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
+        self.method = method
+        self.pairs = tuple(pairs)
+        digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
+        self.scope = f"{method!r} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Pairs whose curves are stored, and the curves."""
+        stored = compute.store.curves(model.key, self.method, self.pairs)
+        return list(stored.pair_ids), stored.curves
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Attribute the rest."""
+        return precompute(
+            compute.retriever(model), model.key, self.method, self.pairs, compute.store,
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute._turnstile.turn,
+        )  # fmt: skip
 
 
 def _run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

@@ -276,6 +276,23 @@ def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def open_pairs(frame: pd.DataFrame, dataset: str, models: Sequence[str], key: str) -> None:
+    """A table of pairs (column `pair` holds their ids); the row chosen opens in Explain."""
+    event = st.dataframe(
+        frame, hide_index=True, height=240, on_select="rerun", selection_mode="single-row", key=key
+    )
+    rows = event.selection.rows  # type: ignore[union-attr]
+    if rows and st.button("Explain this pair", type="primary", key=f"{key}.open"):
+        st.switch_page(
+            "views/explain.py",
+            query_params={
+                "dataset": dataset,
+                "pair": str(frame["pair"].iloc[rows[0]]),
+                "models": list(models),
+            },
+        )
+
+
 def publication_style(key: str) -> Style:
     """Size, font and palette of an exported figure, chosen in the popover."""
     size = st.selectbox("Size", list(PRESETS), key=f"{key}.size", persist_state="session")

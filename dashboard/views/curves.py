@@ -234,20 +234,7 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
                 "pair": [stored.pair_ids[i] for i in order],
             }
         )
-        event = st.dataframe(
-            frame, hide_index=True, height=240, on_select="rerun", selection_mode="single-row",
-            key=f"curves.behind.{name}.{bin_index}",
-        )  # fmt: skip
-        rows = event.selection.rows  # type: ignore[union-attr]
-        if rows and st.button("Explain this pair", type="primary", key="curves.open"):
-            st.switch_page(
-                "views/explain.py",
-                query_params={
-                    "dataset": data.name,
-                    "pair": stored.pair_ids[order[rows[0]]],
-                    "models": list(by_name),
-                },
-            )
+        panels.open_pairs(frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}")
 
 
 board()

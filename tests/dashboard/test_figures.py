@@ -15,6 +15,7 @@ from attribution.errors import UserError
 from attribution.types import Method, PositionCurve, Provenance
 from dashboard import figures
 from dashboard.export import figure_bytes
+from dashboard.map_figure import point_map
 from dashboard.palettes import DASHES, PALETTES, PRESETS, THEMES, Style, escape, wrap
 
 STYLE = Style()
@@ -100,6 +101,8 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
     "scatter": lambda text: figures.rank_scatter(
         [1.0], [2.0], [text], (text, text), STYLE, y_title=text
     ),
+    "map": lambda text: point_map([[0.0, 1.0]], [text], [text], text, STYLE),
+    "map of numbers": lambda text: point_map([[0.0, 1.0]], [1.0], [text], text, STYLE),
     "matrix": lambda text: figures.interaction_matrix(
         [[1.0]], [text], [text], [0], STYLE, y_title=text
     ),
@@ -138,7 +141,9 @@ def test_hostile_text_is_drawn_as_it_is(name: str) -> None:
         svg.remove(meta)
     drawn = " ".join("".join(svg.itertext()).replace("\xa0", " ").split())
     assert not [one for one in svg.iter() if one.tag.endswith("}a")]
-    for part in ("<a href=", "%{meta", "&amp;") if name not in ("matrix", "scatter") else ("<a",):
+    for part in (
+        ("<a href=", "%{meta", "&amp;") if name not in ("matrix", "scatter", "map") else ("<a",)
+    ):
         assert part in drawn
 
 
@@ -332,3 +337,32 @@ def test_wrap_keeps_every_letter() -> None:
     lines = wrap(text, 100, 10)
     assert len(lines) > 3
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+# -- map ------------------------------------------------------------------------------------------
+
+
+def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
+    words = [f"domain {i % 9}" for i in range(30)]
+    points = np.arange(60.0).reshape(30, 2)
+    figure = point_map(points, words, words, "Domain", STYLE)
+    drawn = {int(i): (x, y) for t in figure.data for i, x, y in zip(t.customdata, t.x, t.y,
+                                                                   strict=True)}  # fmt: skip
+    assert drawn == {i: (2.0 * i, 2.0 * i + 1) for i in range(30)}
+    # Six commonest and the others, told apart by more than colour.
+    assert [t.name.split(" (")[0] for t in figure.data][-1] == "others"
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 7
+
+
+def test_unknown_values_of_a_map_are_grey_and_zero_is_the_middle() -> None:
+    values = np.array([np.nan, -2.0, 1.0])
+    figure = point_map(np.zeros((3, 2)), values, list("abc"), "Index", STYLE, diverging=True)
+    grey, known = figure.data
+    assert list(grey.customdata) == [0] and list(known.customdata) == [1, 2]
+    assert (known.marker.cmin, known.marker.cmax) == (-2, 2)
+
+
+def test_a_map_of_many_points_uses_webgl_where_asked() -> None:
+    assert point_map(np.zeros((1, 2)), ["a"], ["a"], "D", STYLE, webgl=True).data[0].type == (
+        "scattergl"
+    )
