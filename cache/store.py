@@ -45,14 +45,19 @@ class ModelKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredCurves:
-    """What is stored of a set of pairs: curves [n, 100] and scores [n] in the order of
-    `pair_ids`, how many of them are of truncated documents, and the pairs that failed."""
+    """What is stored of a set of pairs: curves [n, 100], scores [n] and whether the document was
+    truncated [n], in the order of `pair_ids`; and the pairs that failed."""
 
     pair_ids: tuple[str, ...]
     curves: Array
     scores: Array
-    n_truncated: int
+    truncated: Array
     failed: dict[str, str]
+
+    @property
+    def n_truncated(self) -> int:
+        """How many documents were longer than the model reads."""
+        return int(self.truncated.sum())
 
 
 class Store:
@@ -172,7 +177,7 @@ class Store:
             pair_ids=tuple(pair_id for _, pair_id in keys),
             curves=np.array([found[key] for key in keys], dtype=np.float32).reshape(-1, N_BINS),
             scores=np.array([scores[key][0] for key in keys], dtype=np.float32),
-            n_truncated=sum(scores[key][1] for key in keys),
+            truncated=np.array([bool(scores[key][1]) for key in keys], dtype=bool),
             failed=failed,
         )
 

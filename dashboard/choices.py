@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from attribution import datasets
 from attribution.datasets import DataSet, posir_selection
 from attribution.errors import UserError
 from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
-from attribution.position import LENGTH_BUCKETS, length_bucket
+from attribution.position import length_bucket
 from attribution.retrievers import registry
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.text import clean
 from attribution.types import EvidenceSpan, Method, TextPair
+from cache.store import StoredCurves
 from dashboard import url
 from dashboard.compute import service
+from dashboard.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
+from dashboard.orders import HELP as ORDER_HELP
 from dashboard.panels import plain
 from dashboard.protocols import posir_spec
 
@@ -55,8 +60,17 @@ def data_set() -> DataSet:
 def filters(data: DataSet) -> Selection:
     """Narrow the data set down by domain, language, length, evidence position and words."""
 
-    def pick(label: str, key: str, options: Sequence[str]) -> str:
-        chosen = st.selectbox(label, [_ANY, *options], key=key, bind="query-params")
+    def pick(label: str, key: str, values: Iterable[str | None]) -> str:
+        counts = Counter(filter(None, values))
+        options = [_ANY, *sorted(counts)]
+        asked = url.get(key, _ANY)
+        # Labels hold counts, which is why the widget is not bound: the address would hold them too.
+        chosen = st.selectbox(
+            label, options, index=options.index(asked) if asked in options else 0,
+            key=f"filter.{data.name}.{key}",
+            format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
+        )  # fmt: skip
+        url.put(key, chosen or _ANY, _ANY)
         return chosen or _ANY
 
     search = st.text_input(
@@ -64,12 +78,10 @@ def filters(data: DataSet) -> Selection:
     )
     columns = st.columns(2)
     with columns[0]:
-        domain = pick("Domain", "domain", sorted({p.domain for p in data.pairs if p.domain}))
-        bucket = pick("Length bucket", "bucket", LENGTH_BUCKETS)
+        domain = pick("Domain", "domain", (p.domain for p in data.pairs))
+        bucket = pick("Length bucket", "bucket", (_bucket(p) for p in data.pairs))
     with columns[1]:
-        language = pick(
-            "Language", "language", sorted({p.language for p in data.pairs if p.language})
-        )
+        language = pick("Language", "language", (p.language for p in data.pairs))
         low, high = st.slider(
             "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
@@ -79,7 +91,7 @@ def filters(data: DataSet) -> Selection:
     def passes(pair: TextPair) -> bool:
         if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
             return False
-        if bucket != _ANY and length_bucket(pair.document_tokens or 0) != bucket:
+        if bucket not in (_ANY, _bucket(pair)):
             return False
         if (low, high) != (0, 100):
             position = evidence_position(pair)
@@ -102,6 +114,10 @@ def filters(data: DataSet) -> Selection:
     return Selection(data, tuple(filter(passes, data.pairs)), ", ".join(parts))
 
 
+def _bucket(pair: TextPair) -> str:
+    return length_bucket(pair.document_tokens) if pair.document_tokens else ""
+
+
 def evidence_position(pair: TextPair) -> float | None:
     """Mid-point of the evidence over the document's characters."""
     if pair.evidence is None:
@@ -109,27 +125,64 @@ def evidence_position(pair: TextPair) -> float | None:
     return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
 
 
-def pair() -> TextPair | None:
-    """Choose a pair from a data set or type one; None until there is one."""
-    with st.sidebar:
+def pair(
+    models: Sequence[str] = (), method: Method | None = None, place: DeltaGenerator | None = None
+) -> TextPair | None:
+    """Choose a pair from a data set or type one; None until there is one.
+
+    Pairs can be ordered by what is stored of `models` under `method`; what narrows them down stands
+    in `place`, else in the sidebar.
+    """
+    place = place or st.sidebar.container()
+    with place:
         source = st.segmented_control(
             "Text", [_FROM_DATA, _TYPED], default=_FROM_DATA, key="text", bind="query-params",
             required=True,
         )  # fmt: skip
     if source == _TYPED:
         return _typed_pair()
-    with st.sidebar:
+    with place:
         data = data_set()
-        with st.expander("Filter pairs", expanded=False):
+        with st.expander("Filter and order pairs", expanded=False):
             selection = filters(data)
-    return _picked_pair(selection)
+            order = _order(method is not None)
+    return _picked_pair(selection, order, models, method)
 
 
-def _picked_pair(selection: Selection) -> TextPair | None:
-    pairs = selection.pairs
-    if not pairs:
+def _order(measured: bool) -> str:
+    offered = ORDERS if measured else (AS_GIVEN, SHUFFLED)
+    asked = url.get("order", AS_GIVEN)
+    chosen = st.selectbox(
+        "Order", offered, index=offered.index(asked) if asked in offered else 0,
+        help=ORDER_HELP, key=f"order.{measured}",
+    )  # fmt: skip
+    url.put("order", chosen or AS_GIVEN, AS_GIVEN)
+    return chosen or AS_GIVEN
+
+
+def _ordered(
+    selection: Selection, order: str, models: Sequence[str], method: Method | None
+) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
+    def stored(index: int) -> StoredCurves | None:
+        if method is None or index >= len(models):
+            return None
+        model = service().identify(registry.resolve(models[index]))
+        return service().store.curves(model.key, method, selection.pairs)
+
+    try:
+        return arrange(selection.pairs, order, stored)
+    except UserError as error:
+        st.warning(f"Pairs are in the order of the data set: {error}")
+        return selection.pairs, {}
+
+
+def _picked_pair(
+    selection: Selection, order: str, models: Sequence[str], method: Method | None
+) -> TextPair | None:
+    if not selection.pairs:
         st.info("No pair passes the filters: widen them in the sidebar.")
         return None
+    pairs, values = _ordered(selection, order, models, method)
     asked = url.get("pair")
     chosen: TextPair | None = None
     if asked:
@@ -140,7 +193,7 @@ def _picked_pair(selection: Selection) -> TextPair | None:
     ids = [p.pair_id for p in pairs]
     if chosen is None:
         # A document that most models read whole makes the better first picture.
-        short = (p for p in pairs if p.document_tokens and length_bucket(p.document_tokens) == "Q1")
+        short = (p for p in pairs if order == AS_GIVEN and _bucket(p) == "Q1")
         chosen = next(short, pairs[0])
     url.put("pair", chosen.pair_id)
     at = ids.index(chosen.pair_id) if chosen.pair_id in ids else None
@@ -151,7 +204,12 @@ def _picked_pair(selection: Selection) -> TextPair | None:
 
     with st.container(horizontal=True, wrap=False):
         with st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
-            _pair_table(pairs, at)
+            if order not in (AS_GIVEN, SHUFFLED) and len(values) < len(pairs):
+                st.caption(
+                    f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {order} yet and "
+                    "come last: compute them on the Curves page."
+                )
+            _pair_table(pairs, at, order, values)
         st.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
                   on_click=go, args=(-1,), shortcut="p")  # fmt: skip
         st.button("", icon=":material/chevron_right:", key="next", help="Next pair (n)",
@@ -161,7 +219,9 @@ def _picked_pair(selection: Selection) -> TextPair | None:
     return chosen
 
 
-def _pair_table(pairs: Sequence[TextPair], at: int | None) -> None:
+def _pair_table(
+    pairs: Sequence[TextPair], at: int | None, order: str, values: Mapping[str, float]
+) -> None:
     ids = tuple(p.pair_id for p in pairs)
     # A table of other rows is another widget: its selection must not point into the old rows.
     key = f"pairs.{hashlib.sha256(repr(ids).encode()).hexdigest()[:12]}"
@@ -183,6 +243,8 @@ def _pair_table(pairs: Sequence[TextPair], at: int | None) -> None:
             "pair": ids,
         }
     )
+    if values:
+        frame.insert(0, order, [values.get(pair_id) for pair_id in ids])
     st.dataframe(
         frame,
         key=key,

@@ -13,13 +13,14 @@ from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
 
 pair = method = None
-with panels.guarded():
-    pair = choices.pair()
 with st.sidebar:
+    top = st.container()
     first = choices.model("Model A", "a", "MiniLM-primacy")
     second = choices.model("Model B", "b", "MiniLM-recency")
     with panels.guarded():
         method = choices.method([first, second])
+with panels.guarded():
+    pair = choices.pair([first, second], method, top)
 
 if pair is None or method is None:
     st.stop()

@@ -12,12 +12,13 @@ from dashboard.compute import Explained, service
 PAUSE = 0.1  # seconds
 
 pair = method = None
-with panels.guarded():
-    pair = choices.pair()
 with st.sidebar:
+    top = st.container()
     names = choices.models(["MiniLM"])
     with panels.guarded():
         method = choices.method(names)
+with panels.guarded():
+    pair = choices.pair(names, method, top)
 
 if pair is None or method is None:
     st.stop()

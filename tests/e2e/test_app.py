@@ -116,6 +116,38 @@ def test_compare_two_models(app: App, visit: Visit) -> None:
     no_error(page)
 
 
+def test_pairs_in_another_order(app: App, visit: Visit) -> None:
+    page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))  # one pair is stored
+    page.get_by_text("Filter and order pairs").click()
+    select(page, "Order", "score")
+    page.wait_for_url(re.compile("order=score"))
+    page.get_by_text("Choose a pair").click()
+    expect(page.get_by_text("pairs have no score yet").first).to_be_visible()
+    select(page, "Domain", "botany (21)")
+    page.wait_for_url(re.compile("domain=botany"))
+    expect(page.get_by_text("Choose a pair · 21 of 304")).to_be_visible()
+    page.locator(".st-key-next button").first.click()
+    page.wait_for_url(re.compile("pair=botany"))
+    no_error(page)
+
+
+def test_a_map_and_the_pairs_behind_its_points(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/map?of=queries&language=pol")
+    page.get_by_role("button", name="Compute").click()
+    figure = page.get_by_role("figure", name="Map of queries")
+    expect(figure).to_be_visible(timeout=5 * TIMEOUT_MS)  # numba compiles
+    expect(page.get_by_text("umap(metric=cosine")).to_be_visible()
+    point = figure.locator(".points path").first.bounding_box()
+    assert point is not None
+    page.mouse.move(point["x"] + 5, point["y"] + 5)
+    page.mouse.click(point["x"] + 5, point["y"] + 5)
+    expect(page.get_by_test_id("stDataFrame")).to_be_visible()
+    no_error(page)
+    again = visit(page.url)  # kept: nothing to compute
+    expect(again.get_by_role("figure", name="Map of queries")).to_be_visible()
+    expect(again.get_by_role("button", name="Compute")).to_have_count(0)
+
+
 def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2&models=MiniLM&models=MiniLM-recency"))
     page.get_by_role("radio", name="Sentence").or_(
@@ -123,7 +155,7 @@ def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     ).first.click()
     page.wait_for_url(re.compile("level=sentence"))
     ready(page)
-    page.get_by_label("Search").or_(page.get_by_text("Filter pairs")).first.wait_for()
+    page.get_by_label("Search").or_(page.get_by_text("Filter and order pairs")).first.wait_for()
     link = page.url
     scores = page.get_by_test_id("stMetricValue").all_inner_texts()
     other = ready(visit(link))
