@@ -55,10 +55,8 @@ def data_set() -> DataSet:
             f"There is no data set {asked[:80]!r}; {names[0]} is shown. Choose one of: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
-    name = st.selectbox(
-        "Data set", names, key="dataset", bind="query-params", required=True,
-        format_func=lambda one: own[one].title if one in own else one,
-    )  # fmt: skip
+    # Names, not titles: the address holds what the list shows, and two files may share a title.
+    name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
     with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
         _uploader()
     found = own[name] if name in own else datasets.read(name or names[0])

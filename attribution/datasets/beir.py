@@ -171,7 +171,7 @@ def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
             cells = line.rstrip("\r\n").split("\t")
-            if not line.strip() or (number == 1 and not _is_number(cells[-1])):
+            if not line.strip(" \r\n") or (number == 1 and not _is_number(cells[-1])):
                 continue
             if len(cells) != 3:
                 yield Rejection(

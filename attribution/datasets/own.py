@@ -9,6 +9,7 @@ without `pair_id` are called after query_id and document_id, else after their ro
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,8 @@ def read(
 def read_upload(name: str, data: bytes) -> DataSet:
     """Read a file that came from a browser; `name` gives nothing but its format and title.
 
-    The data set is named after the contents, so that two files never share stored results.
+    The data set's name holds a digest of the contents, so that two files of one name never share
+    stored results; of the file's own name only letters, digits and `._-` go into it.
 
     Raises:
         UserError: as `read`, or over 20 MB, 100 MB unpacked or 200,000 rows.
@@ -73,7 +75,8 @@ def read_upload(name: str, data: bytes) -> DataSet:
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
     title = clean(name, "file name").text
-    return read([File(title, data)], f"upload-{digest}", title, UPLOAD)
+    plain = re.sub(r"[^\w.-]+", "_", title)[:40]
+    return read([File(title, data)], f"upload-{plain}-{digest}", title, UPLOAD)
 
 
 @dataclass(slots=True)
@@ -147,11 +150,6 @@ def _text(cells: Mapping[str, Any], name: str) -> str:
     value = cells.get(name)
     if value is None:
         raise UserError(f"the {name} is missing")
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(f"the {name} is not UTF-8 text") from error
     if not isinstance(value, str):
         raise UserError(f"the {name} is no text but {type(value).__name__}")
     return value
@@ -160,7 +158,7 @@ def _text(cells: Mapping[str, Any], name: str) -> str:
 def _short(cells: Mapping[str, Any], name: str) -> str | None:
     """An id or a label; None where the cell is empty."""
     value = cells.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float | bytes | None):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
         raise UserError(f"{name} is neither text nor a number")
     # A column of numbers with gaps comes as floats: 7.0 is the id 7, NaN the gap.
     if isinstance(value, float):

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from attribution.datasets import apart
 from attribution.datasets.streams import (
     MAX_LINE,
     MEGABYTE,
@@ -194,10 +195,27 @@ def json_row(number: int, line: str | None) -> Row:
 def _parquet(
     file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
+    if limit is None:
+        return parquet_in_process(file, needed, wanted, None)
+    with open_bytes(file, limit) as stream:
+        data = stream.read()
+    return apart.parquet_rows(data, file.name, list(needed), list(wanted), limit)
+
+
+def parquet_in_process(
+    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+) -> Iterator[Row]:
+    """Rows of a Parquet file that may be trusted not to end the process.
+
+    Raises:
+        UserError: as `rows`.
+    """
     try:
         yield from _parquet_rows(file, needed, wanted, limit)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file.name} is not a Parquet file that can be read.") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        raise UserError(
+            f"{file.name} is not a Parquet file that can be read: write it again."
+        ) from error
 
 
 def _parquet_rows(
@@ -237,13 +255,18 @@ def _parquet_rows(
                     raise too_large
                 try:
                     cells = {
-                        name: batch.column(column)[index].as_py()
+                        name: _value(batch.column(column)[index])
                         for name, column in columns.items()
                     }
                 except UnicodeDecodeError:
                     yield Row(number, problem=_NOT_UTF8)
                     continue
                 yield Row(number, cells)
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    value = scalar.as_py()
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _unpacked(metadata: pq.FileMetaData) -> int:
