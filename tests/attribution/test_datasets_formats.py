@@ -171,8 +171,13 @@ def test_cells_round_trip(original: str, english: str) -> None:
         assert value == (original, english, [("eng", 1.0)])
 
 
-@pytest.mark.parametrize("text", ["(" * 99_999, "-" * 99_999 + "1", "[" * 999 + "]" * 999,
-                                  "f(x)", "{**x}", "1" * 10_000, "\0", "x" * 1_000_001])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 99_999, "-" * 99_999 + "1", "[" * 999 + "]" * 999, "f(x)", "{**x}", "1" * 10_000,
+        "\0", "x" * 1_000_001,
+    ],
+)  # fmt: skip
 def test_hostile_cells_are_one_sentence(text: str) -> None:
     with pytest.raises(UserError, match="is not a Python tuple of texts|the limit is"):
         multiclaim._parsed(text, "text")
