@@ -167,7 +167,7 @@ def test_language_and_domain_come_from_names(
 def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     folder = write(tmp_path / "set")
     (folder / missing).unlink()
-    with pytest.raises(UserError, match="corpus.jsonl|queries.jsonl is missing|no .tsv file"):
+    with pytest.raises(UserError, match=r"corpus.jsonl|queries.jsonl is missing|no .tsv file"):
         beir.read(folder, "mine")
 
 
@@ -181,7 +181,7 @@ def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
 
 def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", qrels=HEADER + "q1\td9\t1\n")
-    with pytest.raises(UserError, match="None of the 1 rows .* document d9 does not exist"):
+    with pytest.raises(UserError, match=r"None of the 1 rows .* document d9 does not exist"):
         beir.read(folder, "mine")
     write(folder, qrels=HEADER)
     with pytest.raises(UserError, match="holds no rows"):

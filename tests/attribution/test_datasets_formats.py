@@ -179,7 +179,7 @@ def test_cells_round_trip(original: str, english: str) -> None:
     ],
 )  # fmt: skip
 def test_hostile_cells_are_one_sentence(text: str) -> None:
-    with pytest.raises(UserError, match="is not a Python tuple of texts|the limit is"):
+    with pytest.raises(UserError, match=r"is not a Python tuple of texts|the limit is"):
         multiclaim._parsed(text, "text")
 
 
@@ -211,7 +211,7 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
     assert [(r.row, r.reason) for r in found.rejected] == [(2, "query q2 does not exist in eng")]
     assert found.title == "x (queries eng, documents pol)"
     for wrong in ("eng-slk", "eng-eng"):
-        with pytest.raises(UserError, match="has no domain in both .* languages eng, pol"):
+        with pytest.raises(UserError, match=r"has no domain in both .* languages eng, pol"):
             formats.read(root, "x", variant=wrong)
     with pytest.raises(UserError, match="only the PosIR layout"):
         formats.read(write_colder(tmp_path / "c", foil=[FOIL]), "x", variant="eng-pol")

@@ -186,7 +186,7 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
     rows = [{"query": "q", "text": "t"}, {"query": "q", "document": "d"}]
     found = read_upload("x.jsonl", jsonl_bytes(rows))
     assert reasons(found) == {1: "the row lacks document; it has query, text"}
-    with pytest.raises(UserError, match="None of the 1 rows of x.jsonl is a pair; mend x.jsonl row "
+    with pytest.raises(UserError, match=r"None of the 1 rows of x.jsonl is a pair; mend x.jsonl row "
                        "1 first: the row lacks document"):  # fmt: skip
         read_upload("x.jsonl", jsonl_bytes(rows[:1]))
 
@@ -276,7 +276,7 @@ def test_an_upload_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gzip_bomb_is_refused_while_it_unpacks(name: str) -> None:
     bomb = gzip.compress(b"query,document\n" + b"q,d\n" * 30_000_000, 1)
     assert len(bomb) < 20_000_000
-    with pytest.raises(UserError, match="more than 100 MB|more than 200,000 rows|no header"):
+    with pytest.raises(UserError, match=r"more than 100 MB|more than 200,000 rows|no header"):
         read_upload(name, bomb)
 
 
@@ -314,7 +314,7 @@ def test_every_kind_of_text_in_parquet(column: pa.Array) -> None:
 
 def test_parquet_columns_that_are_no_text_are_rejected_row_by_row() -> None:
     table = pa.table({"query": [1, None], "document": [["a"], ["b"]]})
-    with pytest.raises(UserError, match="None of the 2 rows .* the query is no text but int"):
+    with pytest.raises(UserError, match=r"None of the 2 rows .* the query is no text but int"):
         read_upload("x.parquet", parquet_bytes(table))
 
 
