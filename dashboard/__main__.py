@@ -60,7 +60,15 @@ MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
 Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
 Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
 Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
-Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a folder in the PosIR layout.")]
+Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a data set's path.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="NAME=PATH of a data set (a folder or file of any format that README.md lists), or "
+        "NAME=hf:ORGANISATION/NAME; repeatable.",
+    ),
+]
 
 
 Options = Annotated[
@@ -105,9 +113,8 @@ def _method(name: str, normalization: str, resampling: str, posir: bool, options
 def _pairs(dataset: str, posir: bool):
     from attribution import datasets
 
-    if dataset not in datasets.names() and Path(dataset).is_dir():
-        name = Path(dataset).resolve().name
-        datasets.register_folder(name, Path(dataset))
+    if dataset not in datasets.names() and (name := _name_of(dataset)):
+        datasets.register(name, dataset)
         dataset = name
     data = datasets.read(dataset)
     pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
@@ -122,11 +129,38 @@ def _pairs(dataset: str, posir: bool):
     return data, pairs
 
 
+def _name_of(source: str) -> str:
+    """The name that a data set's path gives it; nothing where there is none at that path."""
+    from attribution.datasets import formats, hub
+
+    path, variant = formats.split_variant(source)
+    if not path.startswith(hub.PREFIX) and not Path(path).exists():
+        return ""
+    name = path.removeprefix(hub.PREFIX).split("/")[-1] or path
+    name = Path(path).resolve().name if Path(path).exists() else name
+    return f"{name}@{variant}" if variant else name
+
+
 def _named(value: str, what: str) -> tuple[str, Path]:
-    name, separator, folder = value.partition("=")
-    if not separator or not name:
-        raise UserError(f"{what} takes NAME=FOLDER, not {value!r}.")
+    name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
     return name, Path(folder).expanduser()
+
+
+def _sources(values: list[str] | None) -> dict[str, str]:
+    """`--data` options: names and where their data sets are, `~` resolved."""
+    parted = (
+        _parted(value, "--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, "
+                f"not {value!r}.")
+        for value in values or []
+    )  # fmt: skip
+    return {name: str(Path(source).expanduser()) for name, source in parted}
+
+
+def _parted(value: str, message: str) -> tuple[str, str]:
+    name, separator, source = value.partition("=")
+    if not separator or not name or not source:
+        raise UserError(message)
+    return name, source
 
 
 @app.command()
@@ -136,10 +170,7 @@ def run(
     model: Annotated[
         list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
     ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", help="NAME=FOLDER of a data set in the PosIR layout; repeatable."),
-    ] = None,
+    data: Data = None,
 ) -> None:
     """Open the dashboard on this machine's loopback address."""
     from dashboard.serve import serve
@@ -147,7 +178,7 @@ def run(
     serve(
         port,
         dict(_named(value, "--model") for value in model or []),
-        dict(_named(value, "--data") for value in data or []),
+        _sources(data),
     )
 
 
@@ -411,13 +442,17 @@ def fetch_model(name: Annotated[str, typer.Argument(help="A preset; see `models`
 
 @app.command()
 @_spoken
-def datasets() -> None:
-    """List the data sets known by name."""
+def datasets(data: Data = None) -> None:
+    """List the data sets known by name, and what of those given with --data can be read."""
     from attribution import datasets as known
 
+    for name, source in _sources(data).items():
+        known.register(name, source)
     for name in known.names():
-        data = known.read(name)
-        print(f"{name:16} {len(data.pairs):8} pairs  {len(data.rejected):6} rejected  {data.title}")
+        found = known.read(name)
+        print(
+            f"{name:16} {len(found.pairs):8} pairs  {len(found.rejected):6} rejected  {found.title}"
+        )
 
 
 @app.command()

@@ -33,6 +33,10 @@ MAX_MODELS = 4
 _ANY = "any"
 _TYPED = "Own text"
 _FROM_DATA = "Data set"
+_UPLOADS = "uploaded data sets"
+_UPLOAD_ERROR = "upload error"
+_MAX_UPLOADS = 3
+_SHOWN_REJECTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +49,68 @@ class Selection:
 
 
 def data_set() -> DataSet:
-    """Choose a data set; a name in the address that does not exist is said and left."""
-    names = datasets.names()
+    """Choose a data set or upload one; a name in the address that does not exist is said and
+    left."""
+    own: dict[str, DataSet] = st.session_state.setdefault(_UPLOADS, {})
+    names = [*datasets.names(), *own]
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
+        hint = " An uploaded file lives in one browser session: upload it again."
         st.warning(
             f"There is no data set {asked[:80]!r}; {names[0]} is shown. Choose one of: "
-            f"{', '.join(names)}."
+            f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
+    # Names, not titles: the address holds what the list shows, and two files may share a title.
     name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
-    return datasets.read(name or names[0])
+    with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
+        _uploader()
+    found = own[name] if name in own else datasets.read(name or names[0])
+    if name in own:
+        st.caption(
+            f"{plain(found.title)}: {len(found.pairs):,} rows accepted, {len(found.rejected):,} "
+            "rejected"
+        )
+        if found.rejected:
+            with st.expander("Rejected rows"):
+                shown = found.rejected[:_SHOWN_REJECTIONS]
+                st.dataframe(
+                    pd.DataFrame([(r.row, r.reason) for r in shown], columns=["row", "reason"]),
+                    hide_index=True,
+                )
+                if len(found.rejected) > len(shown):
+                    st.caption(f"The first {len(shown)} of {len(found.rejected):,}.")
+    return found
+
+
+def _uploader() -> None:
+    """Take a file into this browser session alone: no other reader can name it."""
+
+    def take() -> None:
+        st.session_state.pop(_UPLOAD_ERROR, None)
+        given = st.session_state["upload"]
+        if given is None:
+            return
+        try:
+            found = datasets.read_upload(given.name, given.getvalue())
+        except UserError as error:
+            st.session_state[_UPLOAD_ERROR] = str(error)
+            return
+        own: dict[str, DataSet] = st.session_state[_UPLOADS]
+        own.pop(found.name, None)
+        own[found.name] = found
+        while len(own) > _MAX_UPLOADS:
+            del own[next(iter(own))]
+        st.session_state["dataset"] = found.name
+
+    st.file_uploader(
+        "CSV, TSV, JSONL or Parquet, each also as .gz", key="upload", on_change=take,
+        type=["csv", "tsv", "jsonl", "parquet", "gz"], max_upload_size=20,
+        help="Columns query and document; optional: evidence (a passage of the document) or "
+        "evidence_start and evidence_end (characters), language, domain, pair_id, query_id, "
+        "document_id. Kept for this browser session only.",
+    )  # fmt: skip
+    if message := st.session_state.get(_UPLOAD_ERROR):
+        st.error(plain(message), icon=":material/error:")
 
 
 def filters(data: DataSet) -> Selection:

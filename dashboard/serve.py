@@ -32,22 +32,24 @@ FLAGS: Mapping[str, object] = {
 }
 
 
-def serve(port: int, models: Mapping[str, Path], data: Mapping[str, Path]) -> None:
+def serve(port: int, models: Mapping[str, Path], data: Mapping[str, str]) -> None:
     """Run the dashboard until interrupted.
 
-    `models` and `data` are folders that pages may then choose by name.
+    `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
+    then choose by name.
 
     Raises:
-        UserError: the port is taken, or a folder is not there.
+        UserError: the port is taken, a folder is not there, or a data set cannot be
+            read.
     """
     from attribution import datasets
     from attribution.retrievers import registry
 
     for name, folder in models.items():
         registry.register_folder(name, folder)
-    for name, folder in data.items():
-        datasets.register_folder(name, folder)
-        datasets.read(name)
+    for name, source in data.items():
+        for known in datasets.register(name, source):
+            datasets.read(known)
     _require_free(port)
     print("Loading PosLens ...", file=sys.stderr, flush=True)
     _warm_up()

@@ -1,31 +1,50 @@
-"""The data sets known by name: the embedded sample, and folders named when the program starts."""
+"""The data sets known by name: the embedded sample, and those named when the program starts."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 
-from attribution.datasets import posir
+from attribution.datasets import formats, hub
+from attribution.datasets.formats import detect
+from attribution.datasets.own import read_upload
 from attribution.datasets.types import DataSet, Rejection
 from attribution.errors import UserError
 from attribution.types import TextPair
 
-__all__ = ["DataSet", "Rejection", "names", "posir_selection", "read", "register_folder"]
+__all__ = ["DataSet", "Rejection", "detect", "names", "posir_selection", "read", "read_upload",
+           "register"]  # fmt: skip
 
 SAMPLE = "sample"
 
 _folders: dict[str, Path] = {SAMPLE: Path(__file__).parent / "sample" / "posir"}
+_variants: dict[str, str] = {}
 _titles = {SAMPLE: "Embedded sample (PosIR layout)"}
 
 
-def register_folder(name: str, folder: Path) -> None:
-    """Make a folder in the PosIR layout known by name; a browser chooses among names."""
-    if name == SAMPLE:
-        raise UserError(f"{name} is the embedded data set's name: give the folder another name.")
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give a data set's root folder.")
-    _folders[name] = folder.resolve()
+def register(name: str, source: Path | str) -> list[str]:
+    """Make a data set known by name; a browser chooses among names. Gives the names it goes by.
+
+    `source` is a folder or file of any format, `hf:organisation/name`, or one of these with
+    `@eng-pol` behind it (PosIR's English queries with its Polish corpus). MultiClaim is known as
+    `name` and, in English, as `name-english`.
+
+    Raises:
+        UserError: the embedded data set's name, nothing there, no known format, or a hub that
+            cannot be reached.
+    """
+    path, variant = formats.split_variant(str(source))
+    folder = hub.fetch(path) if path.startswith(hub.PREFIX) else Path(path)
+    known = {name: variant}
+    if detect(folder) == "multiclaim" and not variant:
+        known[f"{name}-{formats.ENGLISH}"] = formats.ENGLISH
+    if SAMPLE in known:
+        raise UserError(f"{SAMPLE} is the embedded data set's name: give the other one another.")
+    for one, its_variant in known.items():
+        _folders[one] = folder.resolve()
+        _variants[one] = its_variant
     _read.cache_clear()
+    return list(known)
 
 
 def names() -> list[str]:
@@ -46,7 +65,7 @@ def read(name: str) -> DataSet:
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
-    return posir.read(_folders[name], name, _titles.get(name, name))
+    return formats.read(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
 
 
 def posir_selection(pair: TextPair) -> bool:

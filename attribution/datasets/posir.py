@@ -2,19 +2,24 @@
 
 queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_length`; corpus:
 `_id, text`; qrels: `query-id, corpus-id, score`. Spans count characters of the document.
+
+Cross-lingual sets put another language's queries to a corpus: ids are shared by the translations
+of a domain, so a query keeps its text while judgement, span and length are those of the corpus's
+language.
 """
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attribution.datasets.types import DataSet, Rejection
+from attribution.datasets.types import DataSet, Rejection, collect
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -50,6 +55,38 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     return DataSet(name, title or name, tuple(pairs), tuple(rejected))
 
 
+def read_cross_lingual(
+    root: Path, name: str, queries: str, documents: str, title: str = ""
+) -> DataSet:
+    """Queries of one language with the corpus of another, in the domains that both have.
+
+    `language` of the pairs is the documents'.
+
+    Raises:
+        UserError: no domain has both languages, a file lacks a column, or no judgement makes a
+            pair.
+    """
+    folders = sorted(p.parent for p in root.glob(f"{glob.escape(documents)}/*/queries.parquet"))
+    shared = [f for f in folders if (root / queries / f.name / "queries.parquet").is_file()]
+    if not shared or queries == documents:
+        languages = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
+        raise UserError(
+            f"{root.name} has no domain in both {queries} and {documents}: choose two different "
+            f"ones of its languages {', '.join(languages)}."
+        )
+
+    def pairs() -> Iterator[TextPair | Rejection]:
+        ids: set[str] = set()
+        for folder in shared:
+            texts = {
+                row["_id"]: row["text"]
+                for row in _rows(root / queries / folder.name, "queries.parquet")
+            }
+            yield from _read_domain(folder, name, ids, (queries, texts))
+
+    return collect(name, title or f"{name} (queries {queries}, documents {documents})", pairs())
+
+
 def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
     path = folder / file
     where = f"{folder.parent.name}/{folder.name}/{file}"
@@ -69,7 +106,13 @@ def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_domain(folder: Path, dataset: str, ids: set[str]) -> Iterator[TextPair | Rejection]:
+def _read_domain(
+    folder: Path,
+    dataset: str,
+    ids: set[str],
+    translated: tuple[str, Mapping[str, str | None]] | None = None,
+) -> Iterator[TextPair | Rejection]:
+    """`translated`: another language and its queries' texts by id, to be put in place."""
     language, domain = folder.parent.name, folder.name
     documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
     queries = {row["_id"]: row for row in _rows(folder, "queries.parquet")}
@@ -102,7 +145,13 @@ def _read_domain(folder: Path, dataset: str, ids: set[str]) -> Iterator[TextPair
             )
             if candidate not in ids
         )
-        if query["text"] is None:
+        text = query["text"]
+        if translated is not None:
+            if query_id not in translated[1]:
+                yield reject(f"query {query_id} does not exist in {translated[0]}")
+                continue
+            text = translated[1][query_id]
+        if text is None:
             yield reject(f"{query_id}: the query has no text")
             continue
         span = query["pos_char_span"]
@@ -119,7 +168,7 @@ def _read_domain(folder: Path, dataset: str, ids: set[str]) -> Iterator[TextPair
         try:
             pair = TextPair(
                 pair_id=pair_id,
-                query=clean(query["text"], "query").text,
+                query=clean(text, "query").text,
                 document=clean(document, "document").text,
                 evidence=EvidenceSpan(*span),
                 language=language,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -44,3 +45,27 @@ class DataSet:
                 f"{self.name} has no pair {pair_id[:80]!r}: choose one from the table of pairs."
             )
         return found
+
+
+def collect(name: str, title: str, found: Iterable[TextPair | Rejection]) -> DataSet:
+    """The data set of what a reader gives, pair by pair.
+
+    Raises:
+        UserError: there is no row at all, or no row is a pair; the first reason is named.
+    """
+    pairs: list[TextPair] = []
+    rejected: list[Rejection] = []
+    for one in found:
+        if isinstance(one, TextPair):
+            pairs.append(one)
+        else:
+            rejected.append(one)
+    if not pairs and not rejected:
+        raise UserError(f"{title or name} holds no rows: give a data set with at least one pair.")
+    if not pairs:
+        first = rejected[0]
+        raise UserError(
+            f"None of the {len(rejected):,} rows of {title or name} is a pair; mend {first.file} "
+            f"row {first.row} first: {first.reason}"
+        )
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected))

@@ -251,18 +251,18 @@ def test_selection_needs_evidence() -> None:
 def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     root = write()
-    datasets.register_folder("mine", root)
+    datasets.register("mine", root)
     assert datasets.names() == ["sample", "mine"]
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # Registered anew, it is read anew.
     write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
-    datasets.register_folder("mine", root)
+    datasets.register("mine", root)
     assert len(datasets.read("mine").pairs) == 2
     with pytest.raises(UserError, match="sample is the embedded data set's name"):
-        datasets.register_folder("sample", root)
+        datasets.register("sample", root)
     with pytest.raises(UserError, match="is not a folder"):
-        datasets.register_folder("other", root / "absent")
+        datasets.register("other", root / "absent")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "/etc", "nothing", "x" * 5000])

@@ -1,0 +1,85 @@
+"""Parquet from strangers, read in a process of its own.
+
+A Parquet file with one wrong byte can end the process that reads it (an Arrow assertion), and one
+that lies about its sizes can fill the memory. Here that ends a child with limits on memory and
+time, and the server says one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attribution.errors import UserError
+
+if TYPE_CHECKING:
+    from attribution.datasets.tables import Row
+
+_ROOT = Path(__file__).parents[2]
+_CHILD = f"import sys; from {__name__} import main; sys.exit(main())"
+_MAX_MEMORY = 4 << 30
+_MAX_SECONDS = 60
+_SAID = 2
+"""Exit code of a child whose error is a sentence for the user."""
+
+
+def parquet_rows(
+    data: bytes, name: str, needed: list[str], wanted: list[str], limit: int
+) -> Iterator[Row]:
+    """The rows of an uploaded Parquet file.
+
+    Raises:
+        UserError: a column is missing, over `limit`, or the file is damaged.
+    """
+    from attribution.datasets.tables import Row
+
+    damaged = UserError(f"{name} is not a Parquet file that can be read: write it again.")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, json.dumps([name, needed, wanted, limit])],
+            input=data, capture_output=True, cwd=_ROOT, timeout=2 * _MAX_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise damaged from error
+    if done.returncode == _SAID:
+        raise UserError(json.loads(done.stdout.splitlines()[-1]))
+    if done.returncode:
+        raise damaged
+    for line in done.stdout.splitlines():
+        yield Row(**json.loads(line))
+
+
+def _limit_this_process() -> None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MAX_SECONDS, _MAX_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _other(value: Any) -> list[Any]:
+    """Dates and the like are no text: a list is refused in every column."""
+    return []
+
+
+def main() -> int:
+    """Rows of the file on stdin as lines of JSON on stdout, a sentence for the user as the last."""
+    _limit_this_process()
+    from attribution.datasets.streams import File
+    from attribution.datasets.tables import parquet_in_process
+
+    name, needed, wanted, limit = json.loads(sys.argv[1])
+    try:
+        for row in parquet_in_process(File(name, sys.stdin.buffer.read()), needed, wanted, limit):
+            sys.stdout.write(json.dumps(asdict(row), default=_other) + "\n")
+    except UserError as error:
+        sys.stdout.write(json.dumps(str(error)) + "\n")
+        return _SAID
+    return 0

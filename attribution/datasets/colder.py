@@ -1,0 +1,100 @@
+"""ColDeR (Fayyaz et al. 2025): pairs of documents for one query, a JSONL file for each bias.
+
+The published layout is `test/<bias>.jsonl` with `query`, `document_1`, `document_2`, `id` and
+`evidence_sents` (sentences as lists of tokens, which the documents join by spaces); `doc1` and
+`doc2`, or `queries` for the query, are read as well. Each row gives two pairs, `<bias>/<id>/1`
+and `<bias>/<id>/2`, with the bias as domain; where one of the two cannot be taken neither is, as
+the tests on them are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attribution.datasets.streams import File
+from attribution.datasets.tables import Row, json_rows
+from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import EvidenceSpan, TextPair
+
+QUERY = ("query", "queries")
+DOCUMENTS = (("document_1", "doc1"), ("document_2", "doc2"))
+
+
+def fits(row: Row) -> bool:
+    """Whether a file's first row is one of ColDeR."""
+    return all(any(name in row.cells for name in names) for names in (QUERY, *DOCUMENTS))
+
+
+def read(files: list[File], name: str, title: str = "") -> DataSet:
+    """Read one file for each bias; accepted + rejected = two for each row.
+
+    Raises:
+        UserError: a file cannot be read, or no row is a pair.
+    """
+
+    def pairs() -> Iterator[TextPair | Rejection]:
+        ids: set[str] = set()
+        for file in files:
+            bias = Path(file.name).name.removesuffix(".gz").removesuffix(".jsonl")
+            for row in json_rows(file):
+                try:
+                    yield from _two(row, bias, name, ids)
+                except UserError as error:
+                    for side in (1, 2):
+                        yield Rejection(file.name, row.number, f"document {side}: {error}")
+
+    return collect(name, title or f"{name} (ColDeR)", pairs())
+
+
+def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, TextPair]:
+    if row.problem:
+        raise UserError(row.problem)
+    query = clean(_field(row.cells, QUERY), "query").text
+    documents = [clean(_field(row.cells, names), names[0]).text for names in DOCUMENTS]
+    given = row.cells.get("id")
+    identity = f"{bias}/{given if isinstance(given, str | int) else row.number}"
+    # One document of the source may give several rows.
+    if identity in ids:
+        identity = f"{identity}/{row.number}"
+    ids.add(identity)
+    first, second = (
+        TextPair(
+            f"{identity}/{side}",
+            query,
+            document,
+            evidence=_evidence(row.cells, document),
+            language="eng",
+            domain=bias,
+            dataset=dataset,
+        )
+        for side, document in enumerate(documents, start=1)
+    )
+    return first, second
+
+
+def _field(cells: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    value = next((cells[name] for name in names if name in cells), None)
+    if not isinstance(value, str):
+        raise UserError(f"the row has no text in {' or '.join(names)}")
+    return value
+
+
+def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
+    """The evidence sentences where they stand in the document, else the first of them that does;
+    documents made without the answer have none."""
+    listed = cells.get("evidence_sents")
+    if not isinstance(listed, list):
+        return None
+    sentences = [
+        " ".join(sentence)
+        for sentence in listed
+        if isinstance(sentence, list) and all(isinstance(token, str) for token in sentence)
+    ]
+    for passage in (" ".join(sentences), *sentences):
+        if passage.strip() and (start := document.find(passage)) >= 0:
+            return EvidenceSpan(start, start + len(passage))
+    return None

@@ -1,0 +1,61 @@
+"""Language codes as data sets write them, brought to ISO 639-3."""
+
+from __future__ import annotations
+
+import re
+
+# The languages of PosIR, BEIR's translations and MultiClaim's larger parts.
+_TWO_LETTERS = {
+    "ar": "ara", "bg": "bul", "bn": "ben", "cs": "ces", "da": "dan", "de": "deu", "el": "ell",
+    "en": "eng", "es": "spa", "fa": "fas", "fi": "fin", "fr": "fra", "he": "heb", "hi": "hin",
+    "hr": "hrv", "hu": "hun", "id": "ind", "it": "ita", "ja": "jpn", "ko": "kor", "ms": "msa",
+    "nl": "nld", "no": "nor", "pl": "pol", "pt": "por", "ro": "ron", "ru": "rus", "sk": "slk",
+    "sl": "slv", "sr": "srp", "sv": "swe", "sw": "swa", "te": "tel", "th": "tha", "tr": "tur",
+    "uk": "ukr", "ur": "urd", "vi": "vie", "yo": "yor", "zh": "cmn",
+}  # fmt: skip
+_THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
+
+# The published sets of BEIR (Thakur et al. 2021); all of them are English.
+_BEIR = frozenset({
+    "arguana", "bioasq", "climate-fever", "cqadupstack", "dbpedia-entity", "fever", "fiqa",
+    "hotpotqa", "msmarco", "nfcorpus", "nq", "quora", "robust04", "scidocs", "scifact",
+    "signal1m", "trec-covid", "trec-news", "webis-touche2020",
+})  # fmt: skip
+
+
+def iso_639_3(code: str | None) -> str | None:
+    """`code` as ISO 639-3 where it is one of two letters known here; any other as it is."""
+    if code is None or not code.strip():
+        return None
+    code = code.strip()
+    return _TWO_LETTERS.get(code.lower(), code)
+
+
+def of_folder(names: tuple[str, ...]) -> tuple[str | None, str]:
+    """Language and domain that a BEIR folder's name tells, the innermost name last.
+
+    `("beir", "scifact")` is English by the name of the set, `("scifact-pl",)` and
+    `("beir-pl", "scifact")` Polish by the code at a name's end. Forums of CQADupStack keep that
+    set's name in front. A language that no name tells is None.
+    """
+    own = names[-1]
+    inner = own.lower()
+    outer = names[-2].lower() if len(names) > 1 else ""
+    bare, code = _ending(inner)
+    if code is None and outer.startswith("beir"):
+        code = _ending(outer)[1]
+    forum = _ending(outer)[0] == "cqadupstack"
+    if code is None and forum:
+        code = _ending(outer)[1]
+    if code is None and (bare in _BEIR or forum):
+        code = "eng"
+    name = own[: len(bare)]
+    return code, f"cqadupstack/{name}" if forum else name
+
+
+def _ending(name: str) -> tuple[str, str | None]:
+    found = re.fullmatch(r"(.+)[-_.]([a-z]{2,3})", name)
+    if found is None:
+        return name, None
+    code = _TWO_LETTERS.get(found[2]) or (found[2] if found[2] in _THREE_LETTERS else None)
+    return (found[1], code) if code else (name, None)

@@ -1,0 +1,200 @@
+"""MultiClaim (Pikuliak et al. 2023): posts of social media and the fact-checked claims they make.
+
+`posts.csv` (post_id, instances, ocr, verdicts, text), `fact_checks.csv` (fact_check_id, claim,
+instances, title) and `fact_check_post_mapping.csv` (fact_check_id, post_id). A text is a Python
+tuple (original, English, [(language, share), ...]), `ocr` a list of those. The query is the
+post's text followed by that of its pictures, joined by spaces as in the authors' code; the
+document is the claim. Both are read in the original or in their English version.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from attribution.datasets.languages import iso_639_3
+from attribution.datasets.streams import File
+from attribution.datasets.tables import csv_rows
+from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import TextPair
+
+Version = Literal["original", "english"]
+
+POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
+
+# One cell holds one post: far more is no cell of this data set, and parsing it costs memory.
+_MAX_CELL = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    text: str
+    language: str | None
+
+
+@dataclass(slots=True)
+class _Found:
+    by_id: dict[str, _Text] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+def files(root: Path) -> dict[str, Path] | None:
+    """The three files by name, with or without .gz; None where one is missing."""
+    found = {
+        name: path
+        for name in (POSTS, CLAIMS, MAPPING)
+        for path in (root / f"{name}.gz", root / name)
+        if path.is_file()
+    }
+    return found if len(found) == 3 else None
+
+
+def read(root: Path, name: str, title: str = "", version: Version = "original") -> DataSet:
+    """One pair for each line of the mapping.
+
+    `language` is the claim's, `domain` says whether the post was written in another one; both
+    are those of the originals, but English claims are all `eng`.
+
+    Raises:
+        UserError: a file or column is missing, or no line makes a pair.
+    """
+    found = files(root)
+    if found is None:
+        raise UserError(f"{root.name} is not MultiClaim: it needs {POSTS}, {CLAIMS}, {MAPPING}.")
+
+    def pairs() -> Iterator[TextPair | Rejection]:
+        mapping = File(found[MAPPING].name, found[MAPPING])
+        rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
+        posts = _texts(
+            found[POSTS], "post_id", {_id(r.cells, "post_id") for r in rows},
+            partial(_post, version=version), ("text", "ocr"),
+        )  # fmt: skip
+        claims = _texts(
+            found[CLAIMS], "fact_check_id", {_id(r.cells, "fact_check_id") for r in rows},
+            partial(_claim, version=version), ("claim",),
+        )  # fmt: skip
+        ids: set[str] = set()
+        for row in rows:
+            try:
+                if row.problem:
+                    raise UserError(row.problem)
+                post_id, claim_id = _id(row.cells, "post_id"), _id(row.cells, "fact_check_id")
+                post, claim = _get(posts, "post", post_id), _get(claims, "claim", claim_id)
+                pair_id = f"{post_id}/{claim_id}"
+                if pair_id in ids:
+                    raise UserError(f"post {post_id} with claim {claim_id} is there twice")
+                pair = TextPair(
+                    pair_id,
+                    clean(post.text, "post").text,
+                    clean(claim.text, "claim").text,
+                    language="eng" if version == "english" else claim.language,
+                    domain=_domain(post.language, claim.language),
+                    dataset=name,
+                )
+            except UserError as error:
+                yield Rejection(mapping.name, row.number, str(error))
+                continue
+            ids.add(pair_id)
+            yield pair
+
+    return collect(name, title or f"{name} (MultiClaim, {version})", pairs())
+
+
+def _id(cells: Mapping[str, Any], name: str) -> str:
+    # pandas writes a column of ids with gaps as 7.0.
+    return str(cells.get(name, "")).strip().removesuffix(".0")
+
+
+def _domain(post: str | None, claim: str | None) -> str | None:
+    if post is None or claim is None:
+        return None
+    return "one language" if post == claim else "two languages"
+
+
+def _get(found: _Found, what: str, identity: str) -> _Text:
+    if identity in found.broken:
+        raise UserError(f"{what} {identity}: {found.broken[identity]}")
+    if identity not in found.by_id:
+        raise UserError(f"{what} {identity} does not exist")
+    return found.by_id[identity]
+
+
+def _texts(
+    path: Path,
+    key: str,
+    wanted: set[str],
+    read_text: Callable[[Mapping[str, Any]], _Text],
+    needed: tuple[str, ...],
+) -> _Found:
+    found = _Found()
+    for row in csv_rows(File(path.name, path), (key, *needed)):
+        identity = _id(row.cells, key)
+        if row.problem or identity not in wanted:
+            continue
+        try:
+            text = read_text(row.cells)
+        except UserError as error:
+            found.broken[identity] = f"{path.name} row {row.number}: {error}"
+            continue
+        if found.by_id.setdefault(identity, text) != text:
+            found.broken[identity] = f"{path.name} row {row.number} gives it another text"
+    return found
+
+
+def _post(cells: Mapping[str, Any], version: Version) -> _Text:
+    pictures = _parsed(cells["ocr"], "ocr")
+    if pictures is not None and not isinstance(pictures, list):
+        raise UserError("ocr is no list of texts")
+    whole = _parsed(cells["text"], "text")
+    parts = [_version(part, version) for part in (whole, *(pictures or ())) if part]
+    # The longest part tells the post's language: shares of pictures' texts do not add up.
+    language = max(parts, key=lambda part: len(part.text)).language if parts else None
+    return _Text(" ".join(part.text for part in parts if part.text.strip()), language)
+
+
+def _claim(cells: Mapping[str, Any], version: Version) -> _Text:
+    claim = _parsed(cells["claim"], "claim")
+    if not claim:
+        raise UserError("it has no claim")
+    return _version(claim, version)
+
+
+def _parsed(cell: str, name: str) -> Any:
+    """The value of a cell, or None of an empty one; constants alone, nothing is run."""
+    if not cell.strip():
+        return None
+    if len(cell) > _MAX_CELL:
+        raise UserError(f"{name} has {len(cell):,} characters; the limit is {_MAX_CELL:,}")
+    try:
+        with warnings.catch_warnings():
+            # Texts hold backslashes that Python would rather have doubled.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            # The files hold line ends within quotation marks, where Python takes only \\n.
+            return ast.literal_eval(cell.replace("\r", "\\r").replace("\n", "\\n").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise UserError(f"{name} is not a Python tuple of texts") from error
+
+
+def _version(value: Any, version: Version) -> _Text:
+    if (
+        not isinstance(value, tuple)
+        or len(value) != 3
+        or not all(isinstance(text, str) for text in value[:2])
+        or not isinstance(value[2], list)
+    ):
+        raise UserError("a text is not (original, English, [(language, share), ...])")
+    shares = [
+        (share[1], share[0])
+        for share in value[2]
+        if isinstance(share, tuple) and len(share) == 2 and isinstance(share[0], str)
+        and isinstance(share[1], int | float)
+    ]  # fmt: skip
+    language = iso_639_3(max(shares)[1]) if shares else None
+    return _Text(value[version == "english"], language)

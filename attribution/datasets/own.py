@@ -1,0 +1,220 @@
+"""The user's own pairs: one file with a row for each, or a folder of such files.
+
+Columns `query` and `document`; optional are `evidence` (a passage of the document, letter for
+letter: its first occurrence counts) or `evidence_start` and `evidence_end` (characters of the
+document, [start, end)), `language`, `domain`, `pair_id`, `query_id` and `document_id`. Rows
+without `pair_id` are called after query_id and document_id, else after their row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attribution.datasets import tables
+from attribution.datasets.languages import iso_639_3
+from attribution.datasets.streams import MEGABYTE, File
+from attribution.datasets.tables import Row
+from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import EvidenceSpan, TextPair
+
+NEEDED = ("query", "document")
+OPTIONAL = (
+    "evidence", "evidence_start", "evidence_end", "language", "domain", "pair_id", "query_id",
+    "document_id",
+)  # fmt: skip
+MAX_NAME = 200
+"""Longest id, language or domain, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a file may come to: bytes as given, bytes unpacked, rows. None is no limit."""
+
+    given: int | None = None
+    unpacked: int | None = None
+    rows: int | None = None
+
+
+UPLOAD = Limits(20 * MEGABYTE, 100 * MEGABYTE, 200_000)
+"""An upload stays in the memory of a server that others use."""
+
+
+def read(
+    files: Sequence[File], name: str, title: str = "", limits: Limits | None = None
+) -> DataSet:
+    """Read one or several files of pairs; every row is a pair or a rejection.
+
+    Raises:
+        UserError: a file is no table, lacks a column, is damaged or too large, or no row is a
+            pair.
+    """
+    return collect(name, title or name, _pairs(files, name, limits or Limits()))
+
+
+def read_upload(name: str, data: bytes) -> DataSet:
+    """Read a file that came from a browser; `name` gives nothing but its format and title.
+
+    The data set's name holds a digest of the contents, so that two files of one name never share
+    stored results; of the file's own name only letters, digits and `._-` go into it.
+
+    Raises:
+        UserError: as `read`, or over 20 MB, 100 MB unpacked or 200,000 rows.
+    """
+    # Some browsers send a path; only its last part is the file's name.
+    name = name.replace("\\", "/").rsplit("/", 1)[-1].strip()[-80:] or "upload"
+    if UPLOAD.given is not None and len(data) > UPLOAD.given:
+        raise UserError(
+            f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {UPLOAD.given // MEGABYTE} "
+            "MB: give it in smaller parts, or start the program with --data."
+        )
+    digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
+    title = clean(name, "file name").text
+    plain = re.sub(r"[^\w.-]+", "_", title)[:40]
+    return read([File(title, data)], f"upload-{plain}-{digest}", title, UPLOAD)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Ids met so far: pairs by where they were, texts by a hash and where they were."""
+
+    pairs: dict[str, str] = field(default_factory=dict)
+    texts: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+
+
+def _pairs(files: Sequence[File], dataset: str, limits: Limits) -> Iterator[TextPair | Rejection]:
+    seen = _Seen()
+    total = 0
+    for file in files:
+        # In a folder two files have a row 2 each.
+        prefix = f"{file.name}/" if len(files) > 1 else ""
+        for row in tables.rows(file, NEEDED, OPTIONAL, limits.unpacked):
+            total += 1
+            if limits.rows is not None and total > limits.rows:
+                raise UserError(
+                    f"{file.name} has more than {limits.rows:,} rows: give it in smaller parts."
+                )
+            if row.problem:
+                yield Rejection(file.name, row.number, row.problem)
+                continue
+            try:
+                yield _pair(row, dataset, prefix, seen)
+            except UserError as error:
+                yield Rejection(file.name, row.number, str(error))
+
+
+def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
+    cells = row.cells
+    # Lines of JSON name their fields one by one.
+    if missing := [name for name in NEEDED if name not in cells]:
+        raise UserError(
+            f"the row lacks {' and '.join(missing)}; it has "
+            f"{', '.join(name[:40] for name in list(cells)[:12]) or 'nothing'}"
+        )
+    where = f"{prefix}row {row.number}"
+    query = clean(_text(cells, "query"), "query").text
+    document = clean(_text(cells, "document"), "document").text
+    ids = {name: _short(cells, name) for name in ("pair_id", "query_id", "document_id")}
+    for name, text in (("query_id", query), ("document_id", document)):
+        if (value := ids[name]) is not None:
+            # A hash keeps the memory of a large file's ids small.
+            known = seen.texts.setdefault((name, value), (hash(text), where))
+            if known[0] != hash(text):
+                raise UserError(f"{name} {value} is another text in {known[1]}")
+    pair_id = ids["pair_id"]
+    if pair_id is None and ids["query_id"] is not None:
+        pair_id = f"{ids['query_id']}/{ids['document_id'] or row.number}"
+    if pair_id is None:
+        pair_id = f"{prefix}row-{row.number}"
+    if pair_id in seen.pairs:
+        raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
+    pair = TextPair(
+        pair_id=pair_id,
+        query=query,
+        document=document,
+        evidence=_evidence(cells, document),
+        language=iso_639_3(_short(cells, "language")),
+        domain=_short(cells, "domain"),
+        dataset=dataset,
+    )
+    seen.pairs[pair_id] = where
+    return pair
+
+
+def _text(cells: Mapping[str, Any], name: str) -> str:
+    value = cells.get(name)
+    if value is None:
+        raise UserError(f"the {name} is missing")
+    if not isinstance(value, str):
+        raise UserError(f"the {name} is no text but {type(value).__name__}")
+    return value
+
+
+def _short(cells: Mapping[str, Any], name: str) -> str | None:
+    """An id or a label; None where the cell is empty."""
+    value = cells.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise UserError(f"{name} is neither text nor a number")
+    # A column of numbers with gaps comes as floats: 7.0 is the id 7, NaN the gap.
+    if isinstance(value, float):
+        value = None if value != value else int(value) if value.is_integer() else str(value)
+    if isinstance(value, int):
+        value = str(value) if abs(value) < 10**MAX_NAME else "9" * (MAX_NAME + 1)
+    if value is None:
+        return None
+    text = _text({name: value}, name).strip()
+    if len(text) > MAX_NAME:
+        raise UserError(f"{name} has {len(text):,} characters; the limit is {MAX_NAME}")
+    return clean(text, name).text if text else None
+
+
+def _offset(cells: Mapping[str, Any], name: str) -> int | None:
+    text = _short(cells, name)
+    if text is None:
+        return None
+    number = text.removesuffix(".0")
+    if not number.lstrip("-").isdecimal() or len(number) > 12:
+        raise UserError(f"{name} is {text[:40]!r}, not a whole number")
+    return int(number)
+
+
+def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
+    start, end = _offset(cells, "evidence_start"), _offset(cells, "evidence_end")
+    passage = None if cells.get("evidence") is None else _text(cells, "evidence")
+    passage = clean(passage, "evidence").text if passage and passage.strip() else None
+    if (start is None) != (end is None):
+        raise UserError("evidence_start and evidence_end come only together")
+    if start is None or end is None:
+        return None if passage is None else _occurrence(passage, document)
+    if not 0 <= start < end:
+        raise UserError(f"the evidence {start} to {end} is empty or negative")
+    fits = end <= len(document)
+    if fits and (passage is None or document[start:end] == passage):
+        return EvidenceSpan(start, end)
+    # Offsets from a program that counts bytes: said, not mended, as one file may mix both.
+    raw = document.encode()
+    if len(raw) > len(document) and end <= len(raw):
+        in_bytes = raw[start:end].decode(errors="replace")
+        if passage is None or in_bytes == passage:
+            raise UserError(
+                f"the evidence {start} to {end} seems to count UTF-8 bytes: give characters, of "
+                f"which the document has {len(document):,}"
+            )
+    if not fits:
+        raise UserError(
+            f"the evidence {start} to {end} lies outside the document's {len(document):,} "
+            "characters"
+        )
+    raise UserError(f"the evidence {start} to {end} is not the text in the column evidence")
+
+
+def _occurrence(passage: str, document: str) -> EvidenceSpan:
+    for text in (passage, passage.strip()):
+        if (start := document.find(text)) >= 0:
+            return EvidenceSpan(start, start + len(text))
+    raise UserError("the evidence does not occur in the document: copy it letter for letter")

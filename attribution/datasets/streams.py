@@ -1,0 +1,164 @@
+"""Files as bytes and as lines: gzip undone under a cap, encodings recognised, lines bounded."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from attribution.errors import UserError
+
+MEGABYTE = 1_000_000
+MAX_LINE = 12_500_000
+"""Characters of one line of JSON: the longest text taken, every character of it escaped."""
+
+_FOREIGN = re.compile("[\udc80-\udcff]")
+# Text packs to a fifth or a tenth; only a bomb unpacks to a hundred times its size.
+_MAX_RATIO = 100
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file on disk, or one that was uploaded; `name` is what messages call it."""
+
+    name: str
+    content: Path | bytes
+
+    def open(self) -> IO[bytes]:
+        """The bytes as they lie.
+
+        Raises:
+            UserError: the file cannot be opened.
+        """
+        if isinstance(self.content, bytes):
+            return io.BytesIO(self.content)
+        try:
+            return self.content.open("rb")
+        except OSError as error:
+            raise UserError(
+                f"{self.name} cannot be read ({error.strerror}): check that it is there and yours."
+            ) from error
+
+    @property
+    def size(self) -> int:
+        """Bytes as they lie."""
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+
+class _Counted(io.RawIOBase):
+    """Passes bytes on until there are too many of them."""
+
+    def __init__(self, inner: IO[bytes], file: File, limit: int | None) -> None:
+        self._inner = inner
+        self._file = file
+        self._limit = limit
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            n = cast(io.BufferedIOBase, self._inner).readinto(buffer)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(
+                f"{self._file.name} is damaged or cut off: copy or fetch it again."
+            ) from error
+        self._count += n
+        if self._limit is not None and self._count > self._limit:
+            raise UserError(
+                f"{self._file.name} unpacks to more than {self._limit // MEGABYTE:,} MB: "
+                "give it in smaller parts."
+            )
+        return n
+
+
+@contextmanager
+def open_bytes(file: File, limit: int | None = None) -> Iterator[io.BufferedReader[io.RawIOBase]]:
+    """The file's bytes, gzip undone (told by its first bytes, whatever the name).
+
+    `limit` caps the bytes given out, counted while they are unpacked; without one a gzip file
+    may still not unpack to more than 100 MB and more than a hundred times its size.
+
+    Raises:
+        UserError: over the cap, no such file, or damaged gzip.
+    """
+    with file.open() as raw:
+        inner: IO[bytes] = raw
+        if is_gzip := raw.read(2) == b"\x1f\x8b":
+            inner = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+            limit = limit or max(100 * MEGABYTE, _MAX_RATIO * file.size)
+        raw.seek(0)
+        counted: io.RawIOBase = _Counted(inner, file, limit)
+        with io.BufferedReader(counted, buffer_size=1 << 20) as stream:
+            yield stream
+        if is_gzip:
+            inner.close()
+
+
+def encoding_of(head: bytes) -> str:
+    """The encoding that the first four bytes of a text tell; UTF-8 where they tell nothing."""
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "utf-32"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    # Without a mark: a data file begins with ASCII (a column's name or a brace), of which UTF-16
+    # shows every other byte as zero.
+    if len(head) == 4 and not any(head[1::2]) and all(head[::2]):
+        return "utf-16-le"
+    if len(head) == 4 and not any(head[::2]) and all(head[1::2]):
+        return "utf-16-be"
+    return "utf-8-sig"
+
+
+@contextmanager
+def open_text(file: File, limit: int | None = None) -> Iterator[io.TextIOWrapper]:
+    """The file as text: UTF-8, UTF-16 or UTF-32, a byte order mark left out, line ends kept.
+
+    Bytes that are not UTF-8 come out as lone surrogates, so that only their row is lost
+    (`has_foreign_bytes`).
+
+    Raises:
+        UserError: as `open_bytes`, or the text breaks off within a character.
+    """
+    with open_bytes(file, limit) as stream:
+        encoding = encoding_of(stream.peek(4)[:4])
+        errors = "surrogateescape" if encoding == "utf-8-sig" else "surrogatepass"
+        with io.TextIOWrapper(stream, encoding, errors, newline="") as text:
+            try:
+                yield text
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{file.name} is not {encoding.upper()} throughout: save it as UTF-8."
+                ) from error
+
+
+def has_foreign_bytes(text: str) -> bool:
+    """Whether `open_text` met bytes in it that are not UTF-8."""
+    return not text.isascii() and _FOREIGN.search(text) is not None
+
+
+def json_lines(file: File, limit: int | None = None) -> Iterator[tuple[int, str | None]]:
+    """Number (from 1) and text of each line that is not blank; None for one over MAX_LINE.
+
+    Raises:
+        UserError: as `open_text`.
+    """
+    with open_text(file, limit) as stream:
+        number = 0
+        while line := stream.readline(MAX_LINE):
+            number += 1
+            whole = line[-1] in "\r\n" or len(line) < MAX_LINE
+            while not whole:
+                rest = stream.readline(MAX_LINE)
+                whole = not rest or rest[-1] in "\r\n"
+            if len(line) == MAX_LINE and line[-1] not in "\r\n":
+                yield number, None
+            elif line.strip():
+                yield number, line

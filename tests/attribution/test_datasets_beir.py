@@ -1,0 +1,222 @@
+"""The BEIR reader: the join of three files, one pass over the corpus, and what is counted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution import datasets
+from attribution.datasets import beir, detect, languages
+from attribution.datasets.types import DataSet
+from attribution.errors import UserError
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+CORPUS = [
+    {"_id": "d1", "title": "Fog", "text": "It lifts at noon."},
+    {"_id": "d2", "title": "", "text": "Lód topnieje wiosną."},
+    {"_id": "d3", "title": "Unused", "text": "Nobody asks for it."},
+]
+QUERIES = [{"_id": "q1", "text": "when does fog lift"}, {"_id": "q2", "text": "co topnieje"}]
+QRELS = HEADER + "q1\td1\t1\nq2\td2\t2\n"
+
+
+def lines(rows: list[Any]) -> str:
+    return "".join(
+        (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)) + "\n"
+        for row in rows
+    )
+
+
+def write(
+    folder: Path,
+    corpus: list[Any] | None = None,
+    queries: list[Any] | None = None,
+    qrels: str = QRELS,
+    split: str = "test",
+    pack: bool = False,
+) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        ("corpus.jsonl", lines(CORPUS if corpus is None else corpus)),
+        ("queries.jsonl", lines(QUERIES if queries is None else queries)),
+        (f"qrels/{split}.tsv", qrels),
+    ):
+        if pack:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def reasons(found: DataSet) -> dict[int, str]:
+    return {rejection.row: rejection.reason for rejection in found.rejected}
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_three_files_are_joined(tmp_path: Path, pack: bool) -> None:
+    found = beir.read(write(tmp_path / "scifact-pl", pack=pack), "mine")
+    assert detect(tmp_path / "scifact-pl") == "beir"
+    assert found.title == "mine (BEIR, test)" and found.rejected == ()
+    first, second = found.pairs
+    assert (first.pair_id, first.query) == ("q1/d1", "when does fog lift")
+    assert first.document == "Fog It lifts at noon."
+    assert second.document == "Lód topnieje wiosną."
+    assert (second.language, second.domain, second.dataset) == ("pol", "scifact", "mine")
+    assert second.evidence is None
+
+
+def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
+    qrels = HEADER + (
+        "q1\td1\t1\n"  # 2: a pair
+        "q1\td2\t0\n"  # 3: not relevant
+        "q9\td1\t1\n"  # 4: no such query
+        "q1\td9\t1\n"  # 5: no such document
+        "q1\td1\t1\n"  # 6: again
+        "q1\td1\n"  # 7: a cell too few
+        "q1\td2\tmuch\n"  # 8: no score
+        "q1\td3\tnan\n"  # 9: nan is not above zero
+        "q1\td4\t1\n"  # 10: an empty document
+    )
+    corpus = [*CORPUS, {"_id": "d4", "title": "", "text": " "}]
+    found = beir.read(write(tmp_path / "set", corpus, qrels=qrels), "mine")
+    assert [pair.pair_id for pair in found.pairs] == ["q1/d1"]
+    said = reasons(found)
+    assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert {rejection.file for rejection in found.rejected} == {"qrels/test.tsv"}
+    assert said[3] == "q1: d2 is judged not relevant" == said[9].replace("d3", "d2")
+    assert said[4] == "query q9 does not exist"
+    assert said[5] == "document d9 does not exist"
+    assert said[6] == "q1 with d1 is there twice"
+    assert "2 cells" in said[7] and "'much' is no number" in said[8]
+    assert "The document is empty" in said[10]
+
+
+def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    corpus = [CORPUS[0], '{"_id": "d2", "text": ', "[1]", {"text": "no id"}]
+    found = beir.read(write(tmp_path / "set", corpus), "mine")
+    assert reasons(found)[3].startswith(
+        "document d2 does not exist; 3 lines of corpus.jsonl cannot be read, the first: line 2, "
+        "the line is not JSON"
+    )
+
+
+def test_an_id_with_two_texts_is_refused_and_one_repeated_is_not(tmp_path: Path) -> None:
+    other = {"_id": "d1", "title": "Fog", "text": "Another text."}
+    found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine")
+    assert [pair.pair_id for pair in found.pairs] == ["q2/d2"]
+    assert reasons(found) == {
+        2: "document d1 is there twice with another text: lines 1 and 4 of corpus.jsonl"
+    }
+
+
+def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
+    corpus = [{"_id": 7, "text": "Seven."}, '{"_id": "\\u00e9", "text": "E."}']
+    queries = [{"_id": 1, "text": "which"}]
+    qrels = HEADER + "1\t7\t1\n1\té\t1\n"
+    found = beir.read(write(tmp_path / "set", corpus, queries, qrels), "mine")
+    assert [pair.document for pair in found.pairs] == ["Seven.", "E."]
+
+
+def test_the_split_is_test_unless_it_is_chosen(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set")
+    write(folder, split="dev", qrels=HEADER + "q2\td1\t1\n")
+    assert beir.read(folder, "mine").title == "mine (BEIR, test)"
+    chosen = folder / "qrels" / "dev.tsv"
+    assert detect(chosen) == "beir"
+    found = beir.read(chosen, "mine")
+    assert found.title == "mine (BEIR, dev)" and found.pairs[0].pair_id == "q2/d1"
+
+
+def test_a_folder_of_several_sets_keeps_ids_apart(tmp_path: Path) -> None:
+    write(tmp_path / "beir" / "cqadupstack" / "android")
+    write(tmp_path / "beir" / "nq", corpus=[CORPUS[0] | {"text": "Else."}, CORPUS[1]])
+    found = beir.read(tmp_path / "beir", "mine")
+    assert len(found.pairs) == len(found.by_id) == 4
+    assert {pair.domain for pair in found.pairs} == {"cqadupstack/android", "nq"}
+    assert found.by_id["nq/q1/d1"].document == "Fog Else."
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("data", "scifact"), ("eng", "scifact")),
+        (("data", "scifact-pl"), ("pol", "scifact")),
+        (("beir-pl", "SciFact"), ("pol", "SciFact")),
+        (("data", "nq-de"), ("deu", "nq")),
+        (("cqadupstack", "english"), ("eng", "cqadupstack/english")),
+        (("cqadupstack-pl", "gis"), ("pol", "cqadupstack/gis")),
+        (("data", "mine"), (None, "mine")),
+        (("data", "trec-covid"), ("eng", "trec-covid")),
+        (("x-pl", "mine"), (None, "mine")),
+    ],
+)
+def test_language_and_domain_come_from_names(
+    names: tuple[str, str], expected: tuple[str | None, str]
+) -> None:
+    assert languages.of_folder(names) == expected
+
+
+@pytest.mark.parametrize("missing", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    folder = write(tmp_path / "set")
+    (folder / missing).unlink()
+    with pytest.raises(UserError, match=r"corpus.jsonl|queries.jsonl is missing|no .tsv file"):
+        beir.read(folder, "mine")
+
+
+def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", pack=True)
+    path = folder / "corpus.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(UserError, match=r"^corpus\.jsonl\.gz is damaged or cut off"):
+        beir.read(folder, "mine")
+
+
+def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", qrels=HEADER + "q1\td9\t1\n")
+    with pytest.raises(UserError, match=r"None of the 1 rows .* document d9 does not exist"):
+        beir.read(folder, "mine")
+    write(folder, qrels=HEADER)
+    with pytest.raises(UserError, match="holds no rows"):
+        beir.read(folder, "mine")
+
+
+def test_a_large_corpus_is_never_held(tmp_path: Path) -> None:
+    """20,000 documents of 1,000 characters: 20 MB on disk, of which one document is needed."""
+    corpus = [{"_id": f"d{n}", "title": "", "text": f"{n} " + "x" * 1000} for n in range(20_000)]
+    folder = write(tmp_path / "set", corpus, qrels=HEADER + "q1\td19999\t1\n")
+    del corpus
+    tracemalloc.start()
+    try:
+        found = beir.read(folder, "mine")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.pairs[0].document.startswith("19999 ")
+    assert peak < 8_000_000
+
+
+IDS = st.sampled_from(["q1", "q2", "d1", "d2", "d3", "d9", ""])
+
+
+@given(st.lists(st.tuples(IDS, IDS, st.sampled_from(["1", "0", "-1", "x", "nan", ""])), min_size=1))
+def test_nothing_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
+) -> None:
+    qrels = HEADER + "".join("\t".join(row) + "\n" for row in [*rows, ("q1", "d1", "1")])
+    found = beir.read(write(tmp_path_factory.mktemp("set"), qrels=qrels), "mine")
+    assert len(found.pairs) + len(found.rejected) == len(rows) + 1
+    assert len(found.by_id) == len(found.pairs)
+
+
+def test_it_is_known_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    assert datasets.register("mine", write(tmp_path / "set")) == ["mine"]
+    assert len(datasets.read("mine").pairs) == 2

@@ -1,0 +1,308 @@
+"""ColDeR, MultiClaim, cross-lingual PosIR, the hub, and which format a path is in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution import datasets
+from attribution.datasets import colder, detect, formats, hub, multiclaim, posir
+from attribution.datasets.streams import File
+from attribution.errors import UserError
+from attribution.types import EvidenceSpan
+
+
+@pytest.fixture(autouse=True)
+def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+
+
+# -- ColDeR ------------------------------------------------------------------------------------
+
+FOIL = {
+    "query": "When was Fog published?", "document_1": '" Fog " " Fog " Fog is long .',
+    "document_2": "Tea is hot . Fog was published in 1927 . Tea is hot .", "id": "validation7",
+    "evidence_sents": [["Fog", "was", "published", "in", "1927", "."]],
+}  # fmt: skip
+
+
+def write_colder(folder: Path, **biases: list[Any]) -> Path:
+    (folder / "test").mkdir(parents=True, exist_ok=True)
+    for bias, rows in biases.items():
+        text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
+        (folder / "test" / f"{bias}.jsonl").write_text(text)
+    return folder
+
+
+def test_a_row_of_colder_is_two_pairs(tmp_path: Path) -> None:
+    root = write_colder(tmp_path / "colder", foil=[FOIL], poison=[FOIL])
+    assert detect(root) == "colder"
+    found = formats.read(root, "mine")
+    assert [pair.pair_id for pair in found.pairs] == [
+        "foil/validation7/1", "foil/validation7/2", "poison/validation7/1", "poison/validation7/2",
+    ]  # fmt: skip
+    first, second = found.pairs[:2]
+    assert first.query == second.query == FOIL["query"]
+    assert (first.document, second.document) == (FOIL["document_1"], FOIL["document_2"])
+    assert (first.domain, first.language, found.pairs[2].domain) == ("foil", "eng", "poison")
+    # "Tea is hot . " is 13 characters, the evidence 27.
+    assert first.evidence is None and second.evidence == EvidenceSpan(13, 40)
+
+
+def test_other_field_names_and_one_file(tmp_path: Path) -> None:
+    rows = [{"queries": "q", "doc1": "a", "doc2": "b"}] * 2
+    path = write_colder(tmp_path, brevity_bias=rows) / "test" / "brevity_bias.jsonl"
+    assert detect(path) == "colder"
+    found = formats.read(path, "mine")
+    assert [pair.pair_id for pair in found.pairs] == [
+        "brevity_bias/1/1", "brevity_bias/1/2", "brevity_bias/2/1", "brevity_bias/2/2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (FOIL | {"document_2": " "}, "The document_2 is empty"),
+        ({"query": "q", "document_1": "a"}, "no text in document_2 or doc2"),
+        (FOIL | {"query": ["q"]}, "no text in query or queries"), ("{", "is not JSON"),
+    ],
+)  # fmt: skip
+def test_both_documents_of_a_row_are_taken_or_none(tmp_path: Path, row: Any, reason: str) -> None:
+    root = write_colder(tmp_path, foil=[FOIL, row, FOIL])
+    found = formats.read(root, "mine")
+    assert len(found.pairs) == 4 and len(found.rejected) == 2
+    assert {(r.file, r.row) for r in found.rejected} == {("test/foil.jsonl", 2)}
+    assert all(reason in r.reason for r in found.rejected)
+    assert len(found.by_id) == 4
+
+
+# -- MultiClaim --------------------------------------------------------------------------------
+
+
+def cell(original: str, english: str, *shares: tuple[str, float]) -> str:
+    """As the published files have it: a Python tuple whose line ends are not escaped."""
+    return repr((original, english, list(shares))).replace("\\n", "\n")
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def write_multiclaim(
+    folder: Path, mapping: str = "fact_check_id,post_id\n10,1\n11,1\n", pack: bool = False
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    posts = [
+        ("1", "[" + cell("obraz", "picture", ("pol", 1.0)) + "]",
+         cell("Pierwsza\nlinia", "First\nline", ("eng", 0.1), ("pol", 0.9))),
+        ("2", "[]", ""),
+        ("3", "[]", "__import__('os').getcwd()"),
+        ("4", "[]", "('only one',)"),
+    ]  # fmt: skip
+    claims = [
+        ("10", cell("Tvrzení", "A claim", ("ces", 1.0))),
+        ("11", cell("Teza", "Thesis", ("pol", 0.8), ("eng", 0.2))),
+        ("12", ""),
+    ]
+    files = {
+        "posts.csv": "post_id,instances,ocr,verdicts,text\n" + "".join(
+            f"{i},{quoted('[]')},{quoted(ocr)},{quoted('[]')},{quoted(text)}\n"
+            for i, ocr, text in posts
+        ),
+        "fact_checks.csv": "fact_check_id,claim,instances,title\n" + "".join(
+            f"{i},{quoted(claim)},[],\n" for i, claim in claims
+        ),
+        "fact_check_post_mapping.csv": mapping,
+    }  # fmt: skip
+    for name, text in files.items():
+        if pack:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
+    root = write_multiclaim(tmp_path / "claims", pack=pack)
+    assert detect(root) == "multiclaim"
+    assert datasets.register("mc", root) == ["mc", "mc-english"]
+    original, english = datasets.read("mc"), datasets.read("mc-english")
+    first, second = original.pairs
+    assert (first.pair_id, first.query, first.document) == (
+        "1/10", "Pierwsza\nlinia obraz", "Tvrzení",
+    )  # fmt: skip
+    assert (first.language, first.domain) == ("ces", "two languages")
+    assert (second.document, second.language, second.domain) == ("Teza", "pol", "one language")
+    first, second = english.pairs
+    assert (first.query, first.document) == ("First\nline picture", "A claim")
+    assert (first.language, first.domain, first.dataset) == ("eng", "two languages", "mc-english")
+    assert original.title == "mc (MultiClaim, original)"
+
+
+def test_lines_of_the_mapping_that_make_no_pair(tmp_path: Path) -> None:
+    mapping = "fact_check_id,post_id\n10,1\n99,1\n10,99\n10,1\n10,2\n10,3\n10,4\n12,1\n10\n"
+    found = multiclaim.read(write_multiclaim(tmp_path / "x", mapping), "mc")
+    assert [pair.pair_id for pair in found.pairs] == ["1/10"]
+    said = {r.row: r.reason for r in found.rejected}
+    assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert said[3] == "claim 99 does not exist" and said[4] == "post 99 does not exist"
+    assert said[5] == "post 1 with claim 10 is there twice"
+    assert "The post is empty" in said[6]
+    assert said[7] == "post 3: posts.csv row 6: text is not a Python tuple of texts"
+    assert "a text is not (original, English" in said[8] and "it has no claim" in said[9]
+    assert "1 cells" in said[10]
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_cells_round_trip(original: str, english: str) -> None:
+    value = multiclaim._parsed(cell(original, english, ("eng", 1.0)), "text")
+    # Where the writer's backslash met a line end the published form is ambiguous by design.
+    if "\\" not in original + english:
+        assert value == (original, english, [("eng", 1.0)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 99_999, "-" * 99_999 + "1", "[" * 999 + "]" * 999, "f(x)", "{**x}", "1" * 10_000,
+        "\0", "x" * 1_000_001,
+    ],
+)  # fmt: skip
+def test_hostile_cells_are_one_sentence(text: str) -> None:
+    with pytest.raises(UserError, match=r"is not a Python tuple of texts|the limit is"):
+        multiclaim._parsed(text, "text")
+
+
+# -- PosIR across languages --------------------------------------------------------------------
+
+
+def write_posir(root: Path, language: str, document: str, text: str, ids: list[str]) -> None:
+    folder = root / language / "weather"
+    (folder / "qrels").mkdir(parents=True)
+    for file, rows in (
+        ("queries.parquet", [
+            {"_id": i, "text": text, "pos_char_span": [0, len(document)],
+             "pos_char_length": len(document), "pos_token_length": len(language)} for i in ids]),
+        ("corpus.parquet", [{"_id": "d1", "text": document}]),
+        ("qrels/test.parquet", [{"query-id": i, "corpus-id": "d1", "score": 1} for i in ids]),
+    ):  # fmt: skip
+        pq.write_table(pa.Table.from_pylist(rows), folder / file)
+
+
+def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    write_posir(root, "eng", "Fog lifts.", "when", ["q1"])
+    write_posir(root, "pol", "Mgła się podnosi.", "kiedy", ["q1", "q2"])
+    assert datasets.register("x", f"{root}@eng-pol") == ["x"]
+    found = datasets.read("x")
+    (pair,) = found.pairs
+    assert (pair.query, pair.document, pair.language) == ("when", "Mgła się podnosi.", "pol")
+    assert pair.evidence == EvidenceSpan(0, 17)
+    assert [(r.row, r.reason) for r in found.rejected] == [(2, "query q2 does not exist in eng")]
+    assert found.title == "x (queries eng, documents pol)"
+    for wrong in ("eng-slk", "eng-eng"):
+        with pytest.raises(UserError, match=r"has no domain in both .* languages eng, pol"):
+            formats.read(root, "x", variant=wrong)
+    with pytest.raises(UserError, match="only the PosIR layout"):
+        formats.read(write_colder(tmp_path / "c", foil=[FOIL]), "x", variant="eng-pol")
+
+
+def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
+    odd = tmp_path / "set@eng-pol"
+    write_posir(odd, "eng", "Fog lifts.", "when", ["q1"])
+    assert formats.split_variant(str(odd)) == (str(odd), "")
+    assert posir.read(odd, "x").pairs[0].query == "when"
+
+
+# -- the hub -----------------------------------------------------------------------------------
+
+
+def test_the_hub_out_of_reach_is_one_sentence() -> None:
+    """HF_HUB_OFFLINE is set for all tests."""
+    with pytest.raises(UserError, match=r"The hub cannot be reached for BeIR/scifact: fetch it"):
+        datasets.register("x", "hf:BeIR/scifact")
+    assert "x" not in datasets.names()
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:", "hf:one", "hf:../..", "hf:a/b/c", "hf:a/b@main", "hf:a/b\n"]
+)
+def test_what_is_no_id_is_not_asked_for(name: str) -> None:
+    with pytest.raises(UserError, match=r"is not hf:ORGANISATION/NAME|is no id that the hub"):
+        hub.fetch(name)
+
+
+def test_the_hub_gives_only_tables_and_text(tmp_path: Path, monkeypatch: Any) -> None:
+    asked: dict[str, Any] = {}
+
+    def snapshot(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        return str(write_colder(tmp_path / "c", foil=[FOIL]))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    datasets.register("x", "hf:mohsenfayyaz/ColDeR")
+    assert len(datasets.read("x").pairs) == 2
+    assert (asked["name"], asked["repo_type"]) == ("mohsenfayyaz/ColDeR", "dataset")
+    endings = {pattern.removesuffix(".gz") for pattern in asked["allow_patterns"]}
+    assert endings == {"*.parquet", "*.jsonl", "*.csv", "*.tsv"}
+
+
+# -- which format ------------------------------------------------------------------------------
+
+
+def test_what_is_of_no_format_is_told_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    for name in ("empty", "notes.txt"):
+        with pytest.raises(UserError) as caught:
+            detect(tmp_path / name)
+        message = str(caught.value)
+        assert message.startswith(f"{name} is no data set known here: neither PosIR")
+        for looked_for in (
+            "BEIR",
+            "MultiClaim",
+            "ColDeR",
+            ".csv",
+            ".parquet",
+            "query and document",
+        ):
+            assert looked_for in message
+        assert str(tmp_path) not in message
+    with pytest.raises(UserError, match="is not a folder or a file"):
+        detect(tmp_path / "absent")
+
+
+def test_each_format_is_told_from_the_others(tmp_path: Path) -> None:
+    write_posir(tmp_path / "posir", "eng", "Fog lifts.", "when", ["q1"])
+    (tmp_path / "own.jsonl").write_text('{"query": "q", "document": "d"}\n')
+    assert detect(tmp_path / "posir") == "posir"
+    assert detect(tmp_path / "own.jsonl") == "own"
+    assert detect(write_multiclaim(tmp_path / "mc")) == "multiclaim"
+    assert detect(write_colder(tmp_path / "c", foil=[FOIL]) / "test") == "colder"
+
+
+@pytest.mark.parametrize("name", ["sample", "x"])
+def test_the_samples_name_is_taken(tmp_path: Path, name: str) -> None:
+    root = write_multiclaim(tmp_path / "mc")
+    if name == "sample":
+        with pytest.raises(UserError, match="sample is the embedded data set's name"):
+            datasets.register(name, root)
+        assert "sample-english" not in datasets.names()
+    else:
+        assert datasets.register(name, root) == ["x", "x-english"]
+
+
+def test_a_file_of_colder_may_have_any_name() -> None:
+    data = json.dumps(FOIL).encode()
+    found = colder.read([File("mine.jsonl", data)], "x")
+    assert found.pairs[0].domain == "mine"

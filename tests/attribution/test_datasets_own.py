@@ -1,0 +1,405 @@
+"""The user's own files: what is taken, what is rejected with its reason, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution import datasets
+from attribution.datasets import own, read_upload
+from attribution.datasets.types import DataSet
+from attribution.errors import UserError
+from attribution.types import EvidenceSpan
+
+DOCUMENT = "Fog forms over cold water. It lifts at noon."
+FULL = {
+    "pair_id": "p1", "query_id": "q1", "document_id": "d1", "query": "when does fog lift",
+    "document": DOCUMENT, "evidence": "It lifts at noon.", "language": "en", "domain": "weather",
+}  # fmt: skip
+
+
+def csv_bytes(rows: list[dict[str, Any]], delimiter: str = ",") -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def jsonl_bytes(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def parquet_bytes(rows: list[dict[str, Any]] | pa.Table) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows) if isinstance(rows, list) else rows, out)
+    return out.getvalue()
+
+
+def tsv_bytes(rows: list[dict[str, Any]]) -> bytes:
+    return csv_bytes(rows, "\t")
+
+
+WRITERS = {
+    "x.csv": csv_bytes, "x.tsv": tsv_bytes, "x.jsonl": jsonl_bytes, "x.parquet": parquet_bytes,
+}  # fmt: skip
+
+
+def reasons(found: DataSet) -> dict[int, str]:
+    return {rejection.row: rejection.reason for rejection in found.rejected}
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_pair(name: str, pack: bool) -> None:
+    data = WRITERS[name]([FULL])  # type: ignore[operator]
+    found = read_upload(f"{name}.gz" if pack else name, gzip.compress(data) if pack else data)
+    (pair,) = found.pairs
+    assert (pair.pair_id, pair.query, pair.document) == ("p1", "when does fog lift", DOCUMENT)
+    assert (pair.language, pair.domain, pair.dataset) == ("eng", "weather", found.name)
+    assert pair.evidence == EvidenceSpan(27, 44)
+    assert found.rejected == ()
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.encode("utf-8-sig"), lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"), lambda text: text.encode("utf-16-be"),
+        lambda text: b"\xfe\xff" + text.encode("utf-16-be"), lambda text: text.encode("utf-32"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_encodings_are_recognised(name: str, encode: Any) -> None:
+    rows = [FULL | {"document": "Łódź 你好 😀. It lifts at noon."}]
+    found = read_upload(name, encode(WRITERS[name](rows).decode()))  # type: ignore[operator]
+    (pair,) = found.pairs
+    assert pair.document.startswith("Łódź 你好 😀") and pair.evidence is not None
+    span = pair.document[pair.evidence.start : pair.evidence.end]
+    assert span == "It lifts at noon."
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_delimiters_and_header_spelling(delimiter: str) -> None:
+    data = csv_bytes([{" Query": "a,b;c", "DOCUMENT": "one\r\ntwo"}], delimiter)
+    assert read_upload("x.csv", data).pairs[0].query == "a,b;c"
+    assert read_upload("x.csv", data).pairs[0].document == "one\r\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"query": " "}, "The query is empty"),
+        ({"document": ""}, "The document is empty"),
+        ({"document": "x" * 2_000_001}, "2,000,001 characters; the limit is 2,000,000"),
+        ({"evidence": "It lifts at dawn."}, "the evidence does not occur in the document"),
+        ({"pair_id": "p0"}, "pair p0 is there twice, first in row 2"),
+        ({"query_id": "q0"}, "query_id q0 is another text in row 2"),
+        ({"document_id": "d0"}, "document_id d0 is another text in row 2"),
+        ({"domain": "x" * 201}, "domain has 201 characters; the limit is 200"),
+    ],
+)
+def test_a_row_is_rejected_with_its_line_and_reason(changes: dict[str, str], reason: str) -> None:
+    good = FULL | {"pair_id": "p0", "query_id": "q0", "document_id": "d0", "evidence": "",
+                   "query": "what", "document": "Two\nlines."}  # fmt: skip
+    found = read_upload("x.csv", csv_bytes([good, FULL | changes, FULL | {"pair_id": "p9"}]))
+    assert [pair.pair_id for pair in found.pairs] == ["p0", "p9"]
+    # The first row stands on lines 2 and 3.
+    ((row, said),) = reasons(found).items()
+    assert row == 4 and reason in said
+    assert found.rejected[0].file == "x.csv"
+
+
+NON_ASCII = "Łódź śpi. It lifts at noon."  # 27 characters, 31 bytes; evidence from character 10
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "evidence", "reason"),
+    [
+        (10, 27, None, None),
+        (10.0, 27.0, "It lifts at noon.", None),
+        (10, 28, None, "seems to count UTF-8 bytes: give characters, of which the document has 27"),
+        (14, 31, "It lifts at noon.", "seems to count UTF-8 bytes"),
+        (10, 99, None, "the evidence 10 to 99 lies outside the document's 27 characters"),
+        (9, 26, "It lifts at noon.", "is not the text in the column evidence"),
+        (-1, 5, None, "is empty or negative"), (5, 5, None, "is empty or negative"),
+        (10, None, None, "come only together"), ("ten", 27, None, "'ten', not a whole number"),
+        (True, 27, None, "neither text nor a number"), (1.5, 27, None, "not a whole number"),
+        (10**300, 27, None, "evidence_start has 201 characters"), ([1], 2, None, "neither text"),
+    ],
+)  # fmt: skip
+def test_offsets_count_characters(start: Any, end: Any, evidence: Any, reason: str | None) -> None:
+    row = {"query": "q", "document": NON_ASCII, "evidence_start": start, "evidence_end": end,
+           "evidence": evidence}  # fmt: skip
+    good = {"query": "good", "document": "row"}
+    found = read_upload("x.jsonl", jsonl_bytes([good, row]))
+    if reason is None:
+        assert found.pairs[1].evidence == EvidenceSpan(10, 27)
+        assert NON_ASCII[10:27] == "It lifts at noon."
+    else:
+        assert len(found.pairs) == 1 and reason in reasons(found)[2]
+
+
+def test_offsets_stay_right_where_text_is_cleaned() -> None:
+    document = "a\x00b\udc80 It lifts."
+    row = {"query": "q", "document": document, "evidence_start": 5, "evidence_end": 14}
+    (pair,) = read_upload("x.jsonl", jsonl_bytes([row])).pairs
+    assert pair.document == "a\ufffdb\ufffd It lifts." and pair.evidence == EvidenceSpan(5, 14)
+
+
+def test_evidence_is_the_first_occurrence() -> None:
+    row = {"query": "q", "document": "no no yes no", "evidence": " no "}
+    assert read_upload("x.csv", csv_bytes([row])).pairs[0].evidence == EvidenceSpan(2, 6)
+
+
+def test_rows_are_named_after_their_ids_or_their_place() -> None:
+    rows = [
+        {"query": "a", "document": "1", "query_id": "q1", "document_id": 7.0},
+        {"query": "a", "document": "2", "query_id": "q1", "document_id": None},
+        {"query": "b", "document": "3"},
+    ]
+    found = read_upload("x.parquet", parquet_bytes(rows))
+    assert [pair.pair_id for pair in found.pairs] == ["q1/7", "q1/2", "row-3"]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.parquet"])
+def test_missing_columns_are_named_with_those_found(name: str) -> None:
+    data = WRITERS[name]([{"query": "q", "text": "t"}])  # type: ignore[operator]
+    with pytest.raises(UserError) as caught:
+        read_upload(name, data)
+    assert str(caught.value) == f"{name} lacks the column document; it has query, text."
+
+
+def test_missing_fields_of_json_are_said_for_the_row() -> None:
+    rows = [{"query": "q", "text": "t"}, {"query": "q", "document": "d"}]
+    found = read_upload("x.jsonl", jsonl_bytes(rows))
+    assert reasons(found) == {1: "the row lacks document; it has query, text"}
+    reason = "mend x.jsonl row 1 first: the row lacks document; it has query, text"
+    with pytest.raises(UserError, match=f"None of the 1 rows of x.jsonl is a pair; {reason}"):
+        read_upload("x.jsonl", jsonl_bytes(rows[:1]))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "is not JSON"), (b"[1]", "no object"), (b"3", "no object"), (b"null", "no object"),
+        (b'{"query": 3, "document": "d"}', "the query is no text but int"),
+        (b'{"query": null, "document": "d"}', "the query is missing"),
+        (b'{"query": ["q"], "document": "d"}', "the query is no text but list"),
+        (b'{"query": "\xff", "document": "d"}', "not UTF-8"),
+        (b"[" * 100_000, "is not JSON"), (b"1" * 5000, "is not JSON"),
+        (b'{"query": "q", "document": "d", "pair_id": {}}', "neither text nor a number"),
+        (b'{"query": "q", "document": "d", "evidence": 4}', "the evidence is no text but int"),
+    ],
+)  # fmt: skip
+def test_malformed_lines_of_json(line: bytes, reason: str) -> None:
+    good = b'{"query": "q", "document": "d"}\n'
+    found = read_upload("x.jsonl", good + b"\n" + line + b"\r\n" + good)
+    assert len(found.pairs) == 2 and reason in reasons(found)[3]
+
+
+def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attribution.datasets.streams.MAX_LINE", 64)
+    good = b'{"query": "q", "document": "d"}\n'
+    for length in (65, 64 * 3, 64 * 3 + 5):
+        found = read_upload("x.jsonl", good + b"x" * length + b"\n" + good)
+        assert len(found.pairs) == 2 and list(reasons(found)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"only one", "the row has 1 cells, the header 2 columns"),
+        (b"a,b,c", "the row has 3 cells, the header 2 columns"),
+        (b'"a"b,c', "quotation marks do not fit"), (b"a,\xff", "not UTF-8"),
+    ],
+)  # fmt: skip
+def test_malformed_lines_of_csv(line: bytes, reason: str) -> None:
+    found = read_upload("x.csv", b"query,document\nq,d\n\n" + line + b"\nq,d\n")
+    assert len(found.pairs) == 2 and reason in reasons(found)[4]
+
+
+def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
+    found = read_upload("x.csv", b'query,document\nq,d\n"q,d\nq,d\n')
+    assert len(found.pairs) == 1 and list(reasons(found)) == [3]
+    assert "never closed" in reasons(found)[3]
+
+
+# -- what is refused as a whole ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("x.csv", b"", "begins with no header"), ("x.csv", b"query,document\n", "holds no rows"),
+        ("x.jsonl", b"\n\n", "holds no rows"), ("x.pkl", b"\x80\x04N.", "of no known format"),
+        ("x", b"query,document\n", "of no known format"), ("x.gz", b"", "of no known format"),
+        ("x.parquet", b"", "not a Parquet file"), ("x.parquet", b"PAR1" * 9, "not a Parquet file"),
+        ("x.csv", b"query,query,document\n1,2,3", "has the column query twice"),
+        ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is no header"),
+        ("x.csv.gz", gzip.compress(b"query,document\nq,d\n")[:-9], "damaged or cut off"),
+        ("x.csv.gz", b"\x1f\x8bnothing", "damaged or cut off"),
+        ("x.csv", "query,document\nq,d".encode("utf-16")[:-1], "not UTF-16 throughout"),
+        ("../../etc/x.pkl", b"", "x.pkl is of no known format"),
+        ("C:\\secret\\x.pkl", b"", "x.pkl is of no known format"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_table(name: str, data: bytes, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_upload(name, data)
+    assert message in str(caught.value) and len(str(caught.value)) < 300
+    assert "/etc" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_an_upload_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"x\.csv has 20\.0 MB; the limit is 20 MB"):
+        read_upload("x.csv", b"x" * 20_000_001)
+    monkeypatch.setattr(own, "UPLOAD", own.Limits(10**6, 10**6, 3))
+    with pytest.raises(UserError, match="more than 3 rows"):
+        read_upload("x.csv", b"query,document\n" + b"q,d\n" * 4)
+    assert len(read_upload("x.csv", b"query,document\n" + b"q,d\n" * 3).pairs) == 3
+
+
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.jsonl.gz", "x.parquet.gz"])
+def test_a_gzip_bomb_is_refused_while_it_unpacks(name: str) -> None:
+    bomb = gzip.compress(b"query,document\n" + b"q,d\n" * 30_000_000, 1)
+    assert len(bomb) < 20_000_000
+    with pytest.raises(UserError, match=r"more than 100 MB|more than 200,000 rows|no header"):
+        read_upload(name, bomb)
+
+
+def test_parquet_bombs_are_refused_before_they_unpack() -> None:
+    """One text that many rows share, and texts that pack to nothing."""
+    long = "x" * 1_000_000
+    shared = pa.table({"query": ["q"] * 1000, "document": [long] * 1000})
+    data = parquet_bytes(shared)
+    assert len(data) < 1_000_000
+    with pytest.raises(UserError, match="unpacks to more than 100 MB"):
+        read_upload("x.parquet", data)
+    out = io.BytesIO()
+    distinct = pa.table({"query": ["q"] * 200, "document": [f"{n}{long}" for n in range(200)]})
+    pq.write_table(distinct, out, compression="zstd", use_dictionary=False)
+    assert len(out.getvalue()) < 1_000_000
+    with pytest.raises(UserError, match="unpacks to more than 100 MB"):
+        read_upload("x.parquet", out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["q", None, "r"]), pa.array(["q", None, "r"], pa.large_string()),
+        pa.array(["q", None, "r"]).dictionary_encode(), pa.array([b"q", b"\xff", b"r"]),
+        pa.array(["q", None, "r"], pa.string_view()),
+    ],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+def test_every_kind_of_text_in_parquet(column: pa.Array) -> None:
+    found = read_upload(
+        "x.parquet", parquet_bytes(pa.table({"query": column, "document": list("abc")}))
+    )
+    assert [pair.query for pair in found.pairs] == ["q", "r"] and list(reasons(found)) == [2]
+
+
+def test_parquet_columns_that_are_no_text_are_rejected_row_by_row() -> None:
+    table = pa.table({"query": [1, None], "document": [["a"], ["b"]]})
+    with pytest.raises(UserError, match=r"None of the 2 rows .* the query is no text but int"):
+        read_upload("x.parquet", parquet_bytes(table))
+
+
+def test_damaged_parquet_never_crashes() -> None:
+    whole = parquet_bytes([FULL | {"pair_id": f"p{n}"} for n in range(50)])
+    rng = random.Random(3)
+    crashes: set[str] = set()
+    for _ in range(12):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        try:
+            read_upload("x.parquet", bytes(damaged))
+        except UserError:
+            pass
+        except Exception as error:
+            crashes.add(f"{type(error).__name__}: {error}")
+    assert crashes == set()
+
+
+def test_pandas_files_are_read(tmp_path: Path) -> None:
+    frame = pd.DataFrame([FULL, FULL | {"pair_id": None, "query_id": None, "evidence": None}])
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "b.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "c.parquet")
+    for path in tmp_path.iterdir():
+        found = own.read([own.File(path.name, path)], "mine")
+        assert len(found.pairs) == 2, found.rejected
+        assert found.pairs[1].evidence is None and found.pairs[1].pair_id.startswith("row-")
+
+
+def test_a_folder_of_files_names_rows_by_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(b"query,document\nq,d\n")
+    (tmp_path / "notes.txt").write_text("no data")
+    datasets.register("mine", tmp_path)
+    assert [pair.pair_id for pair in datasets.read("mine").pairs] == ["a.csv/row-2", "b.csv/row-2"]
+    datasets.register("one", tmp_path / "a.csv")
+    assert len(datasets.read("one").pairs) == 1
+
+
+def test_equal_names_of_other_contents_are_other_data_sets() -> None:
+    first = read_upload("x.csv", b"query,document\nq,d\n")
+    assert first.name == read_upload("x.csv", b"query,document\nq,d\n").name
+    assert first.name != read_upload("x.csv", b"query,document\nq,e\n").name
+    hostile = read_upload("<b>&'/\\..\n`.csv", b"query,document\nq,d\n").name
+    assert set(hostile) <= set("abcdefghijklmnopqrstuvwxyz0123456789-._")
+
+
+CELL = st.one_of(st.none(), st.text(max_size=12), st.integers(), st.floats(), st.booleans())
+ROW = st.fixed_dictionaries(
+    {"query": st.one_of(st.text(min_size=1, max_size=9), CELL), "document": st.text(max_size=30)},
+    optional=dict.fromkeys(own.OPTIONAL, CELL),
+)
+
+
+@given(st.lists(ROW, max_size=8))
+def test_nothing_of_a_json_file_is_lost(rows: list[dict[str, Any]]) -> None:
+    found = read_upload("x.jsonl", jsonl_bytes([*rows, {"query": "q", "document": "d"}]))
+    assert len(found.pairs) + len(found.rejected) == len(rows) + 1
+    assert len(found.by_id) == len(found.pairs)
+    numbers = [rejection.row for rejection in found.rejected]
+    assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(1, len(rows) + 2))
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=9), st.text(max_size=30), st.text(max_size=5)), max_size=8)
+)
+def test_nothing_of_a_csv_file_is_lost(rows: list[tuple[str, str, str]]) -> None:
+    listed = [dict(zip(("query", "document", "evidence"), row, strict=True)) for row in rows]
+    good = {"query": "q", "document": "d", "evidence": ""}
+    data = io.StringIO()
+    writer = csv.DictWriter(data, list(good), quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    writer.writerows([*listed, good])
+    found = read_upload("x.csv", data.getvalue().encode("utf-8", "surrogatepass"))
+    assert len(found.pairs) + len(found.rejected) == len(rows) + 1
+
+
+@given(st.binary(max_size=400), st.sampled_from(["x.csv", "x.tsv", "x.jsonl"]))
+def test_any_bytes_end_in_pairs_or_one_sentence(data: bytes, name: str) -> None:
+    for given_bytes in (data, b"query,document\n" + data, b"query\tdocument\n" + data):
+        try:
+            found = read_upload(name, given_bytes)
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            assert found.pairs
