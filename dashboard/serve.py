@@ -6,10 +6,11 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attribution.errors import UserError
+from dashboard.settings import ALLOW_CODE
 
 HOST = "127.0.0.1"
 
@@ -32,19 +33,26 @@ FLAGS: Mapping[str, object] = {
 }
 
 
-def serve(port: int, models: Mapping[str, Path], data: Mapping[str, Path]) -> None:
+def serve(
+    port: int,
+    models: Mapping[str, Path],
+    data: Mapping[str, Path],
+    allow_code: Sequence[str] = (),
+) -> None:
     """Run the dashboard until interrupted.
 
-    `models` and `data` are folders that pages may then choose by name.
+    `models` and `data` are folders that pages may then choose by name; `allow_code` names models
+    that may run the code of their repositories.
 
     Raises:
-        UserError: the port is taken, or a folder is not there.
+        UserError: the port is taken, a folder is not there, or a name is none.
     """
     from attribution import datasets
     from attribution.retrievers import registry
 
     for name, folder in models.items():
         registry.register_folder(name, folder)
+    registry.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for name, folder in data.items():
         datasets.register_folder(name, folder)
         datasets.read(name)
