@@ -27,7 +27,8 @@ from attribution.types import TextPair
 
 ARCHITECTURE_OF = {
     "MiniLM": "bert", "MiniLM-primacy": "bert", "MiniLM-recency": "bert", "mpnet": "mpnet",
-    "SmolLM2-135M": "llama-right", "gte-multilingual-base": "code", "bge-m3": "bge-m3",
+    "SmolLM2-135M": "llama-right", "roberta-30m": "roberta", "gte-multilingual-base": "code",
+    "bge-m3": "bge-m3",
     "Qwen3-Embedding-0.6B": "qwen3-left", "Qwen3-Embedding-4B": "qwen3-left",
     "Qwen3-Embedding-8B": "qwen3-left", "inf-retriever-v1": "qwen2",
     "inf-retriever-v1-1.5b": "qwen2", "NV-Embed-v2": "code", "llama-embed-nemotron-8b": "code",
