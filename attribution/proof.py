@@ -6,6 +6,7 @@ is measured on the model itself, on a short pair, rather than assumed from its a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.methods.decomposition import TOLERANCE
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.types import TextPair
 
 PROBE = TextPair(
@@ -64,15 +65,21 @@ def prove(retriever: DenseRetriever) -> Proof:
     with retriever.lock, torch.no_grad():
         documents = retriever.encode_texts([PROBE.document], "document")
         queries = retriever.encode_texts([PROBE.query], "query")
-        ours = retriever.embed(documents).float()
         score = float(retriever.similarity(retriever.embed(queries), retriever.embed(documents)))
-        prompt = retriever.prompts["document"] or None
-        theirs = retriever.model.encode(
-            [PROBE.document], prompt=prompt, task="document", convert_to_tensor=True,
-            show_progress_bar=False,
-        ).float()  # fmt: skip
-    reading = float((ours - theirs).norm() / theirs.norm())
+        reading = _distance(retriever, documents, PROBE.document)
+        if retriever.asymmetric:
+            reading = max(reading, _distance(retriever, queries, PROBE.query))
     coarse = retriever.precision in ("bfloat16", "float16")
+    if not math.isfinite(reading):
+        overflow = retriever.precision == "float16"
+        raise UserError(
+            f"{retriever.name} embeds a plain text as numbers that are not finite: "
+            + (
+                "float16 is too narrow for it, set POSLENS_PRECISION to bfloat16 or float32."
+                if overflow
+                else "check its weights."
+            )
+        )
     if not reading <= (0.05 if coarse else READING):
         raise UserError(
             f"{retriever.name} embeds the same text differently here than sentence-transformers "
@@ -102,3 +109,14 @@ def prove(retriever: DenseRetriever) -> Proof:
     if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
         unfit["decomposition"] = f"linearising moves its score by {forward:.2g}"
     return Proof(reading, forward, abs(found.completeness_error) / parts, unfit)
+
+
+def _distance(retriever: DenseRetriever, encoded: Encoded, text: str) -> float:
+    """From sentence-transformers' own embedding of `text`, over its length; hold the lock."""
+    side = encoded.side
+    ours = retriever.embed(encoded).float()
+    theirs = retriever.encoder(side).encode(
+        [text], prompt=retriever.prompts[side] or None, task=side, convert_to_tensor=True,
+        show_progress_bar=False,
+    ).float()  # fmt: skip
+    return float((ours - theirs).norm() / theirs.norm())

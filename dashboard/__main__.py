@@ -55,7 +55,14 @@ def _spoken(command: Callable[P, R]) -> Callable[P, R]:
     return guarded
 
 
-Model = Annotated[str, typer.Option("--model", help="Preset, Hugging Face id, or folder.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
+        "behind it pools otherwise.",
+    ),
+]
 MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
 Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
 Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
@@ -90,9 +97,13 @@ def _resolve(name: str, posir: bool = False):
     from attribution.retrievers import registry
     from dashboard.protocols import posir_spec
 
-    if name not in registry.known() and Path(name).is_dir():
-        registry.register_folder(Path(name).resolve().name, Path(name))
-        name = Path(name).resolve().name
+    folder, at, pooling = name, "", ""
+    if not Path(folder).is_dir():
+        folder, at, pooling = name.rpartition("@")
+    if name not in registry.known() and folder and Path(folder).is_dir():
+        if folder not in registry.known():
+            registry.register_folder(Path(folder).resolve().name, Path(folder))
+        name = Path(folder).resolve().name + at + pooling
     spec = registry.resolve(name)
     return posir_spec(spec) if posir else spec
 
@@ -171,6 +182,14 @@ def run(
         list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
     ] = None,
     data: Data = None,
+    allow_code: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-code",
+            help="NAME of a model that may run the code of its repository on this machine; read "
+            "that code first; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Open the dashboard on this machine's loopback address."""
     from dashboard.serve import serve
@@ -179,6 +198,7 @@ def run(
         port,
         dict(_named(value, "--model") for value in model or []),
         _sources(data),
+        allow_code or [],
     )
 
 

@@ -371,7 +371,8 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         key="models",
         bind="query-params",
         help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
-        "where the hub can be reached.",
+        "where the hub can be reached. Behind a name @cls, @mean, @weightedmean, @last or @max "
+        "pools the tokens otherwise, as in MiniLM@last.",
     )
     return list(names)
 

@@ -588,7 +588,7 @@ def _run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
 
 
 def _bytes(retriever: DenseRetriever) -> int:
-    return sum(p.numel() * p.element_size() for p in retriever.model.parameters())
+    return retriever.n_bytes
 
 
 def _device_memory() -> int:

@@ -6,10 +6,11 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attribution.errors import UserError
+from dashboard.settings import ALLOW_CODE
 
 HOST = "127.0.0.1"
 
@@ -32,21 +33,27 @@ FLAGS: Mapping[str, object] = {
 }
 
 
-def serve(port: int, models: Mapping[str, Path], data: Mapping[str, str]) -> None:
+def serve(
+    port: int,
+    models: Mapping[str, Path],
+    data: Mapping[str, str],
+    allow_code: Sequence[str] = (),
+) -> None:
     """Run the dashboard until interrupted.
 
     `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
-    then choose by name.
+    then choose by name; `allow_code` names models that may run the code of their repositories.
 
     Raises:
-        UserError: the port is taken, a folder is not there, or a data set cannot be
-            read.
+        UserError: the port is taken, a folder is not there, a name is none, or a data set cannot
+            be read.
     """
     from attribution import datasets
     from attribution.retrievers import registry
 
     for name, folder in models.items():
         registry.register_folder(name, folder)
+    registry.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for name, source in data.items():
         for known in datasets.register(name, source):
             datasets.read(known)

@@ -74,5 +74,9 @@ HOME = Setting(
     "POSLENS_HOME", "", str, "folder of the cache and of fetched models; empty is poslens in the "
     "user's data folder.",
 )  # fmt: skip
+ALLOW_CODE = Setting(
+    "POSLENS_ALLOW_CODE", "", str, "names of models, separated by commas, that may run the code of "
+    "their repositories; empty is none.",
+)  # fmt: skip
 
-SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME)
+SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME, ALLOW_CODE)

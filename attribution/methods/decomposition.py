@@ -20,7 +20,7 @@ from attribution.errors import UserError
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
 from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.types import Attribution, Method, TextPair
+from attribution.types import Attribution, Method, Side, TextPair
 
 TOLERANCE = 1e-3
 """Largest completeness error, relative to the score's parts, of a model that counts as linearised;
@@ -205,10 +205,10 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
     The vectors are carried up to the last layer; from there on the output is linear in them.
     """
     hidden, vectors = propagate(retriever, encoded, spread=True)
-    last = bert_layers(retriever)[-1]
+    last = bert_layers(retriever, encoded.side)[-1]
     leaf = hidden[None].clone().requires_grad_()
     ones = leaf.new_ones(1).requires_grad_()
-    with linearised(retriever.backbone, ones), retriever.reading(leaf, last):
+    with linearised(retriever.backbone_of(encoded.side), ones), retriever.reading(leaf, last):
         directions = retriever.directions(retriever.embed(encoded))
     directions = directions + 0 * ones[:, None]  # most models have no constants so late
     probe = torch.zeros_like(directions).requires_grad_()
@@ -241,12 +241,15 @@ def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) 
     """How much of each token's share [B, T] its position embedding brings; None where the
     embedding layer adds none to its words (relative and rotary positions; GPT-2's are added behind
     it and count to the bias share)."""
-    module = getattr(retriever.entry, "position_embeddings", None)
+    module = getattr(retriever.entry_of(encoded.side), "position_embeddings", None)
     if not isinstance(module, nn.Embedding):
         return None
 
     def score(inputs: Tensor, bias_scale: Tensor) -> Tensor:
-        with linearised(retriever.backbone, bias_scale), retriever.reading(inputs, module):
+        with (
+            linearised(retriever.backbone_of(encoded.side), bias_scale),
+            retriever.reading(inputs, module),
+        ):
             directions = retriever.directions(retriever.embed(encoded))
         return (directions * other).sum(-1)
 
@@ -274,7 +277,7 @@ def _part(
 def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
     """What the output is affine in: the tokens [B, T, H], ones [B] for the constants and, with
     `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
-    inputs = retriever.entering(encoded, retriever.entry)
+    inputs = retriever.entering(encoded, retriever.entry_of(encoded.side))
     ones = inputs.new_ones(inputs.shape[:2])
     scales = (ones[:, 0].clone(), ones) if biases == "decompx" else (ones[:, 0].clone(),)
     return tuple(leaf.requires_grad_() for leaf in (inputs, *scales))
@@ -287,10 +290,12 @@ def _linear_directions(
     bias_scale: Tensor,
     value_scale: Tensor | None = None,
 ) -> Tensor:
-    apart = None if value_scale is None else (_first_value_bias(retriever), value_scale)
+    apart = (
+        None if value_scale is None else (_first_value_bias(retriever, encoded.side), value_scale)
+    )
     with (
-        linearised(retriever.backbone, bias_scale, apart),
-        retriever.reading(inputs, retriever.entry),
+        linearised(retriever.backbone_of(encoded.side), bias_scale, apart),
+        retriever.reading(inputs, retriever.entry_of(encoded.side)),
     ):
         directions = retriever.directions(retriever.embed(encoded))
     # What the output does not depend on has a share of zero, where autograd would refuse: many
@@ -308,9 +313,9 @@ def _gradients(
     )
 
 
-def _first_value_bias(retriever: DenseRetriever) -> Tensor:
+def _first_value_bias(retriever: DenseRetriever, side: Side) -> Tensor:
     try:
-        bias = retriever.backbone.get_submodule(_FIRST_VALUE).bias
+        bias = retriever.backbone_of(side).get_submodule(_FIRST_VALUE).bias
     except AttributeError:
         bias = None
     if not isinstance(bias, Tensor):

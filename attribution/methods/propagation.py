@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attribution.errors import UserError
 from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.types import Side
 
 MAX_TOKENS = 512
 """Longest text: at 512 tokens MiniLM needs about a gigabyte, a base-sized BERT two."""
@@ -37,9 +38,9 @@ def propagate(
     Raises:
         UserError: a model not built like BERT, or a text of more than MAX_TOKENS tokens.
     """
-    layers = bert_layers(retriever)
+    layers = bert_layers(retriever, encoded.side)
     with torch.no_grad():
-        hidden = retriever.entering(encoded, retriever.entry)[0]  # [T, H]
+        hidden = retriever.entering(encoded, retriever.entry_of(encoded.side))[0]  # [T, H]
         n, width = hidden.shape
         if n > MAX_TOKENS:
             raise UserError(
@@ -53,9 +54,10 @@ def propagate(
     return hidden, vectors
 
 
-def bert_layers(retriever: DenseRetriever) -> Any:
-    """Layers of a BERT, RoBERTa or XLM-R, the three that DecompX's algorithm is written for."""
-    backbone: Any = retriever.backbone
+def bert_layers(retriever: DenseRetriever, side: Side) -> Any:
+    """Layers of one side's encoder: a BERT, RoBERTa or XLM-R, the three that DecompX's algorithm
+    is written for."""
+    backbone: Any = retriever.backbone_of(side)
     if getattr(backbone.config, "model_type", "") not in ("bert", "roberta", "xlm-roberta"):
         raise UserError(
             f"Spreading biases over tokens is defined for models built like BERT, and "

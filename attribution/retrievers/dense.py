@@ -23,12 +23,14 @@ class Encoded:
 
     `features` hold tensors [B, T] on the model's device; `texts[b].tokens` are the first
     `len(texts[b].tokens)` of row b's T positions where padding is on the right, the last where
-    it is on the left (`offsets[b]` is where they begin).
+    it is on the left (`offsets[b]` is where they begin). `side` says which encoder reads them,
+    where queries and documents have one each.
     """
 
     features: dict[str, Any]
     texts: tuple[TokenizedText, ...]
     offsets: tuple[int, ...]
+    side: Side = "document"
 
     def repeated(self, n: int) -> Encoded:
         """A batch of one text, n times over: for inputs that vary while the text does not."""
@@ -36,7 +38,7 @@ class Encoded:
             key: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
             for key, value in self.features.items()
         }
-        return Encoded(features, self.texts * n, self.offsets * n)
+        return Encoded(features, self.texts * n, self.offsets * n, self.side)
 
     def row(self, values: Tensor, b: int) -> Tensor:
         """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
@@ -44,18 +46,73 @@ class Encoded:
         return values[b, start : start + len(self.texts[b].tokens)]
 
 
-class DenseRetriever:
-    """A SentenceTransformer seen from its input embeddings.
+class _Encoder:
+    """One SentenceTransformer and the modules that attribution reaches into.
 
-    Input embeddings are reached by a hook on the backbone's `get_input_embeddings()`, so any
-    architecture works as it is. The hook sits on a shared module: everything that runs the
-    model holds `lock`.
+    Raises:
+        UserError: PosLens cannot read it.
+    """
+
+    def __init__(self, name: str, model: SentenceTransformer) -> None:
+        self.model = model.eval().requires_grad_(False)
+        if "message" in getattr(model[0], "modality_config", {}):
+            raise UserError(
+                f"{name} wraps texts into a chat template, so tokens cannot be placed in the "
+                "text: use a copy of the model without the template."
+            )
+        if not getattr(model.tokenizer, "is_fast", False):
+            raise UserError(
+                f"{name} has a tokenizer without character offsets: use a model with a fast "
+                "tokenizer (tokenizer.json)."
+            )
+        backbone: Any = model.transformers_model
+        if backbone is None:
+            raise UserError(
+                f"{name} is not built on one transformer: PosLens reads models whose "
+                "first module is a transformers encoder."
+            )
+        # T5's encoder reads a tied copy of the table that it names as its input embeddings.
+        owner = backbone.encoder if hasattr(backbone, "shared") else backbone
+        self.embeddings: nn.Module = owner.get_input_embeddings()
+        block = getattr(backbone, "embeddings", None)
+        whole = isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules())
+        self.entry: nn.Module = block if isinstance(block, nn.Module) and whole else self.embeddings
+
+
+class DenseRetriever:
+    """A SentenceTransformer seen from its input embeddings; two of them where queries have an
+    encoder of their own (`query_model`). `model`, `embeddings`, `entry` and `backbone` are the
+    documents' then, and `..._of(side)` names either.
+
+    `embeddings` are the word embeddings; `entry` is the embedding layer as a whole (word + position
+    + token type, normed) where the backbone has one, else its word embeddings: where the encoder
+    begins. Input embeddings are reached by a hook, so any architecture works as it is. The hook
+    sits on a shared module: everything that runs the model holds `lock`.
+
+    Raises:
+        UserError: an encoder that PosLens cannot read, or two that do not belong together.
     """
 
     family = "dense"
+    _query: _Encoder | None = None
 
-    def __init__(self, model: SentenceTransformer, spec: RetrieverSpec, precision: str) -> None:
-        self.model = model.eval().requires_grad_(False)
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        spec: RetrieverSpec,
+        precision: str,
+        query_model: SentenceTransformer | None = None,
+    ) -> None:
+        document = _Encoder(spec.name, model)
+        self.model, self.embeddings, self.entry = model, document.embeddings, document.entry
+        if query_model is not None:
+            self._query = _Encoder(spec.name, query_model)
+            widths = [m.get_embedding_dimension() for m in (model, query_model)]
+            if widths[0] != widths[1]:
+                raise UserError(
+                    f"{spec.name} embeds queries in {widths[1]} dimensions and documents in "
+                    f"{widths[0]}: give the two encoders of one model."
+                )
         self.spec = spec
         self.name = spec.name
         self.precision = precision
@@ -64,43 +121,51 @@ class DenseRetriever:
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),
         }
-        if "message" in getattr(model[0], "modality_config", {}):
-            raise UserError(
-                f"{spec.name} wraps texts into a chat template, so tokens cannot be placed in the "
-                "text: use a copy of the model without the template."
-            )
-        if not getattr(model.tokenizer, "is_fast", False):
-            raise UserError(
-                f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
-                "tokenizer (tokenizer.json)."
-            )
-        self.embeddings: nn.Module = self._backbone().get_input_embeddings()
-        self.entry: nn.Module = self._entry()
+
+    @property
+    def asymmetric(self) -> bool:
+        """Whether queries have an encoder of their own."""
+        return self._query is not None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all weights."""
+        encoders = [self.model] if self._query is None else [self.model, self._query.model]
+        return sum(p.numel() * p.element_size() for e in encoders for p in e.parameters())
+
+    def encoder(self, side: Side) -> SentenceTransformer:
+        """What embeds the texts of one side."""
+        return self._query.model if self._query is not None and side == "query" else self.model
 
     def _prompt(self, side: Side, override: str | None) -> str:
-        own = self.model.prompts
+        own = self.encoder(side).prompts
         return override if override is not None else own.get(side) or ""
 
     def _backbone(self) -> Any:
-        backbone = self.model.transformers_model
-        if backbone is None:
-            raise UserError(
-                f"{self.spec.name} is not built on one transformer: PosLens reads models whose "
-                "first module is a transformers encoder."
-            )
-        return backbone
-
-    def _entry(self) -> nn.Module:
-        """The embedding layer as a whole (word + position + token type, normed) where the backbone
-        has one, else its word embeddings: where the encoder begins."""
-        block = getattr(self._backbone(), "embeddings", None)
-        whole = isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules())
-        return block if isinstance(block, nn.Module) and whole else self.embeddings
+        return self.model.transformers_model
 
     @property
     def backbone(self) -> nn.Module:
         """The transformer between the embeddings and the pooling."""
         return self._backbone()
+
+    def backbone_of(self, side: Side) -> Any:
+        """The transformer that reads one side's texts."""
+        if self._query is not None and side == "query":
+            return self._query.model.transformers_model
+        return self._backbone()
+
+    def embeddings_of(self, side: Side) -> nn.Module:
+        """The word embeddings that one side's texts enter through."""
+        return (
+            self._query.embeddings
+            if self._query is not None and side == "query"
+            else self.embeddings
+        )
+
+    def entry_of(self, side: Side) -> nn.Module:
+        """Where the encoder of one side's texts begins."""
+        return self._query.entry if self._query is not None and side == "query" else self.entry
 
     @property
     def device(self) -> torch.device:
@@ -110,12 +175,15 @@ class DenseRetriever:
     @property
     def max_length(self) -> int:
         """Tokens of a document that the model reads, special ones included."""
-        limits = (self.model.max_seq_length, self._positions())
+        return self._limit("document")
+
+    def _limit(self, side: Side) -> int:
+        limits = (self.encoder(side).max_seq_length, self._positions(side))
         return min(int(limit) for limit in limits if limit)
 
-    def _positions(self) -> int | None:
+    def _positions(self, side: Side) -> int | None:
         """Tokens that the backbone has positions for."""
-        backbone = self._backbone()
+        backbone = self.backbone_of(side)
         positions = getattr(backbone.config, "max_position_embeddings", None)
         if positions is None or positions <= 0:
             return None
@@ -127,7 +195,8 @@ class DenseRetriever:
     def max_length_of(self, side: Side) -> int:
         """Limit for one side; queries may have their own."""
         own = self.spec.query_max_length if side == "query" else None
-        return min(own, self.max_length) if own else self.max_length
+        limit = self._limit(side)
+        return min(own, limit) if own else limit
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
@@ -137,10 +206,9 @@ class DenseRetriever:
         """
         prompt = self.prompts[side]
         limit = self.max_length_of(side)
-        batch = self.model.preprocess(
-            list(texts), prompt=prompt or None, task=side, max_length=limit
-        )
-        tokenizer = self.model.tokenizer
+        encoder = self.encoder(side)
+        batch = encoder.preprocess(list(texts), prompt=prompt or None, task=side, max_length=limit)
+        tokenizer = encoder.tokenizer
         # An unknown word is special to the tokenizer and a word to everybody else.
         special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
         tokenized, offsets = [], []
@@ -174,32 +242,33 @@ class DenseRetriever:
             tokenized.append(TokenizedText(tokens, read + unread, limit))
             offsets.append(begin)
         features = {
-            key: value.to(self.device) if isinstance(value, Tensor) else value
+            key: value.to(encoder.device) if isinstance(value, Tensor) else value
             for key, value in batch.items()
         }
-        return Encoded(features, tuple(tokenized), tuple(offsets))
+        return Encoded(features, tuple(tokenized), tuple(offsets), side)
 
     def embed(self, encoded: Encoded) -> Tensor:
         """Pooled embeddings [B, H] as the model's own modules make them; gradients as the
         caller's mode says (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
         # A shallow copy: the modules write their outputs into the dictionary they are given.
-        return self.model(dict(encoded.features))["sentence_embedding"]
+        return self.encoder(encoded.side)(dict(encoded.features))["sentence_embedding"]
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """Word embeddings [B, T, H] before position embeddings are added; detached."""
         with torch.no_grad():
-            return self.embeddings(encoded.features["input_ids"])
+            return self.embeddings_of(encoded.side)(encoded.features["input_ids"])
 
     def neutral(self, encoded: Encoded) -> Tensor:
         """The batch's word embeddings [B, T, H] with every token of the text replaced by the
         padding token's embedding; special tokens stay."""
         inputs = self.input_embeddings(encoded).clone()
-        tokenizer = self.model.tokenizer
+        tokenizer = self.encoder(encoded.side).tokenizer
         stand_in = tokenizer.pad_token_id
         if stand_in is None:
             stand_in = tokenizer.eos_token_id or 0
         with torch.no_grad():
-            vector = self.embeddings(torch.tensor([stand_in], device=inputs.device))[0]
+            padding = torch.tensor([stand_in], device=inputs.device)
+            vector = self.embeddings_of(encoded.side)(padding)[0]
         for b, text in enumerate(encoded.texts):
             start = encoded.offsets[b]
             content = torch.from_numpy(text.content).to(inputs.device)
@@ -246,13 +315,21 @@ class DenseRetriever:
     @contextmanager
     def reading(self, inputs: Tensor, module: nn.Module | None = None) -> Iterator[None]:
         """While this is open `module` (the word embeddings where None) gives out `inputs`
-        [B, T, H] instead of what it computes."""
-        where = self.embeddings if module is None else module
-        hook = where.register_forward_hook(lambda _module, _args, _output: inputs)
+        [B, T, H] instead of what it computes.
+
+        Of two encoders both are hooked where `module` is None: embed one side's texts meanwhile,
+        and it is their encoder that reads `inputs`."""
+        where = [self.embeddings] if module is None else [module]
+        if module is None and self._query is not None:
+            where.append(self._query.embeddings)
+        hooks = [
+            each.register_forward_hook(lambda _module, _args, _output: inputs) for each in where
+        ]
         try:
             yield
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
 
 
 class _Reached(Exception):

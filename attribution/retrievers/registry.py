@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -31,8 +32,12 @@ def data_folder() -> Path:
 class RetrieverSpec:
     """A retriever by name: where its weights come from and how it is to be used.
 
-    `max_length` and the prompts are None where the model's own configuration decides.
-    `query_max_length` limits queries alone (PosIR: 512).
+    `pooling`, `similarity`, `max_length` and the prompts are None where the model's own
+    configuration decides. `query_max_length` limits queries alone (PosIR: 512). `query_source` is
+    where the queries' own encoder comes from, if they have one. `remote_code` says that the model
+    is defined by code in its repository, which runs only where it is allowed by name;
+    `bidirectional` that transformers' own class computes the same with its causal mask off.
+    `parameters` are in millions, of both encoders where there are two.
     """
 
     name: str
@@ -49,15 +54,31 @@ class RetrieverSpec:
     query_prompt: str | None = None
     document_prompt: str | None = None
     size_mb: int | None = None
+    parameters: int | None = None
+    query_source: str | None = None
+    similarity: str | None = None
+    remote_code: bool = False
+    bidirectional: bool = False
+
+    @property
+    def base(self) -> str:
+        """The name without a pooling of the user's choice: `MiniLM` of `MiniLM@last`."""
+        return self.name.partition("@")[0]
 
     @property
     def settings(self) -> str:
         """What besides the files decides the numbers; `None` means as the files say."""
-        return (
+        said = (
             f"pooling={self.pooling}, max_length={self.max_length}, "
             f"query_max_length={self.query_max_length}, query_prompt={self.query_prompt!r}, "
             f"document_prompt={self.document_prompt!r}"
         )
+        # Named only where they are set, so that keys of models without them stay what they were.
+        if self.similarity is not None:
+            said += f", similarity={self.similarity}"
+        if runs_bidirectional(self):
+            said += ", bidirectional"
+        return said
 
     @property
     def prompts(self) -> str:
@@ -83,12 +104,21 @@ class ModelFiles:
 
     folder: Path
     adapter: Path | None = None
+    query: Path | None = None
+    code: bool = False
 
     def paths(self) -> list[Path]:
-        """Every file that decides what the model computes, sorted."""
-        roots = [self.folder] + ([self.adapter] if self.adapter else [])
+        """Every file that decides what the model computes, sorted; those of the queries' own
+        encoder come last, so that two encoders that change places are another model."""
         suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja"}
-        return sorted(p for root in roots for p in root.rglob("*") if p.suffix in suffixes)
+        if self.code:
+            suffixes.add(".py")
+
+        def below(*roots: Path | None) -> list[Path]:
+            found = (p for root in roots if root is not None for p in root.rglob("*"))
+            return sorted(p for p in found if p.suffix in suffixes)
+
+        return below(self.folder, self.adapter) + below(self.query)
 
 
 @cache
@@ -123,23 +153,84 @@ def known() -> dict[str, RetrieverSpec]:
     return {**presets(), **_registered}
 
 
+POOLINGS: Mapping[str, str] = MappingProxyType(
+    {"cls": "cls", "mean": "mean", "weightedmean": "weightedmean", "last": "lasttoken",
+     "max": "max"}
+)  # fmt: skip
+"""Poolings that can follow a model's name after @, and what sentence-transformers calls them."""
+
+
 def resolve(name: str) -> RetrieverSpec:
-    """The spec of a preset, a registered folder, or a Hugging Face id.
+    """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
+    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so.
 
     Raises:
         UserError: none of these.
     """
     if found := known().get(name):
         return found
+    base, separator, pooling = name.rpartition("@")
+    if separator and (base in known() or _HUB_ID.fullmatch(base)):
+        return with_pooling(resolve(base), pooling)
     if _HUB_ID.fullmatch(name):
         return RetrieverSpec(
             name=name, title=name, family="dense", source=f"hub:{name}", hub_id=name,
             note="From the Hugging Face hub.",
         )  # fmt: skip
+    here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
-        f"There is no retriever named {name[:80]!r}: choose one of {', '.join(known())}, or give "
-        "a Hugging Face id such as organisation/model."
+        f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
+        "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
     )
+
+
+def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
+    """`spec` pooled otherwise, and named so; itself where that is the pooling it says it has.
+
+    Raises:
+        UserError: there is no such pooling.
+    """
+    short = {full: key for key, full in POOLINGS.items()}.get(pooling, pooling)
+    if short not in POOLINGS:
+        raise UserError(
+            f"There is no pooling {pooling[:40]!r} to put behind {spec.name}@: choose one of "
+            f"{', '.join(POOLINGS)}."
+        )
+    if POOLINGS[short] == spec.pooling:
+        return spec
+    return replace(
+        spec,
+        name=f"{spec.name}@{short}",
+        title=f"{spec.title}, {short} pooling",
+        pooling=POOLINGS[short],
+        note=f"{spec.note} Pooled otherwise than it was trained: {short}.".strip(),
+    )
+
+
+CODE_SETTING = "POSLENS_ALLOW_CODE"
+
+_code_allowed: set[str] = set()
+
+
+def allow_code(names: Iterable[str]) -> None:
+    """Let these models run the code of their repositories. Only the person who starts the program
+    can do this, here or with $POSLENS_ALLOW_CODE (names, separated by commas).
+
+    Raises:
+        UserError: there is no such model.
+    """
+    _code_allowed.update(resolve(name).source for name in names)
+
+
+def code_allowed(spec: RetrieverSpec) -> bool:
+    """Whether the code in the repository of `spec` may be run."""
+    names = {name.strip() for name in os.environ.get(CODE_SETTING, "").split(",")}
+    return spec.source in _code_allowed or bool(names & {spec.base, spec.hub_id} - {""})
+
+
+def runs_bidirectional(spec: RetrieverSpec) -> bool:
+    """Whether transformers' own class with its causal mask off stands in for the model's code."""
+    return spec.bidirectional and not code_allowed(spec)
 
 
 def with_settings(
@@ -180,40 +271,83 @@ def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
     Raises:
         UserError: they are not here; the sentence says how to get them.
     """
-    kind, _, rest = spec.source.partition(":")
+    code = code_allowed(spec)
+    files = _locate(spec.base, spec.source, download, code)
+    if spec.query_source is None:
+        return replace(files, code=code)
+    query = _locate(spec.base, spec.query_source, download, code).folder
+    return replace(files, query=query, code=code)
+
+
+def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
+    kind, _, rest = source.partition(":")
     if kind == "package":
         return ModelFiles(minilm_folder())
     if kind == "adapter":
-        adapter = PLANTED / spec.name
+        adapter = PLANTED / name
         if not (adapter / "adapter_model.safetensors").is_file():
-            raise UserError(f"The adapter of {spec.name} is missing: restore {PLANTED.name}/.")
+            raise UserError(f"The adapter of {name} is missing: restore {PLANTED.name}/.")
         return ModelFiles(locate(presets()[rest]).folder, adapter)
     if kind == "folder":
         return ModelFiles(Path(rest))
     if kind == "fetch":
-        folder = data_folder() / "models" / spec.name
-        if not all((folder / name).is_file() for name in ("modules.json", "model.safetensors")):
+        folder = data_folder() / "models" / name
+        if not all((folder / part).is_file() for part in ("modules.json", "model.safetensors")):
             raise UserError(
-                f"{spec.name} is not on this machine yet: run "
-                f"`python -m dashboard models fetch {spec.name}`."
+                f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
             )
         return ModelFiles(folder)
-    return ModelFiles(_from_hub(rest, download))
+    return ModelFiles(_from_hub(rest, download, code))
 
 
-def _from_hub(hub_id: str, download: bool) -> Path:
+def _from_hub(hub_id: str, download: bool, code: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     # Resolved to a folder first, so that an id can never be read as a path on this machine, and
     # without the formats that are not loaded (pickles above all).
     patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-    try:
-        folder = snapshot_download(
-            hub_id, allow_patterns=patterns, local_files_only=not download, etag_timeout=5
+    programs = ["*.py"] if code else []
+
+    def get(repository: str, wanted: list[str]) -> Path:
+        return Path(
+            snapshot_download(
+                repository, allow_patterns=wanted, local_files_only=not download, etag_timeout=5
+            )
         )
+
+    try:
+        folder = get(hub_id, patterns + programs)
+        # A model's code may lie in another repository, which its configuration names.
+        for repository in code_repositories(folder) if code else ():
+            get(repository, [*programs, "*.json"])
     except Exception as error:
         raise UserError(
             f"{hub_id} could not be had from the Hugging Face hub ({type(error).__name__}): check "
             "the name and the connection, or give a local folder when starting PosLens."
         ) from error
-    return Path(folder)
+    return folder
+
+
+def _code_map(folder: Path) -> dict[str, str]:
+    """What the configuration in `folder` says about classes defined by code: class -> reference,
+    as `file.Class` or `repository--file.Class`."""
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))["auto_map"]
+        return {str(key): str(value) for key, value in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def code_repositories(folder: Path) -> list[str]:
+    """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
+    owners = {value.partition("--")[0] for value in _code_map(folder).values() if "--" in value}
+    return sorted(owner for owner in owners if _HUB_ID.fullmatch(owner))
+
+
+def has_code(folder: Path) -> bool:
+    """Whether the model in `folder` says that code beside it defines its architecture.
+
+    transformers passes such a hint over in silence where it knows the model's type itself, and
+    then computes something else, as a bidirectional model with a causal mask.
+    """
+    return "AutoModel" in _code_map(folder)

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +15,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attribution.errors import UserError
-from attribution.methods import attribute_batches, make_method
+from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.methods.saliency import attribute
+from attribution.proof import prove
 from attribution.retrievers import registry
 from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import choose_device, choose_precision, load
-from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.retrievers.load import choose_device, choose_precision, load, must_spread
+from attribution.retrievers.registry import (
+    POOLINGS,
+    ModelFiles,
+    RetrieverSpec,
+    resolve,
+    with_pooling,
+)
 from attribution.types import TextPair
 
 METHOD = make_method("saliency")
@@ -228,6 +236,79 @@ def test_bfloat16_on_request(copy: Path) -> None:
     assert result.document_scores.dtype == np.float32 and result.document_scores.max() > 0
 
 
+def test_float16_that_overflows_names_a_wider_format(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "wide"))
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = next(n for n in tensors if n.endswith("layer.0.output.dense.weight"))
+    tensors[name] *= 1e5  # beyond 65,504; the norm that follows brings it back to size
+    save_file(tensors, path, metadata={"format": "pt"})
+    pair = TextPair("p", "tide", "the Moon pulls the water")
+    narrow = load(spec_of(folder), device="cpu", precision="float16")
+    with pytest.raises(UserError, match="float16 is too narrow for it, set POSLENS_PRECISION to "
+                                        "bfloat16 or float32"):  # fmt: skip
+        prove(narrow)
+    with pytest.raises(UserError, match="load it in float32 or bfloat16"):
+        attribute(narrow, METHOD, [pair])
+    for precision in ("bfloat16", "float32"):
+        wide = load(spec_of(folder), device="cpu", precision=precision)
+        assert np.isfinite(attribute(wide, METHOD, [pair])[0].document_scores).all()
+
+
+class Gpus:
+    """Graphics cards of so many bytes each, in place of the machine's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *sizes: int) -> None:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=sizes[i])
+        )
+
+
+def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, files, gpu = spec_of(copy), ModelFiles(copy), torch.device("cuda")
+    n = sum(t.numel() for t in load_file(copy / "model.safetensors").values())
+    need = 4 * n
+
+    def spread(precision: str = "float32", asked: str = "auto") -> bool:
+        return must_spread(spec, files, gpu, precision, asked)
+
+    Gpus(monkeypatch, 2 * need)
+    assert not spread()
+    assert not must_spread(spec, files, torch.device("cpu"), "float32", "auto")
+    Gpus(monkeypatch, need, need)
+    assert spread() and not spread("bfloat16"), "half as large in 16 bits"
+    # Both encoders count.
+    Gpus(monkeypatch, 2 * need, 2 * need)
+    assert must_spread(spec, ModelFiles(copy, query=copy), gpu, "float32", "auto")
+    Gpus(monkeypatch, need)
+    with pytest.raises(UserError, match="choose bfloat16 precision, a smaller model, or"):
+        spread()
+    Gpus(monkeypatch, need, need)
+    with pytest.raises(UserError, match="more than the graphics memory here"):
+        spread(asked="cuda:0")  # one was asked for
+    monkeypatch.setattr("attribution.retrievers.load.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install accelerate"):
+        spread()
+
+
+def test_a_spread_model_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through accelerate's placement, here of all layers on the CPU."""
+    monkeypatch.setattr("attribution.retrievers.load.must_spread", lambda *_: True)
+    pair = TextPair("p", "tide", "the Moon pulls the water")
+    spread = load(spec_of(copy), device="cpu")
+    monkeypatch.undo()
+    whole = load(spec_of(copy), device="cpu")
+    for method in ("saliency", "decomposition"):
+        (one,), (other,) = (
+            METHODS[method].compute(r, make_method(method), [pair]) for r in (spread, whole)
+        )
+        np.testing.assert_allclose(one.document_scores, other.document_scores, rtol=1e-4)
+
+
 # -- settings ----------------------------------------------------------------------------------
 
 
@@ -239,10 +320,56 @@ def test_settings_name_everything_that_changes_a_number(copy: Path) -> None:
     for variant in (
         spec, replace(spec, query_prompt="query: "), replace(spec, document_prompt="query: "),
         replace(spec, max_length=16), replace(spec, query_max_length=8),
+        replace(spec, pooling="max"), replace(spec, similarity="dot"),
     ):  # fmt: skip
         (result,) = attribute(load(variant, device="cpu"), METHOD, [pair])
         numbers[variant.settings] = round(result.score, 6)
-    assert len(numbers) == 5 and len(set(numbers.values())) == 5
+    assert len(numbers) == 7 and len(set(numbers.values())) == 7
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("name", ["labse", "llama-left"])
+def test_another_pooling_on_the_same_weights(
+    tiny_folder: Callable[..., Path], name: str, pooling: str
+) -> None:
+    """What follows the pooling (here a dense layer with tanh and a norm) stays."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = tiny_folder(name)
+    retriever = load(with_pooling(spec_of(folder), pooling), device="cpu")
+    assert retriever.name == f"mine@{pooling}"
+    model = SentenceTransformer(str(folder), device="cpu")
+    texts = ["The tide rises twice a day", "lazy dogs"]
+    with torch.no_grad():
+        found = retriever.embed(retriever.encode_texts(texts, "document"))
+        for row, text in enumerate(texts):
+            features = model.tokenizer(text, return_tensors="pt")
+            hidden = model.transformers_model(**features).last_hidden_state[0]  # type: ignore[misc]
+            weights = torch.arange(1.0, len(hidden) + 1)[:, None]
+            pooled = {
+                "cls": hidden[0], "mean": hidden.mean(0), "last": hidden[-1],
+                "max": hidden.max(0).values,
+                "weightedmean": (hidden * weights).sum(0) / weights.sum(),
+            }[pooling]  # fmt: skip
+            after = {"sentence_embedding": pooled[None]}
+            for module in list(model.children())[2:]:
+                after = module(after)
+            torch.testing.assert_close(found[row], after["sentence_embedding"][0], atol=1e-5,
+                                       rtol=1e-4)  # fmt: skip
+
+
+def test_what_pools_otherwise_or_not_at_all_is_left_alone(
+    copy: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    config = copy / "1_Pooling" / "config.json"
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"pooling_mode": ["mean", "cls"]}))
+    with pytest.raises(UserError, match="joins several poolings into one vector: choose mine wi"):
+        load(with_pooling(spec_of(copy), "last"), device="cpu")
+    modules = json.loads((copy / "modules.json").read_text())
+    (copy / "modules.json").write_text(json.dumps(modules[:1]))
+    with pytest.raises(UserError, match="does not pool its tokens in a way that can be replaced"):
+        load(with_pooling(spec_of(copy), "last"), device="cpu")
 
 
 def test_the_models_own_similarity_is_used(copy: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from attribution.errors import UserError
 from attribution.retrievers import registry
 from attribution.retrievers.registry import (
+    POOLINGS,
     RetrieverSpec,
     data_folder,
     installed,
@@ -103,6 +104,44 @@ def test_settings_replace_what_the_spec_says() -> None:
     assert with_settings(spec, max_length=4096).max_length == 512
     bare = RetrieverSpec("x", "x", "dense", "folder:/x")
     assert with_settings(bare, max_length=64).max_length == 64
+
+
+def test_a_pooling_follows_the_name() -> None:
+    last = resolve("MiniLM@last")
+    assert (last.name, last.pooling, last.base) == ("MiniLM@last", "lasttoken", "MiniLM")
+    assert last.settings != resolve("MiniLM").settings and "last pooling" in last.title
+    assert {resolve(f"MiniLM@{p}").pooling for p in POOLINGS} == set(POOLINGS.values())
+    assert resolve("MiniLM@lasttoken") == last, "sentence-transformers' own word for it"
+    hub = resolve("organisation/model@cls")
+    assert (hub.source, hub.pooling) == ("hub:organisation/model", "cls")
+
+
+def test_a_models_own_pooling_is_no_other_model() -> None:
+    """Nor are presets that were there before: what is stored under their keys stays found."""
+    assert resolve("MiniLM@mean") is resolve("MiniLM")
+    assert resolve("MiniLM").settings == (
+        "pooling=mean, max_length=512, query_max_length=None, query_prompt=None, "
+        "document_prompt=None"
+    )
+
+
+@pytest.mark.parametrize("name", ["MiniLM@", "MiniLM@median", "MiniLM@LAST", "a/b@sum", "MiniLM@@"])
+def test_an_unknown_pooling_names_the_choices(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(name)
+    sentence = str(caught.value)
+    if not name.endswith("@@"):
+        assert sentence.endswith("choose one of cls, mean, weightedmean, last, max.")
+        assert sentence.startswith("There is no pooling ")
+    assert "\n" not in sentence
+
+
+def test_another_pooling_reads_the_same_files() -> None:
+    for name in ("MiniLM", "MiniLM-primacy"):
+        assert locate(resolve(f"{name}@cls")) == locate(resolve(name))
+        assert resolve(f"{name}@cls").origin == resolve(name).origin
+    with pytest.raises(UserError, match="models fetch mpnet`"):
+        locate(resolve("mpnet@last"))
 
 
 def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -48,6 +53,8 @@ class Tiny:
     padding: str = "right"
     positions: int = 128
     extra: tuple[tuple[str, Any], ...] = ()
+    modules: str = ""
+    """What follows the pooling: `dense`, `tanh` (a dense layer with it) and `normalize`."""
 
 
 _LLAMA_LIKE = (("num_key_value_heads", 2), ("head_dim", 8))
@@ -64,6 +71,61 @@ TINY = {
     "qwen3-left": Tiny("qwen3", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
     "llama-right": Tiny("llama", "causal", "lasttoken", "right", extra=_LLAMA_LIKE),
     "llama-left": Tiny("llama", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
+    # One for each architecture among the presets that is not above.
+    "t5": Tiny(
+        "t5",
+        "unigram",
+        extra=(
+            ("d_model", 32),
+            ("d_kv", 8),
+            ("d_ff", 48),
+            ("num_layers", 2),
+            ("num_heads", 4),
+            ("relative_attention_num_buckets", 8),
+            ("relative_attention_max_distance", 32),
+        ),
+        modules="dense normalize",
+    ),
+    "distiluse": Tiny("distilbert", "wordpiece", modules="tanh"),
+    "labse": Tiny("bert", "wordpiece", pooling="cls", modules="tanh normalize"),
+    "bge-m3": Tiny("xlm-roberta", "unigram", "cls", positions=130, modules="normalize"),
+    "gte": Tiny("gte", "unigram", "cls", modules="normalize"),
+    "gpt_neo": Tiny(
+        "gpt_neo",
+        "causal",
+        "weightedmean",
+        extra=(
+            ("num_layers", 2),
+            ("num_heads", 4),
+            ("window_size", 8),
+            ("attention_types", [[["global", "local"], 1]]),
+        ),
+    ),
+    "gemma3": Tiny(
+        "gemma3_text",
+        "causal",
+        "lasttoken",
+        extra=(
+            *_LLAMA_LIKE,
+            ("sliding_window", 8),
+            ("query_pre_attn_scalar", 8),
+            ("layer_types", ["sliding_attention", "full_attention"]),
+        ),
+    ),
+    "gemma3-both-ways": Tiny(
+        "gemma3_text",
+        "causal",
+        "mean",
+        extra=(
+            *_LLAMA_LIKE,
+            ("sliding_window", 8),
+            ("query_pre_attn_scalar", 8),
+            ("layer_types", ["sliding_attention", "full_attention"]),
+            ("use_bidirectional_attention", True),
+        ),
+    ),
+    "mistral": Tiny("mistral", "causal", "mean", extra=_LLAMA_LIKE),
+    "qwen2": Tiny("qwen2", "causal", "lasttoken", extra=_LLAMA_LIKE),
 }
 
 
@@ -122,6 +184,7 @@ def build(
     tokenizer_limit: int | None = None,
     prompts: tuple[tuple[str, str], ...] = (),
     include_prompt: bool = True,
+    seed: int = 7,
 ) -> Path:
     """Write the model below `root` as sentence-transformers saves it; returns its folder."""
     tiny = TINY[name]
@@ -138,7 +201,7 @@ def build(
     if tiny.model_type == "distilbert":
         settings |= {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
     config = AutoConfig.for_model(tiny.model_type, **settings, **dict(tiny.extra))
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = AutoModel.from_config(config).eval()
     with torch.no_grad():
         # Random initialisation is so small that attention is all but uniform and positions hardly
@@ -150,7 +213,16 @@ def build(
     model.save_pretrained(raw)
     tokenizer.save_pretrained(raw)
     folder = root / name
-    modules = [Transformer(str(raw)), Pooling(32, tiny.pooling, include_prompt=include_prompt)]
+    modules: list[Any] = [
+        Transformer(str(raw)),
+        Pooling(32, tiny.pooling, include_prompt=include_prompt),
+    ]
+    for kind in tiny.modules.split():
+        activation = torch.nn.Tanh() if kind == "tanh" else torch.nn.Identity()
+        modules.append(
+            Normalize() if kind == "normalize"
+            else Dense(32, 24, bias=kind == "tanh", activation_function=activation)
+        )  # fmt: skip
     SentenceTransformer(modules=modules, prompts=dict(prompts) or None).save_pretrained(str(folder))
     if tiny.padding == "left":  # not among what saving keeps
         path = folder / "tokenizer_config.json"
