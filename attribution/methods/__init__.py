@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
 from attribution.errors import UserError
-from attribution.methods import decomposition, gradients, occlusion, saliency
+from attribution.methods import decomposition, exact, gradients, occlusion, saliency
 from attribution.position import NORMALIZATIONS, RESAMPLINGS
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Retriever
 from attribution.types import N_BINS, Attribution, Method, TextPair
 
-Compute = Callable[[DenseRetriever, Method, Sequence[TextPair]], list[Attribution]]
+Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +132,24 @@ METHODS: dict[str, MethodEntry] = {
             ),
         ),
     ),
+    "terms": MethodEntry(
+        name="terms",
+        title="Term shares",
+        help="Each term's exact share of the score, at the tokens it stands at: a document token "
+        "has its query term's part, spread evenly over the term's occurrences. Adds up exactly.",
+        unit="share of the score",
+        signed=True,
+        families=("lexical",),
+        version=1,
+        compute=exact.attribute,
+    ),
     "occlusion": MethodEntry(
         name="occlusion",
         title="Occlusion",
         help="How far the score falls when a unit is replaced by padding tokens: signed. Slow.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", "lexical"),
         version=1,
         compute=occlusion.attribute,
         parameters=(
@@ -188,7 +200,7 @@ class Outcome:
 
 
 def attribute_batches(
-    retriever: DenseRetriever,
+    retriever: Retriever,
     method: Method,
     pairs: Sequence[TextPair],
     should_stop: Callable[[], bool] = lambda: False,

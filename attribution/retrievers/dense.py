@@ -108,6 +108,11 @@ class DenseRetriever:
         return self.model.device
 
     @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    @property
     def max_length(self) -> int:
         """Tokens of a document that the model reads, special ones included."""
         limits = (self.model.max_seq_length, self._positions())

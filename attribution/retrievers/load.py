@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from attribution.errors import UserError
+from attribution.retrievers import families
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec, locate
 
@@ -55,19 +57,22 @@ def plan(
         UserError: the files are missing or pickled, or the device is not there.
     """
     files = locate(spec)
-    _require_safetensors(spec, files)
+    if spec.family != "lexical":
+        _require_safetensors(spec, files)
     where = choose_device(device)
     weight_bytes = sum(p.stat().st_size for p in files.folder.rglob("*.safetensors"))
     return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
 
 
-def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> DenseRetriever:
-    """Load `spec` with its weights frozen.
+def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> Any:
+    """Load `spec` with its weights frozen: a retriever of its family (see base.Retriever).
 
     Raises:
         UserError: the files are missing, pickled, or not a model that PosLens reads.
     """
     files, where, kind = plan(spec, device, precision)
+    if spec.family != "dense":
+        return families.load(spec, files, where, kind)
     try:
         model = _load_model(files, where, kind)
     except UserError:

@@ -17,6 +17,7 @@ from attribution.retrievers.packaged import minilm_folder
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 PLANTED = Path(__file__).parent / "planted"
+BM25 = Path(__file__).parent / "bm25"
 
 
 def data_folder() -> Path:
@@ -62,6 +63,8 @@ class RetrieverSpec:
     @property
     def prompts(self) -> str:
         """The prompts in words, for captions."""
+        if self.family == "lexical":
+            return "none"
         if self.query_prompt is None and self.document_prompt is None:
             return "the model's own"
         return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
@@ -72,6 +75,9 @@ class RetrieverSpec:
         kind, _, rest = self.source.partition(":")
         if kind == "adapter":
             return f"adapter on {rest}, shipped with PosLens"
+        if kind == "builtin":
+            name, _, corpus = rest.partition(":")
+            return f"{name}, statistics of {corpus or 'the two texts'}"
         if self.package:
             return f"Python package {self.package}"
         return self.hub_id or (f"folder {Path(rest).name}" if kind == "folder" else self.source)
@@ -151,8 +157,10 @@ def with_settings(
 ) -> RetrieverSpec:
     """`spec` with other lengths or another query prompt; None leaves what it says.
 
-    A limit above the model's own is cut to it.
+    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts.
     """
+    if spec.family == "lexical":
+        return spec
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
     return replace(
@@ -181,6 +189,8 @@ def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
         UserError: they are not here; the sentence says how to get them.
     """
     kind, _, rest = spec.source.partition(":")
+    if kind == "builtin":
+        return ModelFiles(BM25)
     if kind == "package":
         return ModelFiles(minilm_folder())
     if kind == "adapter":

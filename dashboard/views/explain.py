@@ -28,7 +28,7 @@ if not names:
 results: list[Explained] = []
 for name in names:
     with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name), method))
+        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
 if not results:
     st.stop()
 
