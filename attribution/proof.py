@@ -14,7 +14,6 @@ import torch
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.methods.decomposition import TOLERANCE
-from attribution.retrievers.dense import DenseRetriever
 from attribution.types import TextPair
 
 PROBE = TextPair(
@@ -64,7 +63,7 @@ def prove(retriever: Any) -> Proof:
         UserError: it reads texts differently than sentence-transformers does, so that nothing
             computed of it could be trusted.
     """
-    if not isinstance(retriever, DenseRetriever):
+    if retriever.family != "dense":
         return _prove_scores(retriever)
     with retriever.lock, torch.no_grad():
         documents = retriever.encode_texts([PROBE.document], "document")

@@ -214,11 +214,17 @@ def matrix_view(result: Explained, key: str) -> None:
     )
     share = attribution.bias_share or 0.0
     rest = attribution.score - found.total
-    st.caption(
-        f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
-        f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
-        f"side); together the score, {attribution.score:.4f}."
-    )
+    if attribution.method.params.get("matrix") == "similarities":
+        st.caption(
+            "All that was compared, summed within words; of each query token's row only the "
+            "largest enters the score."
+        )
+    else:
+        st.caption(
+            f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
+            f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
+            f"side); together the score, {attribution.score:.4f}."
+        )
     frame = pd.DataFrame(top(found), columns=["query", "document", "share"])
     with st.expander("Top interactions"):
         st.dataframe(frame, hide_index=True)

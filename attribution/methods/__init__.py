@@ -61,6 +61,9 @@ CURVE_PARAMETERS = (
 POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 """Curve parameters of the PosIR protocol."""
 
+_COMPARED = ("late_interaction",)
+"""Families beside dense ones whose score has a gradient at word embeddings."""
+
 METHODS: dict[str, MethodEntry] = {
     "saliency": MethodEntry(
         name="saliency",
@@ -68,7 +71,7 @@ METHODS: dict[str, MethodEntry] = {
         help="Length of the score's gradient at each word embedding: where the score is sensitive.",
         unit="‖∂s/∂e‖₂",
         signed=False,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=saliency.attribute,
         parameters=(Parameter("norm", ("l2",), "Norm over the embedding's dimensions."),),
@@ -110,7 +113,7 @@ METHODS: dict[str, MethodEntry] = {
         help="Word embedding times gradient: a first-order, signed estimate that need not add up.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=gradients.input_x_gradient,
     ),
@@ -121,7 +124,7 @@ METHODS: dict[str, MethodEntry] = {
         "score above the padding's score. Slow.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=gradients.integrated_gradients,
         parameters=(
@@ -143,13 +146,31 @@ METHODS: dict[str, MethodEntry] = {
         version=1,
         compute=exact.attribute,
     ),
+    "maxsim": MethodEntry(
+        name="maxsim",
+        title="MaxSim shares",
+        help="Each document token's exact share of the score: the similarities of the query tokens "
+        "it wins, summed. Adds up exactly.",
+        unit="share of the score",
+        signed=True,
+        families=("late_interaction",),
+        version=1,
+        compute=exact.attribute,
+        parameters=(
+            Parameter(
+                "matrix",
+                ("winners", "similarities"),
+                "What the matrix shows: each query token's winner, or all similarities.",
+            ),
+        ),
+    ),
     "occlusion": MethodEntry(
         name="occlusion",
         title="Occlusion",
         help="How far the score falls when a unit is replaced by padding tokens: signed. Slow.",
         unit="score",
         signed=True,
-        families=("dense", "lexical"),
+        families=("dense", "lexical", *_COMPARED),
         version=1,
         compute=occlusion.attribute,
         parameters=(

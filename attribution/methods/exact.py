@@ -15,7 +15,8 @@ from attribution.types import Attribution, Method, TextPair
 
 def attribute(retriever: Any, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """Shares of every token of both sides, with the matrix; they add up to the score. The
-    completeness error is rounding.
+    completeness error is rounding. With `matrix=similarities` the matrix holds all that was
+    compared instead of what was summed; the shares are the same.
 
     Raises:
         UserError: a text without tokens, or a score that is not finite.
@@ -26,6 +27,7 @@ def attribute(retriever: Any, method: Method, pairs: Sequence[TextPair]) -> list
         with retriever.lock:
             found = retriever.exact(pair)
         matrix = found.matrix.astype("float64")
+        shown = found.similarities if method.params.get("matrix") == "similarities" else None
         results.append(
             Attribution(
                 model=retriever.name,
@@ -36,7 +38,7 @@ def attribute(retriever: Any, method: Method, pairs: Sequence[TextPair]) -> list
                 document=found.document,
                 query_scores=matrix.sum(1),
                 document_scores=matrix.sum(0),
-                matrix=found.matrix,
+                matrix=found.matrix if shown is None else shown,
                 bias_share=0.0,
                 completeness_error=found.score - float(matrix.sum()),
                 seconds=time.perf_counter() - started,

@@ -88,12 +88,14 @@ class Joint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExactScore:
-    """A score that is a sum over pairs of a query and a document token: `matrix` [Q, D]."""
+    """A score that is a sum over pairs of a query and a document token: `matrix` [Q, D].
+    `similarities` [Q, D] is what the model compared, where that is more than the sum holds."""
 
     query: TokenizedText
     document: TokenizedText
     score: float
     matrix: Array
+    similarities: Array | None = None
 
 
 def encode(retriever: Any, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:

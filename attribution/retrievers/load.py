@@ -73,6 +73,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     files, where, kind = plan(spec, device, precision)
     if spec.family != "dense":
         return families.load(spec, files, where, kind)
+    families.require_dense(spec, files.folder)
     try:
         model = _load_model(files, where, kind)
     except UserError:

@@ -93,7 +93,7 @@ class ModelFiles:
     def paths(self) -> list[Path]:
         """Every file that decides what the model computes, sorted."""
         roots = [self.folder] + ([self.adapter] if self.adapter else [])
-        suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja"}
+        suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja", ".metadata"}
         return sorted(p for root in roots for p in root.rglob("*") if p.suffix in suffixes)
 
 
@@ -117,11 +117,17 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     if name in presets():
         raise UserError(f"{name} is the name of a preset: give the folder another name.")
     spec = RetrieverSpec(
-        name=name, title=name, family="dense", source=f"folder:{folder.resolve()}",
+        name=name, title=name, family=_family_of(folder), source=f"folder:{folder.resolve()}",
         note="A local folder.",
     )  # fmt: skip
     _registered[name] = spec
     return spec
+
+
+def _family_of(folder: Path) -> str:
+    from attribution.retrievers.families import family_of
+
+    return family_of(folder)
 
 
 def known() -> dict[str, RetrieverSpec]:
@@ -138,10 +144,15 @@ def resolve(name: str) -> RetrieverSpec:
     if found := known().get(name):
         return found
     if _HUB_ID.fullmatch(name):
-        return RetrieverSpec(
+        spec = RetrieverSpec(
             name=name, title=name, family="dense", source=f"hub:{name}", hub_id=name,
             note="From the Hugging Face hub.",
         )  # fmt: skip
+        # What is not here yet is dense until its files say otherwise; asking no hub keeps names
+        # that are typed from leaving the machine.
+        if installed(spec):
+            spec = replace(spec, family=_family_of(locate(spec, download=False).folder))
+        return spec
     raise UserError(
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(known())}, or give "
         "a Hugging Face id such as organisation/model."
@@ -216,7 +227,7 @@ def _from_hub(hub_id: str, download: bool) -> Path:
 
     # Resolved to a folder first, so that an id can never be read as a path on this machine, and
     # without the formats that are not loaded (pickles above all).
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
     try:
         folder = snapshot_download(
             hub_id, allow_patterns=patterns, local_files_only=not download, etag_timeout=5
