@@ -6,7 +6,7 @@ is measured on the model itself, on a short pair, rather than assumed from its a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -82,19 +82,25 @@ def prove(retriever: Any) -> Proof:
             f"{retriever.name} embeds the same text differently here than sentence-transformers "
             f"does (by {reading:.1%}): its modules do more than PosLens follows."
         )
-    unfit = _without_gradient(retriever)
+    return _linearised(retriever, score, Proof(reading, unfit=_without_gradient(retriever)))
+
+
+def _linearised(retriever: Any, score: float, proof: Proof) -> Proof:
+    """`proof` with what decomposition shows; `score` is the one of the model as it is."""
+    method = make_method("decomposition")
     try:
-        method = make_method("decomposition")
         found = METHODS[method.name].compute(retriever, method, [PROBE])[0]
     except UserError as error:
-        unfit["decomposition"] = str(error)
-        return Proof(reading, unfit=unfit)
+        return replace(proof, unfit={**proof.unfit, method.name: str(error)})
     assert found.completeness_error is not None and found.bias_share is not None
     parts = max(float(abs(found.document_scores).sum()) + abs(found.bias_share), 1e-6)
     forward = abs(found.score - score)
+    unfit = proof.unfit
+    coarse = retriever.precision in ("bfloat16", "float16")
     if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
-        unfit["decomposition"] = f"linearising moves its score by {forward:.2g}"
-    return Proof(reading, forward, abs(found.completeness_error) / parts, unfit)
+        unfit = {**unfit, method.name: f"linearising moves its score by {forward:.2g}"}
+    error = abs(found.completeness_error) / parts
+    return replace(proof, forward=forward, completeness=error, unfit=unfit)
 
 
 def _prove_scores(retriever: Any) -> Proof:
@@ -110,7 +116,11 @@ def _prove_scores(retriever: Any) -> Proof:
         )
     gradients = retriever.family in METHODS["saliency"].families
     unfit = _without_gradient(retriever) if gradients else {}
-    return Proof(reading, unfit=unfit, against=f"score as in {library}")
+    proof = Proof(reading, unfit=unfit, against=f"score as in {library}")
+    if retriever.family not in METHODS["decomposition"].families:
+        return proof
+    score = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0].score
+    return _linearised(retriever, score, proof)
 
 
 def _without_gradient(retriever: Any) -> dict[str, str]:

@@ -61,7 +61,7 @@ CURVE_PARAMETERS = (
 POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 """Curve parameters of the PosIR protocol."""
 
-_COMPARED = ("late_interaction",)
+_COMPARED = ("late_interaction", "cross_encoder")
 """Families beside dense ones whose score has a gradient at word embeddings."""
 
 METHODS: dict[str, MethodEntry] = {
@@ -83,7 +83,7 @@ METHODS: dict[str, MethodEntry] = {
         "frozen at their values for this input; shares and the bias share add up to the score.",
         unit="share of the score",
         signed=True,
-        families=("dense",),
+        families=("dense", "cross_encoder"),
         version=1,
         compute=decomposition.attribute,
         parameters=(

@@ -13,7 +13,7 @@ import torch
 from attribution.errors import UserError
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 
-_CLASSES = {"late_interaction": "MultiVectorEncoder"}
+_CLASSES = {"late_interaction": "MultiVectorEncoder", "cross_encoder": "CrossEncoder"}
 _KINDS = {name: family for family, name in _CLASSES.items()}
 
 
@@ -46,9 +46,13 @@ def load(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision
 
 
 def _retriever(family: str) -> Any:
+    if family == "cross_encoder":
+        from attribution.retrievers.cross_encoder import CrossEncoderRetriever
+
+        return CrossEncoderRetriever
     from attribution.retrievers.late_interaction import LateInteractionRetriever
 
-    return {"late_interaction": LateInteractionRetriever}[family]
+    return LateInteractionRetriever
 
 
 def _model(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision: str) -> Any:
@@ -106,6 +110,8 @@ def family_of(folder: Path) -> str:
         return _KINDS[kind]
     if "HF_ColBERT" in _architectures(folder):
         return "late_interaction"
+    if any(name.endswith("ForSequenceClassification") for name in _architectures(folder)):
+        return "cross_encoder"
     return "dense"
 
 
