@@ -99,8 +99,8 @@ def _linearised(retriever: Any, score: float, proof: Proof) -> Proof:
     coarse = retriever.precision in ("bfloat16", "float16")
     if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
         unfit = {**unfit, method.name: f"linearising moves its score by {forward:.2g}"}
-    error = abs(found.completeness_error) / parts
-    return replace(proof, forward=forward, completeness=error, unfit=unfit)
+    missed = abs(found.completeness_error) / parts
+    return replace(proof, forward=forward, completeness=missed, unfit=unfit)
 
 
 def _prove_scores(retriever: Any) -> Proof:

@@ -61,7 +61,7 @@ CURVE_PARAMETERS = (
 POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 """Curve parameters of the PosIR protocol."""
 
-_COMPARED = ("late_interaction", "cross_encoder")
+_COMPARED = ("late_interaction", "sparse", "cross_encoder")
 """Families beside dense ones whose score has a gradient at word embeddings."""
 
 METHODS: dict[str, MethodEntry] = {
@@ -138,11 +138,12 @@ METHODS: dict[str, MethodEntry] = {
     "terms": MethodEntry(
         name="terms",
         title="Term shares",
-        help="Each term's exact share of the score, at the tokens it stands at: a document token "
-        "has its query term's part, spread evenly over the term's occurrences. Adds up exactly.",
+        help="Each term's exact share of the score. BM25: a document token has its query term's "
+        "part, spread evenly over the term's occurrences. SPLADE: query weight times document "
+        "weight, at the two tokens the weights come from. Adds up exactly.",
         unit="share of the score",
         signed=True,
-        families=("lexical",),
+        families=("lexical", "sparse"),
         version=1,
         compute=exact.attribute,
     ),

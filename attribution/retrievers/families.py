@@ -13,7 +13,11 @@ import torch
 from attribution.errors import UserError
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 
-_CLASSES = {"late_interaction": "MultiVectorEncoder", "cross_encoder": "CrossEncoder"}
+_CLASSES = {
+    "late_interaction": "MultiVectorEncoder",
+    "cross_encoder": "CrossEncoder",
+    "sparse": "SparseEncoder",
+}
 _KINDS = {name: family for family, name in _CLASSES.items()}
 
 
@@ -50,6 +54,10 @@ def _retriever(family: str) -> Any:
         from attribution.retrievers.cross_encoder import CrossEncoderRetriever
 
         return CrossEncoderRetriever
+    if family == "sparse":
+        from attribution.retrievers.sparse import SparseRetriever
+
+        return SparseRetriever
     from attribution.retrievers.late_interaction import LateInteractionRetriever
 
     return LateInteractionRetriever

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import CrossEncoder, MultiVectorEncoder
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import processors
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
@@ -89,6 +91,22 @@ def generative(raw: Path, folder: Path, template: str = TEMPLATE) -> Path:
     CrossEncoder(modules=[reader, LogitScore(true_token_id=40, false_token_id=50)]).save_pretrained(
         str(folder / "model")
     )
+    return folder / "model"
+
+
+def sparse(raw: Path, folder: Path, strategy: str = "max", **options: Any) -> Path:
+    """A masked language model on the configuration and tokenizer in `raw`, SPLADE pooling."""
+    config = AutoConfig.from_pretrained(raw)
+    torch.manual_seed(17)
+    model = AutoModelForMaskedLM.from_config(config).eval()
+    _spread(model)
+    with torch.no_grad():  # most terms of a text weigh nothing, as in a trained model
+        model.get_output_embeddings().bias.fill_(-1.5)
+    model.save_pretrained(folder / "raw")
+    AutoTokenizer.from_pretrained(raw).save_pretrained(folder / "raw")
+    reader = Transformer(str(folder / "raw"), transformer_task="fill-mask")
+    encoder = SparseEncoder(modules=[reader, SpladePooling(strategy)], **options)
+    encoder.save_pretrained(str(folder / "model"))
     return folder / "model"
 
 
