@@ -23,6 +23,7 @@ from attribution.retrievers import lexical
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
+from attribution.retrievers.sparse import Term
 from attribution.types import Attribution, Method, Provenance, TextPair
 from cache.faithfulness import FaithfulnessStore, StoredFaithfulness
 from cache.faithfulness import run as run_faithfulness
@@ -306,6 +307,16 @@ class Compute:
             except UserError as error:
                 notice = f"{error} The result below is not kept."
         return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
+        """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
+
+        Raises:
+            UserError: the model cannot be loaded or a text has no token.
+        """
+        retriever = self.retriever(self.identify(spec))
+        with self._turnstile.turn(), retriever.lock:
+            return retriever.terms(pair)[2]
 
     # -- data sets -----------------------------------------------------------------------------
 

@@ -245,6 +245,34 @@ def matrix_view(result: Explained, key: str) -> None:
     )  # fmt: skip
 
 
+def terms_view(result: Explained, key: str) -> None:
+    """The terms that a sparse encoder finds in both texts; computed when it is asked for."""
+    if result.model.spec.family != "sparse":
+        return
+    name = plain(result.model.spec.name)
+    if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):
+        return
+    attribution = result.attribution
+    frame = pd.DataFrame(
+        [
+            (
+                term.text, term.share, term.query_weight, term.document_weight,
+                attribution.query.tokens[term.query_token].text,
+                attribution.document.tokens[term.document_token].text,
+            )
+            for term in service().terms(result.pair, result.model.spec)
+        ],
+        columns=["term", "share", "query weight", "document weight", "query token",
+                 "document token"],
+    )  # fmt: skip
+    st.dataframe(frame, hide_index=True)
+    st.caption("A share is the product of the two weights; together they are the score.")
+    downloads(
+        key, [result.pair.pair_id, result.model.spec.name, "terms"], [result.provenance()],
+        frame=frame,
+    )  # fmt: skip
+
+
 def model_notes(result: Explained) -> None:
     """What the model read of the document, and what it showed of itself when it was loaded."""
     proof = service().proof(result.model)

@@ -48,6 +48,7 @@ time.sleep(PAUSE)
 for number, result in enumerate(results):
     with panels.guarded():
         panels.matrix_view(result, key=f"matrix{number}")
+        panels.terms_view(result, key=f"terms{number}")
 
 st.markdown("**Where in the document**")
 panels.show(
