@@ -26,7 +26,7 @@ from attribution.errors import UserError
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Varied, varied
 from attribution.position import SEED, Estimate, bootstrap_means, evidence_share
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Embedded
 from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
 
 Unit = Literal["word", "token", "sentence"]
@@ -260,7 +260,7 @@ class Faithfulness:
 
 
 def deletion_insertion(
-    retriever: DenseRetriever,
+    retriever: Embedded,
     pair: TextPair,
     attribution: Attribution,
     *,
@@ -484,7 +484,7 @@ class _Document:
         return np.array(found, dtype=np.float32)[where.reshape(-1)]
 
 
-def _document(retriever: DenseRetriever, pair: TextPair, unit: Unit) -> _Document:
+def _document(retriever: Embedded, pair: TextPair, unit: Unit) -> _Document:
     text = varied(retriever, pair, "document")
     tokens = text.encoded.texts[0]
     numbers, content = np.array(units(tokens, pair, unit)), tokens.content

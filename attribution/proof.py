@@ -7,7 +7,8 @@ is measured on the model itself, on a short pair, rather than assumed from its a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -33,20 +34,22 @@ class Proof:
     """Measured on `PROBE`.
 
     `reading` is the distance between PosLens's embedding of the document and that of
-    sentence-transformers, over its length; `forward` how far linearising moves the score;
-    `completeness` how far decomposition's shares and bias share miss it, relative to their absolute
-    sum (None where the model cannot be linearised). `unfit` names the methods that do not work on
-    this model, each with the reason.
+    sentence-transformers, over its length, or where there is none the distance between the two
+    scores; `against` says what was compared with what. `forward` is how far linearising moves the
+    score; `completeness` how far decomposition's shares and bias share miss it, relative to their
+    absolute sum (None where the model cannot be linearised). `unfit` names the methods that do not
+    work on this model, each with the reason.
     """
 
     reading: float
     forward: float | None = None
     completeness: float | None = None
     unfit: dict[str, str] = field(default_factory=dict)
+    against: str = "embedding as in sentence-transformers"
 
     def sentence(self) -> str:
         """For the page."""
-        words = f"embedding as in sentence-transformers to {self.reading:.0e}"
+        words = f"{self.against} to {self.reading:.0e}"
         if self.completeness is not None:
             words += (
                 f"; linearised, the score moves by {self.forward:.0e} and the shares miss it by "
@@ -55,13 +58,15 @@ class Proof:
         return f"Checked on loading: {words}."
 
 
-def prove(retriever: DenseRetriever) -> Proof:
+def prove(retriever: Any) -> Proof:
     """Put a retriever to the proof.
 
     Raises:
         UserError: it reads texts differently than sentence-transformers does, so that nothing
             computed of it could be trusted.
     """
+    if retriever.family != "dense":
+        return _prove_scores(retriever)
     with retriever.lock, torch.no_grad():
         documents = retriever.encode_texts([PROBE.document], "document")
         queries = retriever.encode_texts([PROBE.query], "query")
@@ -85,6 +90,49 @@ def prove(retriever: DenseRetriever) -> Proof:
             f"{retriever.name} embeds the same text differently here than sentence-transformers "
             f"does (by {reading:.1%}): its modules do more than PosLens follows."
         )
+    return _linearised(retriever, score, Proof(reading, unfit=_without_gradient(retriever)))
+
+
+def _linearised(retriever: Any, score: float, proof: Proof) -> Proof:
+    """`proof` with what decomposition shows; `score` is the one of the model as it is."""
+    method = make_method("decomposition")
+    try:
+        found = METHODS[method.name].compute(retriever, method, [PROBE])[0]
+    except UserError as error:
+        return replace(proof, unfit={**proof.unfit, method.name: str(error)})
+    assert found.completeness_error is not None and found.bias_share is not None
+    parts = max(float(abs(found.document_scores).sum()) + abs(found.bias_share), 1e-6)
+    forward = abs(found.score - score)
+    unfit = proof.unfit
+    coarse = retriever.precision in ("bfloat16", "float16")
+    if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
+        unfit = {**unfit, method.name: f"linearising moves its score by {forward:.2g}"}
+    missed = abs(found.completeness_error) / parts
+    return replace(proof, forward=forward, completeness=missed, unfit=unfit)
+
+
+def _prove_scores(retriever: Any) -> Proof:
+    """Of families that give a score and no one embedding: the score against the library's."""
+    with retriever.lock:
+        reading = retriever.check(PROBE)
+    coarse = retriever.precision in ("bfloat16", "float16")
+    library = "bm25s" if retriever.family == "lexical" else "sentence-transformers"
+    if not reading <= (0.05 if coarse else READING):
+        raise UserError(
+            f"{retriever.name} scores the same pair differently here than {library} does (by "
+            f"{reading:.1%}): its modules do more than PosLens follows."
+        )
+    gradients = retriever.family in METHODS["saliency"].families
+    unfit = _without_gradient(retriever) if gradients else {}
+    proof = Proof(reading, unfit=unfit, against=f"score as in {library}")
+    if retriever.family not in METHODS["decomposition"].families:
+        return proof
+    score = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0].score
+    return _linearised(retriever, score, proof)
+
+
+def _without_gradient(retriever: Any) -> dict[str, str]:
+    """The gradient methods with the reason, where no gradient reaches the word embeddings."""
     unfit: dict[str, str] = {}
     try:
         found = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0]
@@ -97,18 +145,7 @@ def prove(retriever: DenseRetriever) -> Proof:
         reason = "no gradient reaches its word embeddings"
     if reason:
         unfit.update(dict.fromkeys(GRADIENT_METHODS, reason))
-    try:
-        method = make_method("decomposition")
-        found = METHODS[method.name].compute(retriever, method, [PROBE])[0]
-    except UserError as error:
-        unfit["decomposition"] = str(error)
-        return Proof(reading, unfit=unfit)
-    assert found.completeness_error is not None and found.bias_share is not None
-    parts = max(float(abs(found.document_scores).sum()) + abs(found.bias_share), 1e-6)
-    forward = abs(found.score - score)
-    if forward > (0.05 if coarse else TOLERANCE) * max(1.0, abs(score)):
-        unfit["decomposition"] = f"linearising moves its score by {forward:.2g}"
-    return Proof(reading, forward, abs(found.completeness_error) / parts, unfit)
+    return unfit
 
 
 def _distance(retriever: DenseRetriever, encoded: Encoded, text: str) -> float:

@@ -27,7 +27,7 @@ from attribution.faithfulness import (
     deletion_insertion,
 )
 from attribution.methods import attribute_batches
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Embedded
 from attribution.types import Attribution, Method, TextPair
 from cache.fingerprint import text_fingerprint
 from cache.precompute import Progress
@@ -179,7 +179,7 @@ class FaithfulnessStore:
 
 
 def run(
-    retriever: DenseRetriever,
+    retriever: Embedded,
     model: ModelKey,
     method: Method,
     pairs: Sequence[TextPair],
@@ -255,7 +255,7 @@ def run(
 
 
 def _attributed(
-    retriever: DenseRetriever, method: Method, pair: TextPair
+    retriever: Embedded, method: Method, pair: TextPair
 ) -> tuple[Attribution | None, str]:
     ((outcome,),) = attribute_batches(retriever, method, [pair])
     return outcome.attribution, outcome.reason

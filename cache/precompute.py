@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from attribution.methods import attribute_batches
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Retriever
 from attribution.types import Method, TextPair
 from cache.store import ModelKey, Store
 
@@ -38,7 +38,7 @@ class Progress:
 
 
 def precompute(
-    retriever: DenseRetriever,
+    retriever: Retriever,
     model: ModelKey,
     method: Method,
     pairs: Sequence[TextPair],

@@ -108,6 +108,12 @@ def _resolve(name: str, posir: bool = False):
     return posir_spec(spec) if posir else spec
 
 
+def _for_data(spec: Any, dataset: str):
+    from attribution.retrievers.lexical import with_corpus
+
+    return with_corpus(spec, dataset)
+
+
 def _method(name: str, normalization: str, resampling: str, posir: bool, options: list[str] | None):
     from attribution.methods import POSIR_CURVE, make_method
 
@@ -300,6 +306,7 @@ def precompute(
 
     spec, chosen = _resolve(model, posir), _method(method, "p99", "bin_mean", posir, option)
     data, pairs = _pairs(dataset, posir)
+    spec = _for_data(spec, data.name)
     _quiet()
     from tqdm import tqdm
 
@@ -334,6 +341,7 @@ def _curve(model: str, chosen: Method, dataset: str, posir: bool):
 
     spec = _resolve(model, posir)
     data, pairs = _pairs(dataset, posir)
+    spec = _for_data(spec, data.name)
     return service().curve(spec, chosen, pairs, data.name, "PosIR protocol" if posir else "")
 
 
@@ -429,7 +437,7 @@ def models(context: typer.Context) -> None:
     for spec in registry.known().values():
         where = "installed" if registry.installed(spec) else "to fetch"
         print(
-            f"{spec.name:16} {where:10} {spec.family:6} {spec.pooling or '':10} "
+            f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
             f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} "
             f"{spec.title}"
         )

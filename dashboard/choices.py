@@ -18,6 +18,7 @@ from attribution.errors import UserError
 from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
 from attribution.position import length_bucket
 from attribution.retrievers import registry
+from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.text import clean
 from attribution.types import EvidenceSpan, Method, TextPair
@@ -222,7 +223,7 @@ def _ordered(
     def stored(index: int) -> StoredCurves | None:
         if method is None or index >= len(models):
             return None
-        model = service().identify(registry.resolve(models[index]))
+        model = service().identify(spec(models[index], selection.data.name))
         return service().store.curves(model.key, method, selection.pairs)
 
     try:
@@ -446,9 +447,10 @@ def posir_protocol() -> bool:
     )  # fmt: skip
 
 
-def spec(name: str, *, posir: bool = False) -> RetrieverSpec:
-    """The retriever of this name, under the PosIR protocol's prompt and lengths where asked."""
-    found = registry.resolve(name)
+def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
+    """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
+    lengths where asked."""
+    found = with_corpus(registry.resolve(name), dataset)
     return posir_spec(found) if posir else found
 
 

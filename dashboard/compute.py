@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.projection import Layout
 from attribution.proof import Proof, prove
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers import lexical
+from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
+from attribution.retrievers.sparse import Term
 from attribution.types import Array, Attribution, Method, Provenance, Side, TextPair
 from cache.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
 from cache.faithfulness import FaithfulnessStore, StoredFaithfulness
@@ -208,7 +210,7 @@ class Compute:
         self.embeddings = EmbeddingStore(folder)
         self._turnstile = Turnstile()
         self._loading = threading.Lock()
-        self._models: OrderedDict[tuple[str, str], DenseRetriever] = OrderedDict()
+        self._models: OrderedDict[tuple[str, str], Retriever] = OrderedDict()
         self._proofs: dict[tuple[str, str], Proof] = {}
         self._runs: dict[RunKey, Run] = {}
         self._runs_lock = threading.Lock()
@@ -223,10 +225,12 @@ class Compute:
         """
         files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
         weights = files_fingerprint(files)
-        key = model_fingerprint(weights, f"{spec.settings}, precision={precision}")
+        key = model_fingerprint(
+            weights, f"{spec.settings}, precision={precision}{lexical.settings(spec)}"
+        )
         return ModelIdentity(spec, ModelKey(spec.name, key), weights, precision, str(device))
 
-    def retriever(self, model: ModelIdentity) -> DenseRetriever:
+    def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
         make room.
 
@@ -247,8 +251,11 @@ class Compute:
 
     def _evict(self) -> None:
         limit = MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
-        while len(self._models) > 1 and sum(map(_bytes, self._models.values())) > limit:
+        while len(self._models) > 1 and self._bytes() > limit:
             self._models.popitem(last=False)
+
+    def _bytes(self) -> int:
+        return sum(found.weight_bytes for found in self._models.values())
 
     def proof(self, model: ModelIdentity) -> Proof | None:
         """What the model showed of itself when it was loaded; None before that."""
@@ -259,7 +266,7 @@ class Compute:
         what only the loaded model can tell is known once it was loaded."""
         families = METHODS[method].families
         if spec.family not in families:
-            return f"it is for {' and '.join(families)} retrievers"
+            return f"it is for {_listed(families)} retrievers"
         proof = self.proof(self.identify(spec))
         return proof.unfit.get(method, "") if proof else ""
 
@@ -307,6 +314,16 @@ class Compute:
             except UserError as error:
                 notice = f"{error} The result below is not kept."
         return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
+        """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
+
+        Raises:
+            UserError: the model cannot be loaded or a text has no token.
+        """
+        retriever = self.retriever(self.identify(spec))
+        with self._turnstile.turn(), retriever.lock:
+            return retriever.terms(pair)[2]
 
     # -- data sets -----------------------------------------------------------------------------
 
@@ -587,8 +604,9 @@ def _run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
     return model.spec.name, model.key.fingerprint, method.core, scope, model.device
 
 
-def _bytes(retriever: DenseRetriever) -> int:
-    return retriever.n_bytes
+def _listed(families: Sequence[str]) -> str:
+    words = [family.replace("_", "-") for family in families]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _device_memory() -> int:

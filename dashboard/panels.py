@@ -218,11 +218,17 @@ def matrix_view(result: Explained, key: str) -> None:
     )
     share = attribution.bias_share or 0.0
     rest = attribution.score - found.total
-    st.caption(
-        f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
-        f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
-        f"side); together the score, {attribution.score:.4f}."
-    )
+    if attribution.method.params.get("matrix") == "similarities":
+        st.caption(
+            "All that was compared, summed within words; of each query token's row only the "
+            "largest enters the score."
+        )
+    else:
+        st.caption(
+            f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
+            f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
+            f"side); together the score, {attribution.score:.4f}."
+        )
     frame = pd.DataFrame(top(found), columns=["query", "document", "share"])
     with st.expander("Top interactions"):
         st.dataframe(frame, hide_index=True)
@@ -240,6 +246,34 @@ def matrix_view(result: Explained, key: str) -> None:
         frame=whole.rename_axis("query").reset_index().set_axis(
             ["query", *(f"{i} {label}" for i, label in enumerate(found.columns))], axis=1
         ),
+    )  # fmt: skip
+
+
+def terms_view(result: Explained, key: str) -> None:
+    """The terms that a sparse encoder finds in both texts; computed when it is asked for."""
+    if result.model.spec.family != "sparse":
+        return
+    name = plain(result.model.spec.name)
+    if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):
+        return
+    attribution = result.attribution
+    frame = pd.DataFrame(
+        [
+            (
+                term.text, term.share, term.query_weight, term.document_weight,
+                attribution.query.tokens[term.query_token].text,
+                attribution.document.tokens[term.document_token].text,
+            )
+            for term in service().terms(result.pair, result.model.spec)
+        ],
+        columns=["term", "share", "query weight", "document weight", "query token",
+                 "document token"],
+    )  # fmt: skip
+    st.dataframe(frame, hide_index=True)
+    st.caption("A share is the product of the two weights; together they are the score.")
+    downloads(
+        key, [result.pair.pair_id, result.model.spec.name, "terms"], [result.provenance()],
+        frame=frame,
     )  # fmt: skip
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
 from attribution.errors import UserError
-from attribution.methods import decomposition, gradients, occlusion, saliency
+from attribution.methods import decomposition, exact, gradients, occlusion, saliency
 from attribution.position import NORMALIZATIONS, RESAMPLINGS
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Retriever
 from attribution.types import N_BINS, Attribution, Method, TextPair
 
-Compute = Callable[[DenseRetriever, Method, Sequence[TextPair]], list[Attribution]]
+Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ CURVE_PARAMETERS = (
 POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 """Curve parameters of the PosIR protocol."""
 
+_COMPARED = ("late_interaction", "sparse", "cross_encoder")
+"""Families beside dense ones whose score has a gradient at word embeddings."""
+
 METHODS: dict[str, MethodEntry] = {
     "saliency": MethodEntry(
         name="saliency",
@@ -67,7 +71,7 @@ METHODS: dict[str, MethodEntry] = {
         help="Length of the score's gradient at each word embedding: where the score is sensitive.",
         unit="‖∂s/∂e‖₂",
         signed=False,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=saliency.attribute,
         parameters=(Parameter("norm", ("l2",), "Norm over the embedding's dimensions."),),
@@ -79,7 +83,7 @@ METHODS: dict[str, MethodEntry] = {
         "frozen at their values for this input; shares and the bias share add up to the score.",
         unit="share of the score",
         signed=True,
-        families=("dense",),
+        families=("dense", "cross_encoder"),
         version=1,
         compute=decomposition.attribute,
         parameters=(
@@ -109,7 +113,7 @@ METHODS: dict[str, MethodEntry] = {
         help="Word embedding times gradient: a first-order, signed estimate that need not add up.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=gradients.input_x_gradient,
     ),
@@ -120,7 +124,7 @@ METHODS: dict[str, MethodEntry] = {
         "score above the padding's score. Slow.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", *_COMPARED),
         version=1,
         compute=gradients.integrated_gradients,
         parameters=(
@@ -131,13 +135,43 @@ METHODS: dict[str, MethodEntry] = {
             ),
         ),
     ),
+    "terms": MethodEntry(
+        name="terms",
+        title="Term shares",
+        help="Each term's exact share of the score. BM25: a document token has its query term's "
+        "part, spread evenly over the term's occurrences. SPLADE: query weight times document "
+        "weight, at the two tokens the weights come from. Adds up exactly.",
+        unit="share of the score",
+        signed=True,
+        families=("lexical", "sparse"),
+        version=1,
+        compute=exact.attribute,
+    ),
+    "maxsim": MethodEntry(
+        name="maxsim",
+        title="MaxSim shares",
+        help="Each document token's exact share of the score: the similarities of the query tokens "
+        "it wins, summed. Adds up exactly.",
+        unit="share of the score",
+        signed=True,
+        families=("late_interaction",),
+        version=1,
+        compute=exact.attribute,
+        parameters=(
+            Parameter(
+                "matrix",
+                ("winners", "similarities"),
+                "What the matrix shows: each query token's winner, or all similarities.",
+            ),
+        ),
+    ),
     "occlusion": MethodEntry(
         name="occlusion",
         title="Occlusion",
         help="How far the score falls when a unit is replaced by padding tokens: signed. Slow.",
         unit="score",
         signed=True,
-        families=("dense",),
+        families=("dense", "lexical", *_COMPARED),
         version=1,
         compute=occlusion.attribute,
         parameters=(
@@ -188,7 +222,7 @@ class Outcome:
 
 
 def attribute_batches(
-    retriever: DenseRetriever,
+    retriever: Retriever,
     method: Method,
     pairs: Sequence[TextPair],
     should_stop: Callable[[], bool] = lambda: False,

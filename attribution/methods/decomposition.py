@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from captum.attr import InputXGradient
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from attribution.errors import UserError
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
+from attribution.retrievers.base import Joint
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.types import Attribution, Method, Side, TextPair
 
@@ -36,6 +38,9 @@ too, DecompX's reference configuration."""
 
 PARTS = ("whole", "word", "position")
 """What of a token's share is kept: all of it, or what its position embedding brings or not."""
+
+_JOINTLY = {"matrix": "no", "biases": BIASES[0], "part": PARTS[0]}
+"""The parameters that models that read both texts together have."""
 
 _FIRST_VALUE = "encoder.layer.0.attention.self.value"
 
@@ -73,6 +78,8 @@ def attribute(
             that adds no position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
     """
+    if isinstance(retriever, Joint):
+        return _attribute_jointly(retriever, method, pairs)
     started = time.perf_counter()
     biases = str(method.params.get("biases", BIASES[0]))
     part = str(method.params.get("part", PARTS[0]))
@@ -122,6 +129,55 @@ def attribute(
                 matrix=None if matrix is None else matrix.float().numpy(),
                 bias_share=float(of_documents.bias[b]) if whole else None,
                 completeness_error=float(of_documents.error[b]) if whole else None,
+                seconds=seconds,
+            )
+        )
+    return results
+
+
+def _attribute_jointly(
+    retriever: Any, method: Method, pairs: Sequence[TextPair]
+) -> list[Attribution]:
+    """Shares of the tokens of texts that are read together, head included: those of both sides
+    and the constants' add up to the logit."""
+    started = time.perf_counter()
+    if any(method.params.get(name, value) != value for name, value in _JOINTLY.items()):
+        raise UserError(
+            f"{retriever.name} reads query and document together, so it has whole shares alone: "
+            "choose matrix = no, biases = explicit, part = whole."
+        )
+
+    def score(inputs: Tensor, bias_scale: Tensor) -> Tensor:
+        with linearised(retriever.backbone, bias_scale), retriever.reading(inputs, retriever.entry):
+            found = retriever.embed(queries)
+        seen["scores"] = found.detach()
+        return found + 0 * (bias_scale + inputs.flatten(1).sum(1))
+
+    seen: dict[str, Tensor] = {}
+    with retriever.lock:
+        queries, documents = retriever.encode_pairs(pairs)
+        inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
+        ones = inputs.new_ones(len(pairs)).requires_grad_()
+        products, bias = (p.detach() for p in InputXGradient(score).attribute((inputs, ones)))
+    tokens = products.sum(-1, dtype=torch.float32).cpu()
+    scores = seen["scores"].float().cpu()
+    found = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
+    seconds = (time.perf_counter() - started) / len(pairs)
+    results = []
+    for b, pair in enumerate(pairs):
+        _require_complete(retriever, found, b)
+        results.append(
+            Attribution(
+                model=retriever.name,
+                method=method,
+                pair_id=pair.pair_id,
+                score=float(scores[b]),
+                query=queries.texts[b],
+                document=documents.texts[b],
+                query_scores=queries.row(tokens, b).numpy(),
+                document_scores=documents.row(tokens, b).numpy(),
+                bias_share=float(found.bias[b]),
+                completeness_error=float(found.error[b]),
                 seconds=seconds,
             )
         )

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from captum.attr import InputXGradient, IntegratedGradients
 from torch import Tensor
 
 from attribution.methods.perturbation import Varied, varied
-from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.types import Attribution, Method, TextPair
+from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.dense import Encoded
+from attribution.types import Attribution, Method, Side, TextPair
 
 STEPS = (16, 32, 64, 128, 256, 512)
 """Steps of integrated gradients that `auto` tries until the delta is small."""
@@ -25,7 +27,7 @@ DELTA = 1e-3
 
 
 def input_x_gradient(
-    retriever: DenseRetriever, method: Method, pairs: Sequence[TextPair]
+    retriever: Embedded, method: Method, pairs: Sequence[TextPair]
 ) -> list[Attribution]:
     """<e_j, d s / d e_j> of every token of both sides.
 
@@ -33,12 +35,12 @@ def input_x_gradient(
     """
     started = time.perf_counter()
     with retriever.lock:
-        queries = retriever.encode_texts([pair.query for pair in pairs], "query")
-        documents = retriever.encode_texts([pair.document for pair in pairs], "document")
-        with torch.no_grad():
-            query_vectors = retriever.embed(queries)
-        of_documents, document_vectors, scores = _products(retriever, documents, query_vectors)
-        of_queries, _, _ = _products(retriever, queries, document_vectors)
+        queries, documents = encode(retriever, pairs)
+        query_vectors = held(retriever, queries)
+        of_documents, document_vectors, scores = _products(
+            retriever, documents, query_vectors, "document"
+        )
+        of_queries, _, _ = _products(retriever, queries, document_vectors, "query")
     seconds = (time.perf_counter() - started) / len(pairs)
     return [
         Attribution(
@@ -57,16 +59,17 @@ def input_x_gradient(
 
 
 def _products(
-    retriever: DenseRetriever, encoded: Encoded, other: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over H of input times gradient [B, T], pooled vectors [B, H] and scores [B]."""
-    seen: dict[str, Tensor] = {}
+    retriever: Embedded, encoded: Encoded, other: Any, side: Side
+) -> tuple[Tensor, Any, Tensor]:
+    """Sums over H of input times gradient [B, T], what `embed` makes of this side (detached) and
+    scores [B]."""
+    seen: dict[str, Any] = {}
 
     def score(inputs: Tensor) -> Tensor:
         with retriever.reading(inputs):
             vectors = retriever.embed(encoded)
         seen["vectors"] = vectors.detach()
-        seen["scores"] = retriever.similarity(vectors, other)
+        seen["scores"] = compare(retriever, vectors, other, side)
         return seen["scores"]
 
     inputs = retriever.input_embeddings(encoded).requires_grad_()
@@ -76,7 +79,7 @@ def _products(
 
 
 def integrated_gradients(
-    retriever: DenseRetriever, method: Method, pairs: Sequence[TextPair]
+    retriever: Embedded, method: Method, pairs: Sequence[TextPair]
 ) -> list[Attribution]:
     """The gradient averaged on the straight way from padding-token embeddings (special tokens
     kept) to the text's own, times the way.

@@ -11,14 +11,12 @@ from captum.attr import FeatureAblation
 from torch import Tensor
 
 from attribution.methods.perturbation import Varied, varied
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Embedded
 from attribution.text import sentences, words
 from attribution.types import Attribution, Method, TextPair, TokenizedText
 
 
-def attribute(
-    retriever: DenseRetriever, method: Method, pairs: Sequence[TextPair]
-) -> list[Attribution]:
+def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """s - s(without the unit) for every token, word or sentence of the document, and for every
     token of the query. A unit's effect is split evenly over its tokens, so that the sum over a
     unit is its effect. Effects of units need not add up to the score.

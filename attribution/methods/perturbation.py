@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.dense import Encoded
 from attribution.types import Side, TextPair
 
 BATCH_TOKENS = 8192
@@ -30,25 +30,24 @@ class Varied:
     batch: int
 
 
-def varied(retriever: DenseRetriever, pair: TextPair, side: Side) -> Varied:
+def varied(retriever: Embedded, pair: TextPair, side: Side) -> Varied:
     """`pair`'s query or document to be varied, the other one held constant; hold the lock."""
-    other_side: Side = "query" if side == "document" else "document"
-    texts = {"query": pair.query, "document": pair.document}
-    encoded = retriever.encode_texts([texts[side]], side)
-    with torch.no_grad():
-        constant = retriever.embed(retriever.encode_texts([texts[other_side]], other_side))
+    query, document = encode(retriever, [pair])
+    encoded, other = (query, document) if side == "query" else (document, query)
+    constant = held(retriever, other)
 
     def score(inputs: Tensor) -> Tensor:
         copies = encoded.repeated(len(inputs))
         with retriever.reading(inputs):
             vectors = retriever.embed(copies)
-        return retriever.similarity(vectors, constant.expand(len(inputs), -1))
+        return compare(retriever, vectors, constant, side)
 
     tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
+    inputs = retriever.input_embeddings(encoded)
     return Varied(
         encoded,
-        retriever.input_embeddings(encoded),
+        inputs,
         retriever.neutral(encoded),
         score,
-        max(1, tokens // len(encoded.texts[0].tokens)),
+        max(1, tokens // inputs.shape[1]),
     )

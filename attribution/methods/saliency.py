@@ -1,7 +1,7 @@
 """Gradient saliency (Simonyan et al. 2014), as in section 5.3 of the PosIR paper, through Captum.
 
 saliency_j = ||d s / d e_j||_2 with e_j the word embedding of token j, before position embeddings
-are added, and the other side's pooled embedding held constant. In units of the score per unit of
+are added, and the other side held constant. In units of the score per unit of
 embedding; without a sign, and no share of the score: it says where the score is sensitive.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from captum.attr import Saliency
 from torch import Tensor
 
-from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.types import Attribution, Method, TextPair
+from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.dense import Encoded
+from attribution.types import Attribution, Method, Side, TextPair
 
 
-def attribute(
-    retriever: DenseRetriever, method: Method, pairs: Sequence[TextPair]
-) -> list[Attribution]:
+def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """Saliency of every document token and every query token of a batch of pairs.
 
     Two passes: the document's gradients with the query constant, then the other way round.
@@ -32,14 +32,12 @@ def attribute(
     """
     started = time.perf_counter()
     with retriever.lock:
-        queries = retriever.encode_texts([pair.query for pair in pairs], "query")
-        documents = retriever.encode_texts([pair.document for pair in pairs], "document")
-        with torch.no_grad():
-            query_vectors = retriever.embed(queries)
+        queries, documents = encode(retriever, pairs)
+        query_vectors = held(retriever, queries)
         document_norms, document_vectors, scores = gradient_norms(
             retriever, documents, query_vectors
         )
-        query_norms, _, _ = gradient_norms(retriever, queries, document_vectors)
+        query_norms, _, _ = gradient_norms(retriever, queries, document_vectors, "query")
     seconds = (time.perf_counter() - started) / len(pairs)
     return [
         Attribution(
@@ -58,20 +56,20 @@ def attribute(
 
 
 def gradient_norms(
-    retriever: DenseRetriever, encoded: Encoded, other: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """||d s / d e_j||_2 of one side's tokens with the other side's vectors [B, H] constant.
+    retriever: Embedded, encoded: Encoded, other: Any, side: Side = "document"
+) -> tuple[Tensor, Any, Tensor]:
+    """||d s / d e_j||_2 of the tokens of `side` with the other side as `held` gives it.
 
-    Returns norms [B, T] (float32, on the CPU), this side's pooled vectors [B, H] (detached) and
-    the scores [B] (float32, on the CPU).
+    Returns norms [B, T] (float32, on the CPU), what `embed` makes of this side (detached; pooled
+    vectors [B, H] of a dense retriever) and the scores [B] (float32, on the CPU).
     """
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, Any] = {}
 
     def score(inputs: Tensor) -> Tensor:
         with retriever.reading(inputs):
             vectors = retriever.embed(encoded)
         seen["vectors"] = vectors.detach()
-        seen["scores"] = retriever.similarity(vectors, other)
+        seen["scores"] = compare(retriever, vectors, other, side)
         return seen["scores"]
 
     inputs = retriever.input_embeddings(encoded).requires_grad_()

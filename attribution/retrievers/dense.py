@@ -127,12 +127,6 @@ class DenseRetriever:
         """Whether queries have an encoder of their own."""
         return self._query is not None
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all weights."""
-        encoders = [self.model] if self._query is None else [self.model, self._query.model]
-        return sum(p.numel() * p.element_size() for e in encoders for p in e.parameters())
-
     def encoder(self, side: Side) -> SentenceTransformer:
         """What embeds the texts of one side."""
         return self._query.model if self._query is not None and side == "query" else self.model
@@ -171,6 +165,12 @@ class DenseRetriever:
     def device(self) -> torch.device:
         """Where the model runs."""
         return self.model.device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        encoders = [self.model] if self._query is None else [self.model, self._query.model]
+        return sum(p.numel() * p.element_size() for e in encoders for p in e.parameters())
 
     @property
     def max_length(self) -> int:

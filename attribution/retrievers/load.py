@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attribution.errors import UserError
+from attribution.retrievers import families
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.registry import (
     CODE_SETTING,
@@ -78,10 +79,11 @@ def plan(
     if spec.remote_code and not code_allowed(spec):
         raise _needs_code(spec)
     files = locate(spec)
-    for folder in _folders(files):
-        _require_safetensors(spec, folder)
-        if has_code(folder) and not spec.bidirectional and not files.code:
-            raise _needs_code(spec)
+    if spec.family != "lexical":
+        for folder in _folders(files):
+            _require_safetensors(spec, folder)
+            if has_code(folder) and not spec.bidirectional and not files.code:
+                raise _needs_code(spec)
     where = choose_device(device)
     weight_bytes = sum(p.stat().st_size for f in _folders(files) for p in _weights(f))
     return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
@@ -102,14 +104,17 @@ def _needs_code(spec: RetrieverSpec) -> UserError:
     )
 
 
-def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> DenseRetriever:
-    """Load `spec` with its weights frozen.
+def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> Any:
+    """Load `spec` with its weights frozen: a retriever of its family (see base.Retriever).
 
     Raises:
         UserError: the files are missing, pickled, or not a model that PosLens reads; the model
             needs code that is not allowed, or more memory than there is.
     """
     files, where, kind = plan(spec, device, precision)
+    if spec.family != "dense":
+        return families.load(spec, files, where, kind)
+    families.require_dense(spec, files.folder)
     spread = must_spread(spec, files, where, kind, device)
     query_model: SentenceTransformer | None = None
     try:

@@ -18,6 +18,7 @@ from attribution.retrievers.packaged import minilm_folder
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 PLANTED = Path(__file__).parent / "planted"
+BM25 = Path(__file__).parent / "bm25"
 
 
 def data_folder() -> Path:
@@ -83,6 +84,8 @@ class RetrieverSpec:
     @property
     def prompts(self) -> str:
         """The prompts in words, for captions."""
+        if self.family == "lexical":
+            return "none"
         if self.query_prompt is None and self.document_prompt is None:
             return "the model's own"
         return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
@@ -93,6 +96,9 @@ class RetrieverSpec:
         kind, _, rest = self.source.partition(":")
         if kind == "adapter":
             return f"adapter on {rest}, shipped with PosLens"
+        if kind == "builtin":
+            name, _, corpus = rest.partition(":")
+            return f"{name}, statistics of {corpus or 'the two texts'}"
         if self.package:
             return f"Python package {self.package}"
         return self.hub_id or (f"folder {Path(rest).name}" if kind == "folder" else self.source)
@@ -110,7 +116,7 @@ class ModelFiles:
     def paths(self) -> list[Path]:
         """Every file that decides what the model computes, sorted; those of the queries' own
         encoder come last, so that two encoders that change places are another model."""
-        suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja"}
+        suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja", ".metadata"}
         if self.code:
             suffixes.add(".py")
 
@@ -141,11 +147,17 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     if name in presets():
         raise UserError(f"{name} is the name of a preset: give the folder another name.")
     spec = RetrieverSpec(
-        name=name, title=name, family="dense", source=f"folder:{folder.resolve()}",
+        name=name, title=name, family=_family_of(folder), source=f"folder:{folder.resolve()}",
         note="A local folder.",
     )  # fmt: skip
     _registered[name] = spec
     return spec
+
+
+def _family_of(folder: Path) -> str:
+    from attribution.retrievers.families import family_of
+
+    return family_of(folder)
 
 
 def known() -> dict[str, RetrieverSpec]:
@@ -173,10 +185,15 @@ def resolve(name: str) -> RetrieverSpec:
     if separator and (base in known() or _HUB_ID.fullmatch(base)):
         return with_pooling(resolve(base), pooling)
     if _HUB_ID.fullmatch(name):
-        return RetrieverSpec(
+        spec = RetrieverSpec(
             name=name, title=name, family="dense", source=f"hub:{name}", hub_id=name,
             note="From the Hugging Face hub.",
         )  # fmt: skip
+        # What is not here yet is dense until its files say otherwise; asking no hub keeps names
+        # that are typed from leaving the machine.
+        if installed(spec):
+            spec = replace(spec, family=_family_of(locate(spec, download=False).folder))
+        return spec
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
@@ -188,7 +205,7 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
     """`spec` pooled otherwise, and named so; itself where that is the pooling it says it has.
 
     Raises:
-        UserError: there is no such pooling.
+        UserError: there is no such pooling, or the model pools nothing.
     """
     short = {full: key for key, full in POOLINGS.items()}.get(pooling, pooling)
     if short not in POOLINGS:
@@ -196,6 +213,8 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
             f"There is no pooling {pooling[:40]!r} to put behind {spec.name}@: choose one of "
             f"{', '.join(POOLINGS)}."
         )
+    if spec.family != "dense":
+        raise UserError(f"{spec.name} has no pooling to replace: leave out @{short}.")
     if POOLINGS[short] == spec.pooling:
         return spec
     return replace(
@@ -242,8 +261,10 @@ def with_settings(
 ) -> RetrieverSpec:
     """`spec` with other lengths or another query prompt; None leaves what it says.
 
-    A limit above the model's own is cut to it.
+    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts.
     """
+    if spec.family == "lexical":
+        return spec
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
     return replace(
@@ -281,6 +302,8 @@ def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
 
 def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
     kind, _, rest = source.partition(":")
+    if kind == "builtin":
+        return ModelFiles(BM25)
     if kind == "package":
         return ModelFiles(minilm_folder())
     if kind == "adapter":
@@ -305,7 +328,7 @@ def _from_hub(hub_id: str, download: bool, code: bool) -> Path:
 
     # Resolved to a folder first, so that an id can never be read as a path on this machine, and
     # without the formats that are not loaded (pickles above all).
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
     programs = ["*.py"] if code else []
 
     def get(repository: str, wanted: list[str]) -> Path:

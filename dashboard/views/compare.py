@@ -31,7 +31,7 @@ if first == second:
 results: list[Explained] = []
 for name in (first, second):
     with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name), method))
+        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
 if not results:
     st.stop()
 
@@ -134,7 +134,7 @@ data = datasets.read(pair.dataset)
 whole: list[DataSetCurve] = []
 for name in (first, second):
     with panels.guarded():
-        spec = choices.spec(name)
+        spec = choices.spec(name, pair.dataset)
         stored = service().n_missing(spec, method, data.pairs)
         if stored == len(data.pairs):
             st.info(

@@ -49,14 +49,14 @@ scope = f"{data.name}: {selection.words}"
 
 def run_of(name: str) -> Run | None:
     """The model's run on this selection, if there was one."""
-    return service().run_of(choices.spec(name, posir=posir), method, scope)
+    return service().run_of(choices.spec(name, data.name, posir=posir), method, scope)
 
 
 def start(name: str, retry_failed: bool = False) -> None:
     """Compute what this model lacks."""
     try:
         service().start_run(
-            choices.spec(name, posir=posir),
+            choices.spec(name, data.name, posir=posir),
             method,
             selection.pairs,
             scope,
@@ -74,7 +74,7 @@ def stop(name: str) -> None:
 
 def status_row(name: str) -> DataSetCurve | None:
     """One model's progress and buttons; its curve where something is stored."""
-    spec = choices.spec(name, posir=posir)
+    spec = choices.spec(name, data.name, posir=posir)
     missing = service().n_missing(spec, method, selection.pairs)
     total = len(selection.pairs)
     run = run_of(name)

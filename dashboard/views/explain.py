@@ -29,7 +29,7 @@ if not names:
 results: list[Explained] = []
 for name in names:
     with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name), method))
+        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
 if not results:
     st.stop()
 
@@ -48,6 +48,7 @@ time.sleep(PAUSE)
 for number, result in enumerate(results):
     with panels.guarded():
         panels.matrix_view(result, key=f"matrix{number}")
+        panels.terms_view(result, key=f"terms{number}")
 
 st.markdown("**Where in the document**")
 panels.show(

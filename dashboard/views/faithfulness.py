@@ -50,7 +50,9 @@ for model in models:
     for name, method in methods.items():
         label = name if len(models) == 1 else f"{model}, {name}"
         with panels.guarded(), st.spinner(f"Testing {label}", show_time=True):
-            results[label] = service().test_pair(pair, choices.spec(model), method, PARAMETERS)
+            results[label] = service().test_pair(
+                pair, choices.spec(model, pair.dataset), method, PARAMETERS
+            )
 if not results:
     st.stop()
 
@@ -61,7 +63,7 @@ the_pair = pair
 def provenance() -> list[Provenance]:
     """Where the numbers of this pair come from."""
     return [
-        service().explain(the_pair, choices.spec(model), method).provenance()
+        service().explain(the_pair, choices.spec(model, the_pair.dataset), method).provenance()
         for model in models
         for method in methods.values()
     ]
@@ -133,7 +135,7 @@ scope = f"{data.name}: {limit} pairs spread evenly"
 
 def run_of(model: str, method: Method) -> Run | None:
     """The test run of this kind, if there was one."""
-    return service().tests_run_of(choices.spec(model), method, scope, PARAMETERS)
+    return service().tests_run_of(choices.spec(model, data.name), method, scope, PARAMETERS)
 
 
 def start() -> None:
@@ -141,7 +143,9 @@ def start() -> None:
     for model in models:
         for method in methods.values():
             try:
-                service().start_tests(choices.spec(model), method, chosen, scope, PARAMETERS)
+                service().start_tests(
+                    choices.spec(model, data.name), method, chosen, scope, PARAMETERS
+                )
             except UserError as error:
                 st.session_state["faithfulness.error"] = str(error)
 
@@ -193,7 +197,9 @@ def board() -> None:
     with panels.guarded():
         for model in models:
             for name, method in methods.items():
-                stored = service().tested(choices.spec(model), method, chosen, PARAMETERS)
+                stored = service().tested(
+                    choices.spec(model, data.name), method, chosen, PARAMETERS
+                )
                 done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:

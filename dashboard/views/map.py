@@ -56,7 +56,7 @@ st.markdown(
 def start() -> None:
     """Compute and fit."""
     try:
-        service().start_map(choices.spec(name), source, layout)
+        service().start_map(choices.spec(name, data.name), source, layout)
     except UserError as error:
         st.session_state["map.error"] = str(error)
 
@@ -73,7 +73,7 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
             for p in pairs
         }
     else:
-        model = service().identify(choices.spec(name))
+        model = service().identify(choices.spec(name, data.name))
         stored = service().store.curves(model.key, the_method, pairs)
         found = stored.scores if colour == "score" else primacy_recency_index(stored.curves)
         own = dict(zip(stored.pair_ids, found.tolist(), strict=True))
@@ -98,7 +98,7 @@ def provenance(found: StoredMap) -> Provenance:
 
 def status(found: StoredMap) -> bool:
     """Progress and buttons; whether a run is active."""
-    run = service().map_run(choices.spec(name), source, layout)
+    run = service().map_run(choices.spec(name, data.name), source, layout)
     if run is not None and run.active:
         left, right = st.columns([8, 2], vertical_alignment="center")
         progress = run.progress
@@ -141,7 +141,7 @@ def opened(chosen: list[TextPair]) -> None:
 def is_active() -> bool:
     """Whether this map is being made."""
     try:
-        run = service().map_run(choices.spec(name), source, layout)
+        run = service().map_run(choices.spec(name, data.name), source, layout)
     except UserError:
         return False
     return run is not None and run.active
@@ -155,7 +155,7 @@ def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
     if error := st.session_state.pop("map.error", ""):
         st.error(error)
-    found = service().stored_map(choices.spec(name), source, layout)
+    found = service().stored_map(choices.spec(name, data.name), source, layout)
     status(found)
     if is_active() != ticking:
         st.rerun()

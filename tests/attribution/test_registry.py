@@ -35,8 +35,9 @@ def test_presets_are_known_in_their_order() -> None:
     assert dict(presets()) == known()
     for name, spec in presets().items():
         assert spec.name == name and resolve(name) is spec
-        assert spec.title and spec.license and spec.size_mb and spec.note.endswith(".")
-        assert spec.family == "dense" and (spec.max_length or 0) >= 512
+        assert spec.title and spec.license and spec.note.endswith(".")
+        if spec.family == "dense":
+            assert spec.size_mb and (spec.max_length or 0) >= 512
     with pytest.raises(TypeError):
         presets()["x"] = presets()["MiniLM"]  # type: ignore[index]
 

@@ -1,0 +1,125 @@
+"""What methods need of a retriever, whatever its family.
+
+Three questions: how the two texts become tokens, how a score follows from the input embeddings of
+one side while the other is held constant, and, for families whose score is a sum, its terms.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from attribution.retrievers.dense import Encoded
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Array, Side, TextPair, TokenizedText
+
+
+class Retriever(Protocol):
+    """What every family has. Whoever runs the model holds `lock`."""
+
+    family: str
+    name: str
+    spec: RetrieverSpec
+    precision: str
+    lock: threading.RLock
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a document that it reads, special ones included."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that it takes."""
+        ...
+
+
+class Embedded(Retriever, Protocol):
+    """A retriever whose score is a function of its input embeddings."""
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """Word embeddings [B, T, H] before positions are added; detached."""
+        ...
+
+    def neutral(self, encoded: Encoded) -> Tensor:
+        """The same with padding in place of every token of the text; special tokens stay."""
+        ...
+
+    def reading(self, inputs: Tensor) -> AbstractContextManager[None]:
+        """While this is open the model reads `inputs` [B, T, H] as its word embeddings."""
+        ...
+
+    def embed(self, encoded: Encoded) -> Any:
+        """What the other side's text is compared with; read together, the scores [B]."""
+        ...
+
+
+class Separate(Embedded, Protocol):
+    """Query and document are read apart and compared afterwards."""
+
+    def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
+        """Texts of one side as tokens."""
+        ...
+
+    def similarity(self, queries: Any, documents: Any) -> Tensor:
+        """Scores [B] of what `embed` made of both sides."""
+        ...
+
+
+@runtime_checkable
+class Joint(Protocol):
+    """Query and document are read together: both sides are parts of one sequence."""
+
+    def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+        """Query and document of each pair; the two share their features [B, T]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExactScore:
+    """A score that is a sum over pairs of a query and a document token: `matrix` [Q, D].
+    `similarities` [Q, D] is what the model compared, where that is more than the sum holds."""
+
+    query: TokenizedText
+    document: TokenizedText
+    score: float
+    matrix: Array
+    similarities: Array | None = None
+
+
+def encode(retriever: Any, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+    """Query and document side of a batch of pairs."""
+    if isinstance(retriever, Joint):
+        return retriever.encode_pairs(pairs)
+    return (
+        retriever.encode_texts([pair.query for pair in pairs], "query"),
+        retriever.encode_texts([pair.document for pair in pairs], "document"),
+    )
+
+
+def held(retriever: Any, encoded: Encoded) -> Any:
+    """What the other side's score needs of this side while it stays as it is; detached."""
+    if isinstance(retriever, Joint):
+        return None
+    with torch.no_grad():
+        return retriever.embed(encoded)
+
+
+def compare(retriever: Any, own: Any, other: Any, side: Side) -> Tensor:
+    """Scores [B] of `own`, what `embed` made of `side`, with the other side `held`."""
+    if isinstance(retriever, Joint):
+        return own
+    if isinstance(other, Tensor) and len(other) != len(own):
+        other = other.expand(len(own), -1)
+    return retriever.similarity(*((own, other) if side == "query" else (other, own)))

@@ -1,0 +1,300 @@
+"""Cross-encoders on sentence-transformers: query and document read together, one relevance logit.
+
+s(q, d) is the logit before any activation: that of the one label, logit(1) - logit(0) of two, or
+logit(yes) - logit(no) after the last token of a generative reranker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attribution.errors import UserError
+from attribution.retrievers.dense import Encoded
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Side, TextPair, Token, TokenizedText
+
+_QUERY, _DOCUMENT = "\ue000", "\ue001"
+"""Characters for private use, to find out where a chat template puts the two texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Characters [start, end) of what the tokenizer was given that are one side's text."""
+
+    start: int
+    end: int
+
+
+class CrossEncoderRetriever:
+    """A CrossEncoder seen from its input embeddings.
+
+    Both sides share one sequence: the query's tokens are those before the document's first one,
+    the document's all from there on. What is neither text (separators, a template) is special.
+    """
+
+    family = "cross_encoder"
+
+    def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.spec = spec
+        self.name = spec.name
+        self.precision = precision
+        self.lock = threading.RLock()
+        if not getattr(model.tokenizer, "is_fast", False):
+            raise UserError(
+                f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
+                "tokenizer (tokenizer.json)."
+            )
+        if model.num_labels > 2:
+            raise UserError(
+                f"{spec.name} gives {model.num_labels} labels and no relevance: use a model with "
+                "one label, or with two of which the second is relevant."
+            )
+        default = model.prompts.get(model.default_prompt_name or "") or ""
+        self.prompt = spec.query_prompt if spec.query_prompt is not None else default
+        self.templated = "message" in getattr(model[0], "modality_config", {})
+        self.embeddings: nn.Module = self.backbone.get_input_embeddings()
+        self.entry: nn.Module = self._entry()
+        # Texts are cut at the same length here and where the library scores by itself.
+        model.max_seq_length = self.max_length
+
+    @property
+    def backbone(self) -> Any:
+        """The transformer with its head."""
+        return self.model.transformers_model
+
+    def _entry(self) -> nn.Module:
+        """The embedding layer as a whole where there is one, else the word embeddings."""
+        for module in self.backbone.modules():
+            block = getattr(module, "embeddings", None)
+            if isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules()):
+                return block
+        return self.embeddings
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.model.device
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of query and document together, special ones included."""
+        config = self.backbone.config
+        positions = getattr(config, "max_position_embeddings", None)
+        table = getattr(self._entry_or_none(), "position_embeddings", None)
+        reserved = getattr(table, "padding_idx", None)
+        if positions and positions > 0 and reserved is not None:
+            # RoBERTa's kin number positions from padding_idx + 1.
+            positions -= reserved + 1
+        limits = (self.model.max_seq_length, positions if positions and positions > 0 else None)
+        return min((int(limit) for limit in limits if limit), default=512)
+
+    def _entry_or_none(self) -> nn.Module | None:
+        return self.__dict__.get("entry")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+        """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
+
+        Raises:
+            UserError: a side has no token that is text, or a chat template changes the texts.
+        """
+        both = [(pair.query, pair.document) for pair in pairs]
+        batch = self.model.preprocess(both, prompt=self.prompt or None)
+        found: dict[Side, list[tuple[TokenizedText, int]]] = {"query": [], "document": []}
+        for b, (pair, encoding) in enumerate(zip(pairs, batch.encodings, strict=True)):
+            begin = encoding.attention_mask.index(1)
+            end = begin + sum(encoding.attention_mask)
+            names = encoding.tokens
+            if self.templated:
+                names = self.model.tokenizer.convert_ids_to_tokens(batch["input_ids"][b].tolist())
+                sides = self._by_template(pair, encoding, batch["input_ids"][b])
+            else:
+                sides = self._by_sequence(encoding)
+            placed = [i for i in range(begin, end) if (sides[i] or [""])[0] == "document"]
+            split = placed[0] if placed else end
+            for side, start, stop in (("query", begin, split), ("document", split, end)):
+                text = pair.query if side == "query" else pair.document
+                tokens = tuple(_token(names[i], sides[i], side, text) for i in range(start, stop))
+                read = sum(not token.is_special for token in tokens)
+                if read == 0:
+                    raise UserError(
+                        f"The {side} has no token that {self.name} reads as text: type a word, or "
+                        "shorten the other text."
+                    )
+                full = read
+                if end - begin >= self.max_length:
+                    full += self._unread(text, max(t.end for t in tokens))
+                found[side].append((TokenizedText(tokens, full, self.max_length), start))  # type: ignore[index]
+        features = {
+            key: value.to(self.device) if isinstance(value, Tensor) else value
+            for key, value in batch.items()
+        }
+        query, document = (
+            Encoded(features, tuple(t for t, _ in part), tuple(o for _, o in part))
+            for part in (found["query"], found["document"])
+        )
+        return query, document
+
+    def _by_sequence(self, encoding: Any) -> list[tuple[str, int, int] | None]:
+        """Side and characters of each token of a pair that the tokenizer joined."""
+        names = {0: "query", 1: "document"}
+        shift = {0: len(self.prompt), 1: 0}
+        return [
+            None if number is None else (names[number], a - shift[number], z - shift[number])
+            for number, (a, z) in zip(encoding.sequence_ids, encoding.offsets, strict=True)
+        ]
+
+    def _by_template(
+        self, pair: TextPair, encoding: Any, ids: Tensor
+    ) -> list[tuple[str, int, int] | None]:
+        """Side and characters of each token of a pair inside a chat template."""
+        probe, rendered = self._rendered(_QUERY, _DOCUMENT), self._rendered(*_texts(pair))
+        query, document = probe.find(_QUERY), probe.find(_DOCUMENT)
+        middle = document - query - 1
+        first = _Span(query, query + len(pair.query))
+        second = _Span(first.end + middle, first.end + middle + len(pair.document))
+        if (
+            query < 0 or middle < 0
+            or rendered[first.start : first.end] != pair.query
+            or rendered[second.start : second.end] != pair.document
+        ):  # fmt: skip
+            raise UserError(
+                f"{self.name} has a chat template that changes the texts or puts the document "
+                "first: use a reranker whose template keeps them, query before document."
+            )
+        sides: list[tuple[str, int, int] | None] = []
+        for a, z in encoding.offsets:
+            side = None
+            for name, span in (("query", first), ("document", second)):
+                if a < span.end and z > span.start and z > a:
+                    side = (name, a - span.start, z - span.start)
+            sides.append(side)
+        if encoding.ids != ids.tolist():
+            # Cut texts get the template's end back, over their last tokens.
+            kept = self._template_end(rendered, second.end, ids.tolist())
+            sides[len(sides) - kept :] = [None] * kept
+        return sides
+
+    def _template_end(self, rendered: str, start: int, ids: list[int]) -> int:
+        """How many tokens at the end of `ids` are the template's behind character `start`."""
+        whole = self.model.tokenizer(
+            rendered, add_special_tokens=False, truncation=False, return_offsets_mapping=True,
+            verbose=False,
+        )  # fmt: skip
+        behind = [
+            token for token, (a, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+            if a >= start
+        ]  # fmt: skip
+        if not behind or ids[-len(behind) :] != behind:
+            raise UserError(
+                f"The pair is longer than the {self.max_length} tokens that {self.name} reads, and "
+                "what its template puts behind it cannot be told apart: shorten the document."
+            )
+        return len(behind)
+
+    def _rendered(self, query: str, document: str) -> str:
+        """The text that the tokenizer is given for a pair."""
+        reader = self.model[0]
+        modality, inputs, _ = reader.input_formatter.parse_inputs([(query, document)])
+        if modality != "message":
+            _, inputs = reader.input_formatter.batch_to_message(modality, inputs)
+        messages = inputs["message"]
+        if self.prompt:
+            messages = reader.input_formatter.prepend_prompt_to_messages(messages, self.prompt)
+        options = dict(reader.processing_kwargs.get("chat_template", {}))
+        options.pop("restore_suffix", None)
+        return reader.processor.apply_chat_template(messages, tokenize=False, **options)[0]
+
+    def _unread(self, text: str, read_until: int) -> int:
+        """Tokens of a text that begin where reading ended or later."""
+        offsets = self.model.tokenizer(
+            text, add_special_tokens=False, truncation=False, return_offsets_mapping=True,
+            verbose=False,
+        )["offset_mapping"]  # fmt: skip
+        return sum(start >= read_until for start, _ in offsets)
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """Word embeddings [B, T, H] of the whole sequence; detached."""
+        with torch.no_grad():
+            return self.embeddings(encoded.features["input_ids"])
+
+    def neutral(self, encoded: Encoded) -> Tensor:
+        """The same with the padding token's embedding in place of one side's text."""
+        inputs = self.input_embeddings(encoded).clone()
+        tokenizer = self.model.tokenizer
+        stand_in = tokenizer.pad_token_id
+        if stand_in is None:
+            stand_in = tokenizer.eos_token_id or 0
+        with torch.no_grad():
+            vector = self.embeddings(torch.tensor([stand_in], device=inputs.device))[0]
+        for b, text in enumerate(encoded.texts):
+            start = encoded.offsets[b]
+            content = torch.from_numpy(text.content).to(inputs.device)
+            inputs[b, start : start + len(content)][content] = vector
+        return inputs
+
+    @contextmanager
+    def reading(self, inputs: Tensor, module: nn.Module | None = None) -> Iterator[None]:
+        """While this is open `module` (the word embeddings where None) gives out `inputs`
+        [B, T, H] instead of what it computes."""
+        where = self.embeddings if module is None else module
+        hook = where.register_forward_hook(lambda _module, _args, _output: inputs)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
+        """What `module` gives out for a batch, detached."""
+        seen: list[Tensor] = []
+        hook = module.register_forward_hook(lambda _module, _args, output: seen.append(output))
+        try:
+            with torch.no_grad():
+                self.embed(encoded)
+        finally:
+            hook.remove()
+        return seen[-1]
+
+    def embed(self, encoded: Encoded) -> Tensor:
+        """The scores [B]; gradients as the caller's mode says."""
+        return _relevance(self.model(dict(encoded.features))["scores"])
+
+    def check(self, pair: TextPair) -> float:
+        """Distance from the logit that sentence-transformers predicts, relative to it where it is
+        above 1."""
+        with torch.no_grad():
+            ours = float(self.embed(self.encode_pairs([pair])[0]))
+        theirs = float(_relevance(self.model.predict(
+            [_texts(pair)], prompt=self.prompt or None, activation_fn=nn.Identity(),
+            convert_to_tensor=True, show_progress_bar=False,
+        )))  # fmt: skip
+        return abs(ours - theirs) / max(abs(theirs), 1.0)
+
+
+def _texts(pair: TextPair) -> tuple[str, str]:
+    return pair.query, pair.document
+
+
+def _relevance(scores: Tensor) -> Tensor:
+    """One logit [B] of one or two labels [B, 1 or 2]."""
+    if scores.ndim == 1:
+        return scores
+    return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores[:, 0]
+
+
+def _token(name: str, placed: tuple[str, int, int] | None, side: str, text: str) -> Token:
+    if placed is None or placed[0] != side or placed[2] <= 0:
+        return Token(name, 0, 0, is_special=True)
+    return Token(name, max(placed[1], 0), min(placed[2], len(text)))

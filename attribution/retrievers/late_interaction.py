@@ -1,0 +1,150 @@
+"""Late interaction (ColBERT, Khattab and Zaharia 2020) on sentence-transformers: a vector for each
+token, compared by MaxSim.
+
+s(q, d) = sum over query tokens i of max over document tokens j of <q_i, d_j>; the mean over i for
+models that score by it. Query expansion tokens count as query tokens and are no part of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.multi_vector_encoder.modules import BaseTokenPooling
+from torch import Tensor
+
+from attribution.errors import UserError
+from attribution.retrievers.base import ExactScore
+from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Side, TextPair, Token, TokenizedText, as_array
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """One vector for each position [B, T, H], and which positions are scored [B, T]."""
+
+    tokens: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def detach(self) -> Vectors:
+        """Without a gradient."""
+        return Vectors(self.tokens.detach(), self.mask)
+
+
+class LateInteractionRetriever(DenseRetriever):
+    """A MultiVectorEncoder seen from its input embeddings; all but what follows the backbone is
+    as for dense models."""
+
+    family = "late_interaction"
+
+    def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
+        super().__init__(model, spec, precision)
+        if any(isinstance(module, BaseTokenPooling) for module in model):
+            raise UserError(
+                f"{spec.name} merges token vectors, so its score has no tokens of its own: use a "
+                "copy of the model without token pooling."
+            )
+
+    @property
+    def _transformer(self) -> Transformer:
+        return next(m for m in self.model if isinstance(m, Transformer))
+
+    def max_length_of(self, side: Side) -> int:
+        """Tokens that one side is read to; ColBERT has short queries of fixed length."""
+        reader = self._transformer
+        if side == "document":
+            return min(filter(None, (reader.document_length, self.max_length)))
+        expansion = reader.query_expansion
+        if expansion is not None and expansion["strategy"] == "fixed":
+            return int(expansion["length"])
+        limits = (self.spec.query_max_length, reader.query_length, self.max_length)
+        return min(filter(None, limits))
+
+    def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
+        """As for dense models, with the expansion tokens behind a query as special ones.
+
+        Raises:
+            UserError: a text has no token that is text.
+        """
+        encoded = super().encode_texts(texts, side)
+        features = {**encoded.features, "side": side}
+        expansion = features.get("query_expansion_positions")
+        known: tuple[TokenizedText, ...] = encoded.texts
+        if expansion is not None:
+            tokenizer = self.model.tokenizer
+            known = tuple(
+                replace(text, tokens=text.tokens + tuple(
+                    Token(str(tokenizer.convert_ids_to_tokens(int(i))), 0, 0, is_special=True)
+                    for i in features["input_ids"][b][expansion[b]]
+                ))
+                for b, text in enumerate(encoded.texts)
+            )  # fmt: skip
+        return Encoded(features, known, encoded.offsets)
+
+    def embed(self, encoded: Encoded) -> Any:
+        """A vector for each position, as the model's own modules make them."""
+        features = dict(encoded.features)
+        found = self.model(features, task=features.pop("side"))
+        return Vectors(found["token_embeddings"], found["attention_mask"].bool())
+
+    def similarity(self, queries: Any, documents: Any) -> Tensor:
+        """MaxSim [B]; one query meets any number of documents and the other way round."""
+        best = self._similarities(queries, documents).amax(-1)
+        scored = queries.mask.to(best.dtype)
+        total = torch.where(queries.mask, best, 0).sum(-1)
+        return total / scored.sum(-1) if self._mean else total
+
+    @property
+    def _mean(self) -> bool:
+        return str(self.model.similarity_fn_name) == "meanmaxsim"
+
+    def _similarities(self, queries: Vectors, documents: Vectors) -> Tensor:
+        """Inner products [B, Q, D], minus infinity where a document's position is not scored."""
+        products = queries.tokens @ documents.tokens.transpose(-1, -2)
+        return products.masked_fill(~documents.mask[:, None, :], float("-inf"))
+
+    def exact(self, pair: TextPair) -> ExactScore:
+        """The score as a sum over query tokens, each with the document token that wins it (the
+        first of equals); `similarities` holds all inner products, zero where nothing is scored."""
+        queries = self.encode_texts([pair.query], "query")
+        documents = self.encode_texts([pair.document], "document")
+        with torch.no_grad():
+            query, document = self.embed(queries), self.embed(documents)
+            products = self._similarities(query, document)[0].double()
+        best, winner = products.max(-1)
+        best = torch.where(query.mask[0], best, 0)
+        if self._mean:
+            best = best / query.mask[0].sum()
+        shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
+        scored = query.mask[0][:, None] & document.mask[0][None, :]
+        rows = slice(queries.offsets[0], queries.offsets[0] + len(queries.texts[0].tokens))
+        columns = slice(documents.offsets[0], documents.offsets[0] + len(documents.texts[0].tokens))
+
+        def cut(values: Tensor) -> Any:
+            part = values[rows, columns].cpu().numpy()
+            return as_array(part, part.shape, "a share")
+
+        return ExactScore(
+            queries.texts[0], documents.texts[0], float(best.sum()), cut(shares),
+            cut(torch.where(scored, products, 0)),
+        )  # fmt: skip
+
+    def check(self, pair: TextPair) -> float:
+        """Distance from sentence-transformers' own score, relative to it."""
+        theirs = float(
+            self.model.similarity_pairwise(
+                [self._library(pair.query, "query")], [self._library(pair.document, "document")]
+            )
+        )
+        return abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+
+    def _library(self, text: str, side: Side) -> Tensor:
+        prompt = self.prompts[side] or None
+        return self.model.encode([text], prompt=prompt, task=side, show_progress_bar=False)[0]

@@ -1,0 +1,284 @@
+"""BM25 (Robertson and Zaragoza 2009), Lucene's variant as in bm25s: the position-blind control.
+
+s(q, d) = sum over query words of idf(w) * tf / (tf + k1 * (1 - b + b * |d| / average)), with
+idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)). Where a word stands does not enter, so a curve of BM25
+shows where the data set's matching words lie and nothing that a model adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attribution.errors import UserError
+from attribution.retrievers.base import ExactScore
+from attribution.retrievers.dense import Encoded
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec
+from attribution.text import MAX_CHARACTERS, words
+from attribution.types import Side, TextPair, Token, TokenizedText, as_array
+
+SOURCE = "builtin:bm25"
+
+CHECKED = 200
+"""Documents of a data set that are scored by bm25s too when BM25 is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What BM25 knows of a corpus: `n` documents, in how many of them each word occurs, and
+    their average length in words."""
+
+    n: int
+    frequencies: dict[str, int]
+    average_length: float
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits over all of it."""
+        rows = json.dumps([self.n, self.average_length, sorted(self.frequencies.items())])
+        return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """N versions of one text as counts [N, W] of its W distinct words `terms`; `whole` are the
+    words as they stand in the text itself. Detaches and expands as a tensor does."""
+
+    terms: tuple[str, ...]
+    counts: Tensor
+    whole: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def detach(self) -> Bag:
+        """Without a gradient."""
+        return replace(self, counts=self.counts.detach())
+
+
+def corpus_of(spec: RetrieverSpec) -> str:
+    """Name of the data set whose statistics `spec` uses; empty where it is the two texts."""
+    return spec.source.removeprefix(SOURCE).removeprefix(":")
+
+
+def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
+    """`spec` with the statistics of a data set known by name; as it is for other families and
+    for texts of no data set."""
+    from attribution import datasets
+
+    if spec.source != SOURCE or dataset not in datasets.names():
+        return spec
+    return replace(spec, source=f"{SOURCE}:{dataset}")
+
+
+def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
+    """Statistics of texts given as words."""
+    frequencies = Counter(word for text in texts for word in set(text))
+    average = sum(map(len, texts)) / len(texts)
+    return Statistics(len(texts), dict(frequencies), average)
+
+
+def dataset_statistics(name: str) -> Statistics:
+    """Statistics over the distinct documents of a data set known by name.
+
+    Raises:
+        UserError: there is none.
+    """
+    return _statistics(_documents(name))
+
+
+def _documents(dataset: str) -> tuple[str, ...]:
+    """The distinct documents of a data set, in its order."""
+    from attribution import datasets
+
+    return tuple(dict.fromkeys(pair.document for pair in datasets.read(dataset).pairs))
+
+
+@lru_cache(maxsize=4)
+def _statistics(documents: tuple[str, ...]) -> Statistics:
+    return statistics_of([terms_of(text) for text in documents])
+
+
+def terms_of(text: str) -> tuple[str, ...]:
+    """The words of a text as BM25 compares them, in order."""
+    return tuple(_term(text, span) for span in _word_spans(text))
+
+
+def _word_spans(text: str) -> list[tuple[int, int]]:
+    """Words without punctuation marks, as the rest of the program cuts them: also in scripts
+    that put no spaces between them."""
+    return [(a, b) for a, b in words(text) if any(c.isalnum() for c in text[a:b])]
+
+
+def _term(text: str, span: tuple[int, int]) -> str:
+    return text[span[0] : span[1]].casefold()
+
+
+class LexicalRetriever:
+    """BM25 behind the same interface as a neural retriever.
+
+    Its "input embedding" of a word is 1 where the word counts and 0 where it is taken out: so
+    occlusion and deletion work on it. A word taken out leaves a gap, as padding does; length and
+    statistics stay those of the text.
+    """
+
+    family = "lexical"
+
+    def __init__(self, spec: RetrieverSpec, files: ModelFiles, precision: str = "float64") -> None:
+        config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
+        self.spec = spec
+        self.name = spec.name
+        self.precision = precision
+        self.lock = threading.RLock()
+        self.k1, self.b = float(config["k1"]), float(config["b"])
+        corpus = corpus_of(spec)
+        self.statistics = dataset_statistics(corpus) if corpus else None
+        self._read: Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU: counting needs nothing else."""
+        return torch.device("cpu")
+
+    @property
+    def max_length(self) -> int:
+        """BM25 reads texts whole."""
+        return MAX_CHARACTERS
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the statistics, roughly."""
+        return 100 * len(self.statistics.frequencies) if self.statistics else 0
+
+    def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
+        """Words with their characters; punctuation marks are no tokens. One text at a time is
+        what the methods ask for; more are taken as they come.
+
+        Raises:
+            UserError: a text has no word.
+        """
+        tokenized, found = [], []
+        for text in texts:
+            spans = _word_spans(text)
+            if not spans:
+                raise UserError(
+                    f"The {side} has no token that {self.name} reads as text: type a word."
+                )
+            tokens = tuple(Token(text[a:b], a, b) for a, b in spans)
+            tokenized.append(TokenizedText(tokens, len(tokens), MAX_CHARACTERS))
+            found.append(tuple(_term(text, span) for span in spans))
+        return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts))
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """A one for each word [1, T, 1]."""
+        return torch.ones(1, len(self._words(encoded)), 1, dtype=torch.float64)
+
+    def neutral(self, encoded: Encoded) -> Tensor:
+        """A zero for each word [1, T, 1]."""
+        return torch.zeros_like(self.input_embeddings(encoded))
+
+    @contextmanager
+    def reading(self, inputs: Tensor) -> Iterator[None]:
+        """While this is open words count as much as `inputs` [N, T, 1] says."""
+        self._read = inputs
+        try:
+            yield
+        finally:
+            self._read = None
+
+    def embed(self, encoded: Encoded) -> Bag:
+        """The text's words, counted."""
+        found = self._words(encoded)
+        counted = self.input_embeddings(encoded) if self._read is None else self._read
+        terms = tuple(dict.fromkeys(found))
+        number = {term: n for n, term in enumerate(terms)}
+        belongs = torch.zeros(len(found), len(terms), dtype=torch.float64)
+        belongs[torch.arange(len(found)), torch.tensor([number[term] for term in found])] = 1
+        return Bag(terms, counted[..., 0].double() @ belongs, found)
+
+    def similarity(self, queries: Bag, documents: Bag) -> Tensor:
+        """BM25 [N] of N versions of one side with one (or N) of the other."""
+        _, parts = self._parts(queries, documents)
+        return parts.sum(-1)
+
+    def exact(self, pair: TextPair) -> ExactScore:
+        """The score as a sum over pairs of equal words: each query word's part, spread evenly
+        over the word's occurrences in the document."""
+        queries = self.encode_texts([pair.query], "query")
+        documents = self.encode_texts([pair.document], "document")
+        query, document = self.embed(queries), self.embed(documents)
+        shared, parts = self._parts(query, document)
+        # Of one occurrence in the query with one in the document.
+        asked, found = Counter(query.whole), Counter(document.whole)
+        each = {
+            term: float(part) / (asked[term] * found[term])
+            for term, part in zip(shared, parts[0], strict=True)
+        }
+        matrix = np.zeros((len(query.whole), len(document.whole)))
+        places: dict[str, list[int]] = {}
+        for j, term in enumerate(document.whole):
+            places.setdefault(term, []).append(j)
+        for i, term in enumerate(query.whole):
+            if term in each:
+                matrix[i, places[term]] = each[term]
+        return ExactScore(
+            queries.texts[0], documents.texts[0], float(parts.sum()),
+            as_array(matrix, matrix.shape, "a share"),
+        )  # fmt: skip
+
+    def check(self, pair: TextPair) -> float:
+        """Largest distance from bm25s's scores, relative to the largest of them: over some of the
+        data set's documents, or over the pair's two texts."""
+        import bm25s
+
+        if self.statistics is None:
+            texts = [pair.query, pair.document]
+        else:
+            texts = list(_documents(corpus_of(self.spec))[:CHECKED])
+        corpus = [list(terms_of(text)) for text in texts]
+        query = [*terms_of(pair.query), *corpus[-1][:8]]
+        index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b, dtype="float64")
+        index.index(corpus, show_progress=False)
+        theirs = index.get_scores(query)
+        asked = self.embed(self.encode_texts([" ".join(query)], "query"))
+        known = statistics_of(corpus)
+        bags = [self.embed(self.encode_texts([text], "document")) for text in texts]
+        ours = [float(self._parts(asked, bag, known)[1].sum()) for bag in bags]
+        return float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
+
+    def _words(self, encoded: Encoded) -> tuple[str, ...]:
+        return encoded.features["words"][0]
+
+    def _parts(
+        self, queries: Bag, documents: Bag, known: Statistics | None = None
+    ) -> tuple[tuple[str, ...], Tensor]:
+        """The words that both have, and what each adds to the score [N, words]."""
+        known = known or self.statistics or statistics_of([queries.whole, documents.whole])
+        shared = tuple(
+            term for term in queries.terms
+            if term in set(documents.terms) and known.frequencies.get(term)
+        )  # fmt: skip
+        numbers = torch.tensor([known.frequencies[t] for t in shared], dtype=torch.float64)
+        idf = torch.log1p((known.n - numbers + 0.5) / (numbers + 0.5))
+        asked = queries.counts[:, [queries.terms.index(t) for t in shared]]
+        found = documents.counts[:, [documents.terms.index(t) for t in shared]]
+        relative = len(documents.whole) / known.average_length
+        return shared, asked * idf * found / (found + self.k1 * (1 - self.b + self.b * relative))
+
+
+def settings(spec: RetrieverSpec) -> str:
+    """What besides the files decides BM25's numbers; empty for other families."""
+    if spec.family != "lexical":
+        return ""
+    corpus = corpus_of(spec)
+    known = dataset_statistics(corpus).fingerprint() if corpus else "the two texts"
+    return f", statistics={known}"

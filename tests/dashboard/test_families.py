@@ -1,0 +1,163 @@
+"""Retrievers of every family on the pages, on the command line and in the cache."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
+
+from attribution.datasets import DataSet
+from attribution.faithfulness import Parameters
+from attribution.methods import METHODS, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.lexical import with_corpus
+from attribution.types import TextPair
+from dashboard.__main__ import app
+from dashboard.compute import Compute, service
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/attribution"))
+tiny_families = import_module("tiny_families")
+PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(registry, "_registered", {})
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+def explain_page(model: str, method: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "dashboard/views/explain.py"), default_timeout=120)
+    page.query_params["text"] = "Own text"
+    page.query_params["q"] = PAIR.query
+    page.query_params["d"] = PAIR.document
+    page.query_params["models"] = model
+    page.query_params["method"] = method
+    return page.run()
+
+
+def test_bm25_on_the_explain_page() -> None:
+    page = explain_page("BM25", "terms")
+    assert not page.exception and not page.error
+    assert float(page.metric[0].value) > 0
+    captions = " ".join(c.value for c in page.caption)
+    assert "statistics of the two texts" in captions
+    assert "Not saliency: BM25: it is for" in captions.replace("\\", "")
+
+
+def test_bm25_on_the_command_line() -> None:
+    arguments = ["explain", "--model", "BM25", "--method", "terms"]
+    found = CliRunner().invoke(
+        app, [*arguments, "--query", PAIR.query, "--document", PAIR.document]
+    )
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert sum(result["document_scores"]) == pytest.approx(result["score"], rel=1e-6)
+    refused = CliRunner().invoke(
+        app, ["explain", "--model", "BM25", "--query", "a", "--document", "b"]
+    )
+    assert refused.exit_code == 2 and "does not fit BM25" in refused.output
+
+
+def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path: Path) -> None:
+    compute = Compute(tmp_path / "other")
+    spec = with_corpus(registry.resolve("BM25"), sample.name)
+    method, pairs = make_method("terms"), sample.pairs[:6]
+    run = compute.start_run(spec, method, pairs, sample.name)
+    run.wait()
+    assert not run.error and run.progress.failed == 0
+    curve = compute.curve(spec, method, pairs, sample.name)
+    assert curve.summary.curve.n == 6
+    assert "statistics of sample" in curve.provenance().caption()
+    assert "prompts none" in curve.provenance().caption()
+    tested = compute.test_pair(pairs[0], spec, method, Parameters())
+    assert tested.gain is not None and tested.gain.deletion_area > 0
+    # Other statistics are another model: nothing is taken from the wrong cache.
+    plain = registry.resolve("BM25")
+    assert compute.identify(plain).key != compute.identify(spec).key
+    assert not compute.explain(pairs[0], plain, method).from_cache
+    assert compute.explain(pairs[0], spec, method).from_cache
+
+
+def test_bm25_beside_a_model_on_the_curves_page() -> None:
+    page = AppTest.from_file(str(ROOT / "dashboard/views/curves.py"), default_timeout=120)
+    page.query_params["models"] = ["MiniLM", "BM25"]
+    page.query_params["method"] = "occlusion"
+    page.run()
+    assert not page.exception and not page.error
+    labels = [b.key for b in page.button if b.key and b.key.startswith("start.")]
+    assert labels == ["start.MiniLM", "start.BM25"]
+
+
+FAMILIES = {
+    "late_interaction": ("bert", "maxsim"),
+    "sparse": ("bert", "terms"),
+    "cross_encoder": ("bert", "decomposition"),
+    "generative": ("qwen3-left", "occlusion"),
+}
+
+
+@pytest.fixture(params=list(FAMILIES))
+def neural(
+    request: pytest.FixtureRequest, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> tuple[Path, str]:
+    """A folder of the family and a method of its own."""
+    base, method = FAMILIES[request.param]
+    make = getattr(tiny_families, request.param)
+    return make(tiny_folder(base).parent / "raw", tmp_path / "tiny"), method
+
+
+def test_a_folder_is_explained_without_naming_its_family(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    arguments = ["explain", "--model", str(folder), "--method", method]
+    found = CliRunner().invoke(
+        app, [*arguments, "--query", PAIR.query, "--document", PAIR.document]
+    )
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert any(result["document_scores"]) and len(result["curve"]) == 100
+    assert result["provenance"]["model_source"] == f"folder {folder.name}"
+
+
+def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    spec = registry.register_folder("mine", folder)
+    page = explain_page("mine", method)
+    assert not page.exception and not page.error
+    captions = " ".join(c.value for c in page.caption).replace("\\", "")
+    if spec.family != "cross_encoder":
+        assert "Not decomposition: mine: it is for" in captions
+    assert "Not maxsim" in captions or spec.family == "late_interaction"
+    chosen = make_method(method)
+    assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"
+    assert service().explain(PAIR, spec, chosen).from_cache
+    assert (
+        "score as in sentence-transformers" in service().proof(service().identify(spec)).sentence()
+    )  # type: ignore[union-attr]
+    assert service().test_pair(PAIR, spec, chosen, Parameters()).score != 0
+
+
+def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tiny_families.sparse(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
+    registry.register_folder("mine", folder)
+    page = explain_page("mine", "terms")
+    page.toggle(key="terms0.shown").set_value(True).run()
+    assert not page.exception and not page.error
+    frame = next(d.value for d in page.dataframe if "query weight" in d.value.columns)
+    score = float(page.metric[0].value)
+    assert frame["share"].sum() == pytest.approx(score, abs=1e-3)
+
+
+def test_every_method_says_which_families_it_is_for() -> None:
+    known = {spec.family for spec in registry.presets().values()}
+    assert known <= {family for entry in METHODS.values() for family in entry.families}
