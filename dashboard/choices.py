@@ -83,6 +83,14 @@ def data_set() -> DataSet:
     return found
 
 
+def data_of(pair: TextPair) -> DataSet | None:
+    """The data set that a pair was chosen from; None of typed texts."""
+    own: dict[str, DataSet] = st.session_state.get(_UPLOADS, {})
+    if pair.dataset in own:
+        return own[pair.dataset]
+    return datasets.read(pair.dataset) if pair.dataset in datasets.names() else None
+
+
 def _uploader() -> None:
     """Take a file into this browser session alone: no other reader can name it."""
 

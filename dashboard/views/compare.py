@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from attribution import datasets
 from attribution.position import document_curve, rank_correlation, unit_scores
 from attribution.text import words
 from dashboard import choices, panels
@@ -127,10 +126,10 @@ panels.downloads(
     frame=panels.explained_frame(results),
 )
 
-if pair.dataset not in datasets.names():
+data = choices.data_of(pair)
+if data is None:
     st.stop()
 st.markdown(f"**The data set {panels.plain(pair.dataset)}**")
-data = datasets.read(pair.dataset)
 whole: list[DataSetCurve] = []
 for name in (first, second):
     with panels.guarded():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from attribution import datasets
 from attribution.errors import UserError
 from attribution.faithfulness import Faithfulness, FaithfulnessSummary, Parameters, summarize
 from attribution.methods import METHODS, make_method
@@ -119,13 +118,14 @@ with panels.guarded():
         frame=table,
     )
 
-if pair.dataset not in datasets.names():
+source = choices.data_of(pair)
+if source is None:
     st.stop()
+data = source
 
 st.markdown("**Over the data set**")
-data = datasets.read(pair.dataset)
 limit = st.number_input(
-    "Pairs", 5, len(data.pairs), min(30, len(data.pairs)), step=5, key="faithfulness.pairs",
+    "Pairs", 1, len(data.pairs), min(30, len(data.pairs)), step=5, key="faithfulness.pairs",
     help="Spread evenly over the data set.",
 )  # fmt: skip
 step = len(data.pairs) / int(limit)

@@ -93,7 +93,7 @@ def test_the_score_is_the_product_of_the_two_encoders_own_vectors(
             )
             assert abs(q @ d) > 1 and result.score == pytest.approx(float(q @ d), rel=1e-4), method
     n = sum(p.numel() for e in encoders.values() for p in e.model.parameters())
-    assert two.n_bytes == 4 * n
+    assert two.weight_bytes == 4 * n
 
 
 def test_saliency_and_input_x_gradient_equal_a_direct_loop(
