@@ -93,8 +93,9 @@ class CrossEncoderRetriever:
         if positions and positions > 0 and reserved is not None:
             # RoBERTa's kin number positions from padding_idx + 1.
             positions -= reserved + 1
+        # A tokenizer without a limit says so with a number beyond any text.
         limits = (self.model.max_seq_length, positions if positions and positions > 0 else None)
-        return min((int(limit) for limit in limits if limit), default=512)
+        return min((int(limit) for limit in limits if limit and limit < 1e9), default=512)
 
     def _entry_or_none(self) -> nn.Module | None:
         return self.__dict__.get("entry")

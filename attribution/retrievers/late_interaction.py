@@ -107,6 +107,8 @@ class LateInteractionRetriever(DenseRetriever):
 
     def _similarities(self, queries: Vectors, documents: Vectors) -> Tensor:
         """Inner products [B, Q, D], minus infinity where a document's position is not scored."""
+        if not bool(documents.mask.any(-1).all()):
+            raise UserError(f"The document has no token that {self.name} scores: type a word.")
         products = queries.tokens @ documents.tokens.transpose(-1, -2)
         return products.masked_fill(~documents.mask[:, None, :], float("-inf"))
 

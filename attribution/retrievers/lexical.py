@@ -108,6 +108,11 @@ def _statistics(documents: tuple[str, ...]) -> Statistics:
     return statistics_of([terms_of(text) for text in documents])
 
 
+@lru_cache(maxsize=4)
+def _fingerprint(documents: tuple[str, ...]) -> str:
+    return _statistics(documents).fingerprint()
+
+
 def terms_of(text: str) -> tuple[str, ...]:
     """The words of a text as BM25 compares them, in order."""
     return tuple(_term(text, span) for span in _word_spans(text))
@@ -263,14 +268,12 @@ class LexicalRetriever:
     ) -> tuple[tuple[str, ...], Tensor]:
         """The words that both have, and what each adds to the score [N, words]."""
         known = known or self.statistics or statistics_of([queries.whole, documents.whole])
-        shared = tuple(
-            term for term in queries.terms
-            if term in set(documents.terms) and known.frequencies.get(term)
-        )  # fmt: skip
+        there = {term: n for n, term in enumerate(documents.terms)}
+        shared = tuple(t for t in queries.terms if t in there and known.frequencies.get(t))
         numbers = torch.tensor([known.frequencies[t] for t in shared], dtype=torch.float64)
         idf = torch.log1p((known.n - numbers + 0.5) / (numbers + 0.5))
         asked = queries.counts[:, [queries.terms.index(t) for t in shared]]
-        found = documents.counts[:, [documents.terms.index(t) for t in shared]]
+        found = documents.counts[:, [there[t] for t in shared]]
         relative = len(documents.whole) / known.average_length
         return shared, asked * idf * found / (found + self.k1 * (1 - self.b + self.b * relative))
 
@@ -280,5 +283,5 @@ def settings(spec: RetrieverSpec) -> str:
     if spec.family != "lexical":
         return ""
     corpus = corpus_of(spec)
-    known = dataset_statistics(corpus).fingerprint() if corpus else "the two texts"
+    known = _fingerprint(_documents(corpus)) if corpus else "the two texts"
     return f", statistics={known}"

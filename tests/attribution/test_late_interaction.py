@@ -185,6 +185,18 @@ def test_the_layout_of_colbertv2_is_read(tiny_folder: Callable[..., Path], tmp_p
     assert len(found.query.tokens) == 16 and prove(retriever).reading < 1e-5
 
 
+def test_a_document_of_skipped_tokens_is_refused(late: LateInteractionRetriever) -> None:
+    no_prompt = late.prompts["document"]
+    late.prompts["document"] = ""
+    mask = late.model[-1]
+    before, mask._skiplist_ids = mask._skiplist_ids, torch.arange(1000)
+    try:
+        with pytest.raises(UserError, match="no token that tiny-late scores"):
+            attribute(late, "maxsim", PAIRS[:1])
+    finally:
+        late.prompts["document"], mask._skiplist_ids = no_prompt, before
+
+
 def test_a_bare_encoder_is_refused(tiny_folder: Callable[..., Path]) -> None:
     raw = tiny_folder("bert").parent / "raw"
     with pytest.raises(UserError, match="no projection"):
