@@ -1,0 +1,132 @@
+"""Every family of retrievers and every format of data, once each, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.attribution import tiny_families
+from tests.attribution.test_datasets_beir import write as write_beir
+from tests.attribution.test_datasets_formats import FOIL, write_colder, write_multiclaim
+from tests.e2e.conftest import TIMEOUT_MS, App
+
+expect.set_options(timeout=TIMEOUT_MS)
+
+ROWS = [
+    {"query": "what melts", "document": "Stone stays. Ice melts in spring.",
+     "evidence": "Ice melts in spring."},
+    {"query": "what stays", "document": "Stone stays. Ice melts in spring."},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wide_app(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_folder: Callable[..., Path],
+    start_app: Callable[..., App],
+) -> App:
+    """A dashboard with a model of each family and a data set of each format."""
+    raw, root = tiny_folder("bert").parent / "raw", tmp_path_factory.mktemp("wide")
+    models = {
+        "colbert": tiny_families.late_interaction(raw, root / "late"),
+        "splade": tiny_families.sparse(raw, root / "sparse"),
+        "cross": tiny_families.cross_encoder(raw, root / "cross"),
+        "judge": tiny_families.generative(
+            tiny_folder("qwen3-left").parent / "raw", root / "generative"
+        ),
+    }
+    rows = root / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    data = {
+        "beir": write_beir(root / "beir"),
+        "colder": write_colder(root / "colder", foil=[FOIL]),
+        "claims": write_multiclaim(root / "claims"),
+        "rows": rows,
+    }
+    return start_app(
+        *(f"--model={name}={folder}" for name, folder in models.items()),
+        *(f"--data={name}={folder}" for name, folder in data.items()),
+    )
+
+
+def drawn(page: Page) -> None:
+    """The heatmap and the curve are there and nothing has failed."""
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
+    expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
+    assert "Traceback" not in page.inner_text("body")
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "unfit"),
+    [
+        ("BM25", "terms", "Not saliency"),
+        ("colbert", "maxsim", "Not decomposition"),
+        ("splade", "terms", "Not maxsim"),
+        ("cross", "decomposition", "Not terms"),
+        ("judge", "saliency", "Not terms"),
+    ],
+)
+def test_each_family(
+    wide_app: App, visit: Callable[..., Page], model: str, method: str, unfit: str
+) -> None:
+    page = visit(f"{wide_app.url}/?models={model}&method={method}&pair=food-sourdough-q2")
+    drawn(page)
+    expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_visible()
+    # What does not fit stands there with its reason.
+    expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("beir", "It lifts at noon"),
+        ("colder", "Fog is long"),
+        ("claims", "Tvrzení"),
+        ("claims-english", "A claim"),
+        ("rows", "Ice melts in spring"),
+    ],
+)
+def test_each_format(wide_app: App, visit: Callable[..., Page], data: str, words: str) -> None:
+    page = visit(f"{wide_app.url}/?dataset={data}")
+    drawn(page)
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
+
+
+def test_an_uploaded_file_is_this_readers_alone(
+    wide_app: App, visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "query,document,evidence\nwhat melts,Stone stays. Ice melts.,Ice melts.\nx,,\n",
+        encoding="utf-8",
+    )
+    page = visit(wide_app.url)
+    drawn(page)
+    page.get_by_text("Your own file").click()
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
+    expect(page.get_by_text("1 rows accepted, 1 rejected")).to_be_visible()
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Ice melts.")
+    drawn(page)
+    other = visit(page.url)
+    expect(other.get_by_text("lives in one browser session")).to_be_visible()
+    drawn(other)
+
+
+def test_a_bad_upload_is_one_sentence(
+    wide_app: App, visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("question,text\na,b\n", encoding="utf-8")
+    page = visit(wide_app.url)
+    page.get_by_text("Your own file").click()
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
+    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
+    drawn_after = page.locator(".hm-pane[data-side=document] .hm-text")
+    expect(drawn_after).to_be_visible()
