@@ -85,7 +85,7 @@ def test_the_score_is_the_product_of_the_two_encoders_own_vectors(
         two.embeddings_of("query").weight,  # type: ignore[arg-type]
         two.embeddings_of("document").weight,  # type: ignore[arg-type]
     )
-    for method in METHODS:
+    for method in (name for name, entry in METHODS.items() if "dense" in entry.families):
         for result, pair in zip(compute(two, method, PAIR, OTHER), (PAIR, OTHER), strict=True):
             q, d = (
                 encoders[s].embed(encoders[s].inputs(getattr(pair, s)))
