@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,15 +18,15 @@ from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
-from attribution.retrievers import lexical
 from attribution.retrievers.base import Retriever
-from attribution.retrievers.load import load, plan
+from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec, data_folder
 from attribution.retrievers.sparse import Term
 from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.claims import at_work
 from cache.embeddings import EmbeddingStore
-from cache.fingerprint import files_fingerprint, model_fingerprint
-from cache.precompute import Progress, precompute
+from cache.fingerprint import used_model
+from cache.precompute import Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard.runs import Report, Run, RunKey, Turnstile
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
@@ -138,12 +138,9 @@ class Compute:
         Raises:
             UserError: its files are not here.
         """
-        files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
-        weights = files_fingerprint(files)
-        key = model_fingerprint(
-            weights, f"{spec.settings}, precision={precision}{lexical.settings(spec)}"
-        )
-        return ModelIdentity(spec, ModelKey(spec.name, key), weights, precision, str(device))
+        model = used_model(spec, DEVICE.get(), PRECISION.get())
+        key = ModelKey(spec.name, model.fingerprint)
+        return ModelIdentity(spec, key, model.weights, model.precision, model.device)
 
     def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
@@ -271,6 +268,12 @@ class Compute:
         """How many of `pairs` still have to be computed."""
         return len(self.store.missing(self.identify(spec).key, method, pairs))
 
+    def failures(
+        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+    ) -> dict[str, str]:
+        """Why those of `pairs` that failed gave no result, by pair id."""
+        return self.store.curves(self.identify(spec).key, method, pairs).failed
+
     def start_run(
         self,
         spec: RetrieverSpec,
@@ -280,23 +283,28 @@ class Compute:
         on_progress: Report = lambda progress: None,
         *,
         retry_failed: bool = False,
+        executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
     ) -> Run:
         """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
-        is returned instead of a second one."""
+        is returned instead of a second one. `executor` is where to, if not on this process's
+        device."""
         model = self.identify(spec)
 
+        def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
+            return nullcontext(OneDevice(self.retriever(model), method, self.turn))
+
         def work(run: Run, report: Report) -> Progress:
-            return precompute(
-                self.retriever(model),
-                model.key,
-                method,
-                pairs,
-                self.store,
-                should_stop=lambda: run.stopping,
-                on_progress=report,
-                turn=self.turn,
-                retry_failed=retry_failed,
-            )
+            with (executor or here)(model) as place:
+                return precompute(
+                    place,
+                    model.key,
+                    method,
+                    pairs,
+                    self.store,
+                    should_stop=lambda: run.stopping,
+                    on_progress=report,
+                    retry_failed=retry_failed,
+                )
 
         return self.start(run_key(model, method, dataset), len(pairs), work, on_progress)
 
@@ -336,6 +344,10 @@ class Compute:
     def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
         """The latest run of this kind in this process."""
         return self.run(run_key(self.identify(spec), method, dataset))
+
+    def jobs(self, spec: RetrieverSpec, method: Method) -> int:
+        """How many runs of any process of this host compute for this model and method now."""
+        return at_work(claims_folder(self.store, self.identify(spec).key, method))
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
