@@ -121,7 +121,8 @@ class RayExecutor:
     def __enter__(self) -> RayExecutor:
         if self._address is None:
             os.environ.update(_LOCAL_ENVIRONMENT)
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+            # Ray reads it once in a process's life.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         import ray
 

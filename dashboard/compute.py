@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
@@ -28,8 +28,9 @@ from cache.embeddings import EmbeddingStore
 from cache.fingerprint import used_model
 from cache.precompute import Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
-from dashboard.runs import Report, Run, RunKey, Turnstile
-from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
+from dashboard.device_queue import DeviceQueue, Place, ready
+from dashboard.runs import Report, Run, RunKey
+from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
 
 
 @cache
@@ -123,7 +124,7 @@ class Compute:
         self.root = folder
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
-        self._turnstile = Turnstile()
+        self.queue = DeviceQueue(QUEUE_LIMIT.get)
         self._loading = threading.Lock()
         self._models: OrderedDict[tuple[str, str], Retriever] = OrderedDict()
         self._proofs: dict[tuple[str, str], Proof] = {}
@@ -216,7 +217,7 @@ class Compute:
                 for outcome in batch
             ]
         if not outcomes:
-            raise UserError("Stopped before this pair's turn came.")
+            raise Stopped("Stopped before this pair's turn came.")
         result = outcomes[0].attribution
         if result is None:
             raise UserError(outcomes[0].reason)
@@ -226,6 +227,20 @@ class Compute:
             except UserError as error:
                 notice = f"{error} The result below is not kept."
         return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
+        """A place in the device's queue for one pair's attribution: `explain` for pages, which
+        share the work where they ask for the same.
+
+        Raises:
+            UserError: the model is not here, or too many requests wait.
+        """
+        model = self.identify(spec)
+        with suppress(UserError):  # a store that cannot be read: `explain` has the notice
+            if (found := self.store.get(model.key, method, pair)) is not None:
+                return ready(Explained(found, model, pair, from_cache=True))
+        key = ("explain", model.key, repr(method), pair)
+        return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 
     def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
         """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
@@ -310,7 +325,7 @@ class Compute:
 
     def turn(self) -> AbstractContextManager[None]:
         """Wait for one's turn at the device and hold it; a run takes one for each batch."""
-        return self._turnstile.turn()
+        return self.queue.turn()
 
     def start(
         self,

@@ -1,46 +1,16 @@
-"""Work in threads of its own: a device's queue, and runs that go on while pages come and go."""
+"""Work in threads of its own: runs that go on while pages come and go."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from attribution.errors import UserError
 from cache.precompute import Progress
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]
-
-
-class Turnstile:
-    """A lock that lets waiters through in the order they came. A run over a data set asks again
-    after every batch; with a plain lock it would get it back each time before anyone waiting."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._waiting: deque[object] = deque()
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for one's turn and hold the device."""
-        ticket = object()
-        with self._condition:
-            self._waiting.append(ticket)
-            try:
-                self._condition.wait_for(lambda: self._waiting[0] is ticket)
-            except BaseException:
-                self._waiting.remove(ticket)
-                self._condition.notify_all()
-                raise
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._waiting.popleft()
-                self._condition.notify_all()
 
 
 class Run:

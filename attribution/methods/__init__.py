@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
-from attribution.errors import UserError
+from attribution.batching import (
+    CPU_BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    batches,
+    halving,
+    stoppable,
+)
+from attribution.errors import Stopped, UserError
 from attribution.methods import decomposition, exact, gradients, occlusion, saliency
 from attribution.position import NORMALIZATIONS, RESAMPLINGS
 from attribution.retrievers.base import Retriever
@@ -244,6 +250,8 @@ def attribute_batch(
     entry = METHODS[method.name]
     try:
         results = halving(lambda part: entry.compute(retriever, method, part), list(batch))
+    except Stopped:
+        raise
     except UserError as error:
         if len(batch) == 1:
             return [Outcome(batch[0], None, str(error))]
@@ -258,8 +266,14 @@ def attribute_batches(
     should_stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> Iterator[list[Outcome]]:
-    """Attribute all pairs batch by batch; asks `should_stop` before each."""
+    """Attribute all pairs batch by batch; asks `should_stop` before each.
+
+    Raises:
+        Stopped: it said so within one.
+    """
     for batch in pair_batches(pairs, retriever.device.type, retriever.max_length, max_tokens):
         if should_stop():
             return
-        yield attribute_batch(retriever, method, batch)
+        with stoppable(should_stop):
+            found = attribute_batch(retriever, method, batch)
+        yield found

@@ -8,6 +8,7 @@ import streamlit as st
 
 from dashboard import choices, panels
 from dashboard.compute import Explained, service
+from dashboard.waiting import wait
 
 PAUSE = 0.1  # seconds
 
@@ -29,7 +30,7 @@ if not names:
 results: list[Explained] = []
 for name in names:
     with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
+        results.append(wait(service().ask(pair, choices.spec(name, pair.dataset), method)))
 if not results:
     st.stop()
 
