@@ -22,12 +22,14 @@ class Run:
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
         self._stop = threading.Event()
+        # Not the thread's own word: Python 3.11 takes a thread for ended whose join a signal broke.
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def active(self) -> bool:
         """Whether it is still computing."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._ended.is_set()
 
     def stop(self) -> None:
         """Ask it to end after the batch at hand."""
@@ -49,6 +51,8 @@ class Run:
             except Exception:
                 logging.getLogger(__name__).exception("run %s failed", self.label)
                 self.error = "The run ended with an unexpected error; the server's log has it."
+            finally:
+                self._ended.set()
 
         self._thread = threading.Thread(target=guarded, name=self.label, daemon=True)
         self._thread.start()
@@ -56,4 +60,4 @@ class Run:
     def wait(self) -> None:
         """Block until it has ended."""
         if self._thread is not None:
-            self._thread.join()
+            self._ended.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from enum import StrEnum
@@ -115,9 +116,14 @@ def precompute(
         try:
             running.wait()
         except KeyboardInterrupt:
-            print("\nStopping after the batch at hand ...", file=sys.stderr)
+            # Some process managers signal more than once; a second Ctrl-C means now.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
             running.stop()
-            running.wait()
+            try:
+                running.wait()
+            except KeyboardInterrupt:
+                os._exit(130)  # the batch is lost, what is stored is whole
             raise
         bar.refresh()
     if running.error:
