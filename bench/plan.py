@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from attribution.batching import GPU_BATCH_TOKENS
@@ -194,7 +194,12 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
         cells = [f"{h:.2f}" + (" (writer)" if e.writing else "")
                  for h, e in zip(hours, found, strict=True)]  # fmt: skip
         lines.append(f"| {model} | {inputs.rate(model):.1f} | " + " | ".join(cells) + " |")
+    free = replace(inputs, writes_per_second=math.inf)
+    alone = [sum(estimate(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
     lines.append("| all ten | | " + " | ".join(f"**{total:.1f}**" for total in totals) + " |")
+    lines.append(
+        "| all ten, writing left out | | " + " | ".join(f"{one:.1f}" for one in alone) + " |"
+    )
     lines.append("| GPU-hours | | " + " | ".join(
         f"{total * n:.0f}" for total, n in zip(totals, gpus, strict=True)) + " |")  # fmt: skip
     return "\n".join(lines)
@@ -248,11 +253,8 @@ def measure() -> dict[str, float]:
         found = []
         for number in range(640):
             query, document = text(30), text(n_tokens)
-            scores = chance.gamma(2, 0.01, 30), chance.gamma(2, 0.01, n_tokens)
-            result = Attribution(
-                "m", method, f"p{number}", 0.5, query, document,
-                *(values.astype(np.float32) for values in scores),
-            )  # fmt: skip
+            q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
+            result = Attribution("m", method, f"p{number}", 0.5, query, document, q, d)
             found.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
         return found
 
@@ -281,13 +283,14 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=PAIRS_PER_SECOND")
     parser.add_argument("--measure", action="store_true", help="measure the store on this machine")
-    for name in ("pairs", "document_tokens", "query_tokens", "peak_flops", "utilisation"):
+    parser.add_argument("--pairs", type=int)
+    numbers = ("document_tokens", "query_tokens", "peak_flops", "utilisation", "writes_per_second")
+    for name in numbers:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     given = parser.parse_args()
-    changes = {name: value for name in ("document_tokens", "query_tokens", "peak_flops",
-               "utilisation") if (value := getattr(given, name)) is not None}  # fmt: skip
-    if given.pairs is not None:
-        changes["pairs"] = int(given.pairs)
+    changes = {
+        name: value for name in ("pairs", *numbers) if (value := getattr(given, name)) is not None
+    }
     rates = dict(rate.rsplit("=", 1) for rate in given.rate)
     if given.measure:
         measured = measure()
