@@ -5,7 +5,7 @@ queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_leng
 
 Cross-lingual sets put another language's queries to a corpus: ids are shared by the translations
 of a domain, so a query keeps its text while judgement, span and length are those of the corpus's
-language.
+language. A column `query_type` of the queries is read where there is one.
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _type(value: Any) -> str | None:
+    named = isinstance(value, str) and value.strip()
+    return clean(value.strip(), "query_type").text if named else None
+
+
 def _read_domain(
     folder: Path,
     dataset: str,
@@ -175,6 +180,7 @@ def _read_domain(
                 domain=domain,
                 dataset=dataset,
                 document_tokens=query["pos_token_length"],
+                query_type=_type(query.get("query_type")),
             )
         except UserError as error:
             yield reject(f"{query_id}: {error}")
