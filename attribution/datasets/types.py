@@ -84,6 +84,4 @@ def collect(
             f"None of the {len(rejected):,} rows of {title or name} is a pair; mend {first.file} "
             f"row {first.row} first: {first.reason}"
         )
-    return DataSet(
-        name, title or name, tuple(pairs), tuple(rejected), versions or {}, version_name
-    )
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected), versions or {}, version_name)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attribution.errors import UserError
+from attribution.retrievers import seq2seq
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 
 _CLASSES = {
@@ -34,6 +35,8 @@ def load(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision
     if spec.family not in _CLASSES:
         raise UserError(f"{spec.name} is of family {spec.family!r}, which PosLens does not read.")
     try:
+        if spec.family == "cross_encoder" and seq2seq.fits(files.folder):
+            return seq2seq.load(spec, files.folder, device, precision)
         model = _model(spec, files, device, precision)
     except UserError:
         raise
@@ -119,6 +122,8 @@ def family_of(folder: Path) -> str:
     if "HF_ColBERT" in _architectures(folder):
         return "late_interaction"
     if any(name.endswith("ForSequenceClassification") for name in _architectures(folder)):
+        return "cross_encoder"
+    if seq2seq.fits(folder):
         return "cross_encoder"
     return "dense"
 
