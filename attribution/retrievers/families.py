@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from attribution.errors import UserError
 from attribution.retrievers import seq2seq
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec, presets
 
 _CLASSES = {
     "late_interaction": "MultiVectorEncoder",
@@ -104,14 +105,22 @@ def _require_head(spec: RetrieverSpec, folder: Path) -> None:
         )
 
 
-def require_dense(spec: RetrieverSpec, folder: Path) -> None:
-    """A model named by its hub id shows its family when its files have come."""
+def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
+    """`spec` with the family that its files show: what was named by a hub id alone counts as dense
+    until they have come.
+
+    Raises:
+        UserError: a pooling was chosen for a model that pools nothing.
+    """
+    if not spec.source.startswith("hub:") or spec.family != "dense" or spec.base in presets():
+        return spec
     family = family_of(folder)
-    if family != "dense":
+    if family != "dense" and spec.pooling is not None:
         raise UserError(
-            f"{spec.name} turned out to be a {family.replace('_', '-')} model: choose it once "
-            "more, now that its files are here."
+            f"{spec.base} is a {family.replace('_', '-')} model, which has no pooling to replace: "
+            f"leave out what stands behind {spec.base}."
         )
+    return replace(spec, family=family)
 
 
 def family_of(folder: Path) -> str:
