@@ -115,7 +115,7 @@ def test_both_versions_of_a_claim_side_by_side(wide_app: App, visit: Callable[..
     expect(documents.nth(0)).to_contain_text("Tvrzení")
     expect(documents.nth(1)).to_contain_text("A claim")
     expect(page.get_by_text("MiniLM · claims-english").first).to_be_visible()
-    assert "versions=true" in page.url
+    expect(page).to_have_url(re.compile("versions=true"))
     drawn(visit(page.url))
 
 
