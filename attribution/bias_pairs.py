@@ -165,11 +165,13 @@ def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
         orders = [(0, []), (0, others)]
     else:
         raise UserError(f"The test {test} cannot be built from evidence spans alone.")
-    documents = [
-        _placed(pair, evidence, rest, at, gap, f"{test}/{pair.pair_id}/{side}")
+    # The place is in the id: results of two places are kept side by side.
+    item = f"{test}-{place}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
+    first, second = (
+        _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
         for side, (at, rest) in enumerate(orders, start=1)
-    ]
-    return DocumentPair(test, f"{test}/{pair.pair_id}", *documents)
+    )
+    return DocumentPair(test, item, first, second)
 
 
 def _placed(

@@ -113,10 +113,12 @@ class DocumentPair:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """s(q, d1) and s(q, d2) under one model, in the score's own unit."""
+    """s(q, d1) and s(q, d2) under one model, in the score's own unit; `truncated` where the model
+    read one of the documents in part."""
 
     first: float
     second: float
+    truncated: bool = False
 
     def __post_init__(self) -> None:
         as_array([self.first, self.second], (2,), "a score")
@@ -133,7 +135,8 @@ class PairScores:
 class BiasResult:
     """One test of one model.
 
-    `n` pairs were tested; `n_identical` pairs of identical documents were left out. `difference`
+    `n` pairs were tested, `n_truncated` of them with a document longer than the model reads;
+    `n_identical` pairs of identical documents were left out. `difference`
     is the mean of s(d1) - s(d2) with its 95% t interval [`low`, `high`]; `effect_size` is d_z, the
     mean over the standard deviation of the differences. What is not defined is None, and
     `remarks` say why in sentences.
@@ -142,6 +145,7 @@ class BiasResult:
     test: str
     n: int
     n_identical: int
+    n_truncated: int
     mean_first: float | None
     mean_second: float | None
     difference: float | None
@@ -195,7 +199,12 @@ def paired_test(
     remarks = []
     if n_identical:
         remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
-    n = len(scores)
+    n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
+    if n_truncated:
+        remarks.append(
+            f"In {n_truncated:,} of {_pairs(n)} a document is longer than the model reads: what "
+            "was cut off counts as absent."
+        )
     if n < 2:
         remarks.append(f"{_pairs(n)}: a paired t-test takes at least 2.")
     elif n < FEW:
@@ -221,7 +230,7 @@ def paired_test(
             mean = float((first - second).mean())
             effect = mean / float((first - second).std(ddof=1))
     return BiasResult(
-        test=test, n=n, n_identical=n_identical,
+        test=test, n=n, n_identical=n_identical, n_truncated=n_truncated,
         mean_first=float(first.mean()) if n else None,
         mean_second=float(second.mean()) if n else None,
         difference=mean, low=low, high=high, t=t, p=p, effect_size=effect,

@@ -115,6 +115,13 @@ def test_identical_documents_are_counted_or_refused() -> None:
         DocumentPair("foil", "i", one, TextPair("2", "other", "b"))
 
 
+def test_documents_that_were_cut_are_counted() -> None:
+    pairs = [PairScores(i, 2.0 * i * i, truncated=i > 9) for i in range(12)]
+    found = paired_test("position", pairs)
+    assert found.n_truncated == 2
+    assert "In 2 of 12 pairs a document is longer than the model reads" in found.remarks[0]
+
+
 def test_a_score_that_is_not_finite_is_refused() -> None:
     with pytest.raises(UserError, match="not a finite number"):
         PairScores(float("nan"), 1)
@@ -135,7 +142,7 @@ def test_holm_is_between_one_test_and_bonferroni(p: list[float]) -> None:
 
 def test_what_has_no_p_is_no_test() -> None:
     def result(p: float | None) -> BiasResult:
-        return BiasResult("foil", 12, 0, *[None] * 6, p, *[None] * 3)  # type: ignore[arg-type]
+        return BiasResult("foil", 12, 0, 0, *[None] * 6, p, *[None] * 3)  # type: ignore[arg-type]
 
     assert adjusted([result(0.01), result(None), result(0.04)]) == [0.02, None, 0.04]
 

@@ -46,7 +46,9 @@ def read(path: Path = SOURCE) -> list[Entity]:
     """All entities; ValueError names what to change."""
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     entities = [
-        Entity(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+        Entity(
+            **{**entry, "with_head": tuple(entry["with_head"]), "without": tuple(entry["without"])}
+        )
         for entry in raw["entity"]
     ]
     for entity in entities:
