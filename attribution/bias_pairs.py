@@ -83,6 +83,15 @@ def pairs_for(data: DataSet, test: str, place: str = PLACES[0]) -> Pairs:
     return _built(data.pairs, test, place)
 
 
+def spread(pairs: Pairs, n: int) -> Pairs:
+    """`n` of the pairs, spread evenly over them; all where there are no more."""
+    total = len(pairs.pairs)
+    if n >= total:
+        return pairs
+    chosen = tuple(pairs.pairs[i * total // n] for i in range(n))
+    return replace(pairs, pairs=chosen, source=f"{pairs.source}; {n:,} of {total:,} spread evenly")
+
+
 # -- ColDeR files ------------------------------------------------------------------------------
 
 

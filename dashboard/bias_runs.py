@@ -9,6 +9,7 @@ import pandas as pd
 
 from attribution.bias_pairs import Pairs
 from attribution.bias_tests import (
+    ADDITIVE,
     TESTS,
     BiasResult,
     Contrast,
@@ -19,6 +20,7 @@ from attribution.bias_tests import (
     paired_test,
 )
 from attribution.errors import UserError
+from attribution.methods import METHODS
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, Provenance
 from cache import bias_scores
@@ -45,23 +47,26 @@ class Tested:
     failed: dict[str, str]
     adjusted_p: float | None = None
 
-    def provenance(self) -> Provenance:
-        """Everything needed to compute this result again."""
-        spec = self.model.spec
-        return Provenance(
-            poslens=poslens_version(),
-            model=spec.name,
-            model_source=spec.origin,
-            weights=self.model.weights,
-            method=f"paired t-test of {BIAS_SCORES!r}",
-            dataset=self.pairs.pairs[0].first.dataset,
-            n=self.result.n,
-            max_length=spec.max_length or 0,
-            truncated=self.result.n_truncated,
-            precision=self.model.precision,
-            prompts=spec.prompts,
-            selection=f"{self.result.test}, {self.pairs.source}",
-        )
+
+def provenance(results: Sequence[Tested]) -> Provenance:
+    """Everything needed to compute one model's results again; `n` counts the pairs of all tests."""
+    model, spec = results[0].model, results[0].model.spec
+    sources = dict.fromkeys(one.pairs.source for one in results)
+    names = ", ".join(one.result.test for one in results)
+    return Provenance(
+        poslens=poslens_version(),
+        model=spec.name,
+        model_source=spec.origin,
+        weights=model.weights,
+        method=f"paired t-test (two-sided) of {BIAS_SCORES!r}",
+        dataset=results[0].pairs.pairs[0].first.dataset,
+        n=sum(one.result.n for one in results),
+        max_length=spec.max_length or 0,
+        truncated=sum(one.result.n_truncated for one in results),
+        precision=model.precision,
+        prompts=spec.prompts,
+        selection=f"tests {names}; {'; '.join(sources)}",
+    )
 
 
 def distinct(pairs: Pairs) -> list[DocumentPair]:
@@ -120,6 +125,12 @@ def _tested(model: ModelIdentity, pairs: Pairs, stored: Stored[PairScores]) -> T
     return Tested(model, pairs, result, scores, len(items) - len(scores) - len(failed), failed)
 
 
+def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
+    """Methods that fit a model, those with a contrast first."""
+    fit = [name for name in METHODS if not compute.unfit(spec, name)]
+    return sorted(fit, key=lambda name: ADDITIVE.index(name) if name in ADDITIVE else len(ADDITIVE))
+
+
 def with_adjusted_p(results: Sequence[Tested]) -> list[Tested]:
     """The results with Holm's p over all of them."""
     found = adjusted([one.result for one in results])
@@ -157,6 +168,18 @@ def test_frame(results: Sequence[Tested]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def remarks(results: Sequence[Tested]) -> dict[str, list[str]]:
+    """Each sentence that some results need, with the results it is about."""
+    found: dict[str, list[str]] = {}
+    for one in results:
+        label = f"{one.model.spec.name}, {TESTS[one.result.test].title.lower()}"
+        for sentence in one.result.remarks:
+            found.setdefault(sentence, []).append(label)
+        for sentence in dict.fromkeys(one.failed.values()):
+            found.setdefault(sentence, []).append(label)
+    return found
 
 
 def pair_frame(one: Tested) -> pd.DataFrame:
