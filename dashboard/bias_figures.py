@@ -19,12 +19,12 @@ MEASURES = {
 """What the bars show, with the axis title. Only mean differences depend on the score's scale."""
 
 _PATTERNS = ("", "/", ".", "x")
-_FLAT = "tie"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar with its 95% interval; no value where the test has none."""
+    """One bar with its 95% interval; no value where the test has none, and `instead` in its
+    place."""
 
     model: str
     test: str
@@ -32,6 +32,7 @@ class Bar:
     low: float | None
     high: float | None
     note: str = ""
+    instead: str = "none"
 
 
 def bar(model: str, result: BiasResult, measure: str) -> Bar:
@@ -43,7 +44,8 @@ def bar(model: str, result: BiasResult, measure: str) -> Bar:
     value, interval = result.t, result.t_interval
     scale = 1.0 if measure == "t" else result.n**-0.5 if result.n else 1.0
     if value is None or interval is None:
-        return Bar(model, result.test, None, None, None, note)
+        instead = "tie" if result.difference == 0 else "none"
+        return Bar(model, result.test, None, None, None, note, instead)
     low, high = interval
     return Bar(model, result.test, scale * value, scale * low, scale * high, note)
 
@@ -71,7 +73,7 @@ def bias_chart(
                 y=[0.0 if value is None else value for value, *_ in known],
                 name=legend_name(model, style),
                 customdata=[[model, one.test] for one in own],
-                text=[_FLAT if value is None else "" for value, *_ in known],
+                text=[one.instead if one.value is None else "" for one in own],
                 textposition="outside",
                 textfont={"size": style.small, "color": style.colours.muted},
                 cliponaxis=False,

@@ -30,6 +30,9 @@ from cache.results import Stored
 from dashboard.compute import Compute, Explained, ModelIdentity, poslens_version, run_key
 from dashboard.runs import Report, Run
 
+NOTHING = 1e-4
+"""Shares of the query below this are rounding, and not shown beside the document's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tested:
@@ -224,6 +227,18 @@ class Contrasted:
                 (self.first, self.second), pair, ("d1", "d2"), strict=True
             )
         ]
+
+
+def contrast_note(found: Contrast) -> str:
+    """What the two documents' shares add up to, in words."""
+    query = f", query tokens {found.query:+.4f}" if abs(found.query) > NOTHING else (
+        "; the query's tokens share the same difference among themselves"
+    )  # fmt: skip
+    return (
+        "d1 carries its shares as they are, d2 its shares negated, in one colour range: together "
+        f"{found.tokens:+.4f} of the difference {found.difference:+.4f}. The bias shares are "
+        f"{found.bias:+.4f}, the completeness error {found.error:+.1e}{query}."
+    )
 
 
 def contrasted(

@@ -13,16 +13,17 @@ from attribution.bias_pairs import (
     unavailable,
     unknown_files,
 )
-from attribution.bias_tests import ADDITIVE, TESTS
+from attribution.bias_tests import ADDITIVE, TESTS, DocumentPair
 from attribution.datasets import SAMPLE_BIAS
 from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
+from attribution.methods import make_method
 from attribution.types import Provenance
 from dashboard import bias_runs, choices, panels, url
 from dashboard.bias_figures import MEASURES, bar, bias_chart
 from dashboard.bias_runs import Tested
 from dashboard.compute import service
 from dashboard.figures import Style
+from dashboard.runs import Run
 
 MAX_PAIRS = 250  # as many a test as the paper has
 
@@ -89,7 +90,7 @@ def start() -> None:
             st.session_state["bias.error"] = str(error)
 
 
-def active_runs() -> list:
+def active_runs() -> list[Run]:
     """The runs that score these pairs now."""
     found = []
     for model in models:
@@ -255,7 +256,7 @@ def behind(found: list[Tested]) -> None:
     contrast(one, pair)
 
 
-def contrast(one: Tested, pair) -> None:
+def contrast(one: Tested, pair: DocumentPair) -> None:
     """Both documents side by side: what of s(d1) - s(d2) each token carries."""
     spec = one.model.spec
     method = st.selectbox(
@@ -274,18 +275,10 @@ def contrast(one: Tested, pair) -> None:
     if found.contrast is None:
         st.info(panels.plain(f"{found.reason} Each document is shown with its own values."))
     else:
-        parts = found.contrast
-        st.caption(
-            panels.plain(
-                f"d1 carries its shares as they are, d2 its shares negated, in one colour range: "
-                f"together {parts.tokens:+.4f} of the difference {parts.difference:+.4f}. Query "
-                f"tokens {parts.query:+.4f}, bias shares {parts.bias:+.4f}, completeness error "
-                f"{parts.error:+.1e}. Unit: {METHODS[str(method)].unit}."
-            )
-        )
+        st.caption(panels.plain(bias_runs.contrast_note(found.contrast)))
     view = panels.token_heatmap(shown, key="bias.heatmap")
-    for side in (found.first, found.second):
-        panels.model_notes(side)
+    for label, side in (("d1", found.first), ("d2", found.second)):
+        st.caption(f"{label}: {panels.reading_note(side)}")
     made = [found.first.provenance(), found.second.provenance()]
     panels.caption(made[0])
     panels.downloads(
