@@ -31,7 +31,7 @@ from dashboard.compute import Compute, Explained, ModelIdentity, poslens_version
 from dashboard.runs import Report, Run
 
 NOTHING = 1e-4
-"""Shares of the query below this are rounding, and not shown beside the document's."""
+"""Shares of the query below this share of the score are rounding, and not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,8 @@ class Contrasted:
 
 def contrast_note(found: Contrast) -> str:
     """What the two documents' shares add up to, in words."""
-    query = f", query tokens {found.query:+.4f}" if abs(found.query) > NOTHING else (
+    scale = max(abs(found.first.score), abs(found.second.score))
+    query = f", query tokens {found.query:+.4f}" if abs(found.query) > NOTHING * scale else (
         "; the query's tokens share the same difference among themselves"
     )  # fmt: skip
     return (

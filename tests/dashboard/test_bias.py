@@ -31,6 +31,14 @@ def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
 
 
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def compute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compute]:
     yield Compute(tmp_path_factory.mktemp("bias"))
