@@ -42,6 +42,24 @@ def test_t_by_hand() -> None:
     assert found.t_interval == pytest.approx((t - 4.302653, t + 4.302653), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "t", "p"),
+    [
+        (0.0117139211, 0.0722134933, 2.5648027796, 0.0109105768),  # Contriever
+        (0.6203851104, 2.0774743557, 4.7216714254, 0.000003908),  # RetroMAE MSMARCO FT
+    ],
+)
+def test_published_results_of_the_position_test(
+    mean: float, std: float, t: float, p: float
+) -> None:
+    """Mean and deviation of 250 differences as the authors published them (their repository's
+    position_df.json), which t and p follow from; the values in between are any."""
+    values = np.random.default_rng(0).normal(size=250)
+    differences = mean + std * (values - values.mean()) / values.std(ddof=1)
+    found = paired_test("position", scored(*[(5 + d, 5) for d in differences.tolist()]))
+    assert found.t == pytest.approx(t, rel=1e-6) and found.p == pytest.approx(p, rel=1e-3)
+
+
 @given(st.integers(2, 40), st.integers(0, 10_000))
 def test_t_is_scipys_and_turns_with_the_documents(n: int, seed: int) -> None:
     first, second = np.random.default_rng(seed).normal(size=(2, n))
