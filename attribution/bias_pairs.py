@@ -2,7 +2,7 @@
 spans of any data set.
 
 Spans alone are enough for position and brevity. The other tests need to know which entity the
-query is about, the answer, or another name of the entity; `unavailable` says which.
+query is about, the answer, or another name of the entity; `lacking` says which.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from attribution.bias_tests import TESTS, DocumentPair
 from attribution.datasets.types import DataSet
@@ -18,12 +19,16 @@ from attribution.errors import UserError
 from attribution.text import sentences
 from attribution.types import EvidenceSpan, TextPair
 
+T = TypeVar("T")
+
 FROM_EVIDENCE = ("position", "brevity")
 """Tests that evidence spans alone are enough for."""
 
 PLACES = ("end", "middle", "own")
 """Where the position test's d2 has the evidence: last, as in ColDeR's file; behind half of the
 other sentences; or where the data set's document has it."""
+
+NO_EVIDENCE = "The pair has no evidence span: mark the passage that answers the query."
 
 _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
 """ColDeR's file names, which some tests follow with `_bias`."""
@@ -42,21 +47,23 @@ class Pairs:
     rejected: dict[str, int] = field(default_factory=dict)
 
 
+def lacking(data: DataSet) -> dict[str, str]:
+    """What the data set lacks for each test, in the paper's order; empty where it has pairs."""
+    if files := _colder_names(data):
+        return {n: "" if n in files else f"the data set has no file {n}.jsonl" for n in TESTS}
+    if not any(pair.evidence is not None for pair in data.pairs):
+        return dict.fromkeys(TESTS, "the data set has no evidence spans: use ColDeR files")
+    return {
+        name: ""
+        if name in FROM_EVIDENCE
+        else f"evidence spans alone do not say {test.needs}: use ColDeR files"
+        for name, test in TESTS.items()
+    }
+
+
 def available(data: DataSet) -> tuple[str, ...]:
     """Names of the tests that the data set has pairs for, in the paper's order."""
-    return tuple(name for name in TESTS if not unavailable(data, name))
-
-
-def unavailable(data: DataSet, test: str) -> str:
-    """Why the data set has no pairs for a test; empty where it has."""
-    files = _colder_names(data)
-    if files:
-        return "" if test in files else f"the data set has no file {test}.jsonl"
-    if not any(pair.evidence is not None for pair in data.pairs):
-        return "the data set has no evidence spans: use ColDeR files"
-    if test in FROM_EVIDENCE:
-        return ""
-    return f"evidence spans alone do not say {TESTS[test].needs}: use ColDeR files"
+    return tuple(name for name, reason in lacking(data).items() if not reason)
 
 
 def unknown_files(data: DataSet) -> list[str]:
@@ -65,8 +72,9 @@ def unknown_files(data: DataSet) -> list[str]:
     return sorted(domain for domain in domains if domain not in _FILES)
 
 
-def pairs_for(data: DataSet, test: str, place: str = PLACES[0]) -> Pairs:
-    """The pairs of a test; `place` is the position test's, of data sets that are no ColDeR files.
+def pairs_for(data: DataSet, test: str, place: str = PLACES[0], limit: int | None = None) -> Pairs:
+    """The pairs of a test, at most `limit` of them, spread evenly over the data set; `place` is
+    the position test's, of data sets that are no ColDeR files.
 
     Raises:
         UserError: an unknown test or place, or the data set has no pairs for the test.
@@ -75,21 +83,22 @@ def pairs_for(data: DataSet, test: str, place: str = PLACES[0]) -> Pairs:
         raise UserError(f"There is no bias test {test[:80]!r}: choose one of {', '.join(TESTS)}.")
     if place not in PLACES:
         raise UserError(f"place cannot be {place[:80]!r}: choose one of {', '.join(PLACES)}.")
-    if reason := unavailable(data, test):
+    if reason := lacking(data)[test]:
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
-    if _is_colder(data):
-        found = tuple(pair for pair in _of_rows(data.pairs) if pair.test == test)
-        return Pairs(test, found, "ColDeR rows")
-    return _built(data.pairs, test, place)
+    if not _is_colder(data):
+        return _built(data.pairs, test, place, limit)
+    rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
+    chosen, note = _spread(rows, limit)
+    return Pairs(test, tuple(chosen), f"ColDeR rows{note}")
 
 
-def spread(pairs: Pairs, n: int) -> Pairs:
-    """`n` of the pairs, spread evenly over them; all where there are no more."""
-    total = len(pairs.pairs)
-    if n >= total:
-        return pairs
-    chosen = tuple(pairs.pairs[i * total // n] for i in range(n))
-    return replace(pairs, pairs=chosen, source=f"{pairs.source}; {n:,} of {total:,} spread evenly")
+def _spread(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
+    """`limit` of the items at even distances, and what to say of that."""
+    total = len(items)
+    if limit is None or limit >= total:
+        return items, ""
+    chosen = [items[i * total // limit] for i in range(limit)]
+    return chosen, f"; {limit:,} of {total:,} spread evenly"
 
 
 # -- ColDeR files ------------------------------------------------------------------------------
@@ -123,10 +132,14 @@ def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
 # -- built from evidence spans -----------------------------------------------------------------
 
 
-def _built(pairs: Sequence[TextPair], test: str, place: str) -> Pairs:
+def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) -> Pairs:
     built: list[DocumentPair] = []
     rejected: Counter[str] = Counter()
-    for pair in pairs:
+    marked = [pair for pair in pairs if pair.evidence is not None]
+    if len(marked) < len(pairs):
+        rejected[NO_EVIDENCE] = len(pairs) - len(marked)
+    chosen, spread = _spread(marked, limit)
+    for pair in chosen:
         try:
             built.append(build(pair, test, place))
         except UserError as error:
@@ -138,7 +151,7 @@ def _built(pairs: Sequence[TextPair], test: str, place: str) -> Pairs:
     if not built:
         reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())
         raise UserError(f"No pair of documents could be built for the test {test}: {reasons}")
-    return Pairs(test, tuple(built), note, dict(rejected))
+    return Pairs(test, tuple(built), note + spread, dict(rejected))
 
 
 _WHERE = {"end": "the end", "middle": "the middle", "own": "its own place"}
@@ -156,7 +169,7 @@ def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
         UserError: no evidence span, or no sentence beside the evidence.
     """
     if pair.evidence is None:
-        raise UserError("The pair has no evidence span: mark the passage that answers the query.")
+        raise UserError(NO_EVIDENCE)
     text, spans = pair.document, sentences(pair.document, pair.language)
     touched = [s < pair.evidence.end and e > pair.evidence.start for s, e in spans]
     evidence = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if inside]

@@ -47,7 +47,7 @@ def bias(
 ) -> None:
     """Run the bias tests of one or several models and print the table; stop with Ctrl-C, resume by
     running again."""
-    from attribution.bias_pairs import available, pairs_for, spread
+    from attribution.bias_pairs import available, pairs_for
 
     data, _ = pairs_of(dataset, posir=False)
     specs = [for_data(resolve(name), data.name) for name in model or ["MiniLM"]]
@@ -57,7 +57,7 @@ def bias(
             f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias test "
             "for it: choose another data set."
         )
-    tests = [spread(pairs_for(data, name, place), pairs) for name in dict.fromkeys(names)]
+    tests = [pairs_for(data, name, place, pairs) for name in dict.fromkeys(names)]
     quiet()
     from tqdm import tqdm
 

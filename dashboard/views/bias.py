@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
 from attribution.bias_pairs import (
     PLACES,
     Pairs,
-    available,
+    lacking,
     pairs_for,
-    spread,
-    unavailable,
     unknown_files,
 )
 from attribution.bias_tests import ADDITIVE, TESTS, DocumentPair
@@ -36,12 +36,11 @@ with st.sidebar:
 if data is None:
     st.stop()
 with st.sidebar, panels.guarded():
-    offered = available(data)
-    chosen = st.multiselect(
-        "Tests", offered, default=list(offered), key="tests", bind="query-params"
-    )
+    lacks = lacking(data)
+    offered = [name for name, reason in lacks.items() if not reason]
+    chosen = st.multiselect("Tests", offered, default=offered, key="tests", bind="query-params")
     place = PLACES[0]
-    if any(unavailable(data, name) for name in TESTS) and "position" in chosen:
+    if any(lacks.values()) and "position" in chosen:
         place = st.selectbox(
             "Evidence moves to", PLACES, key="place", bind="query-params",
             help="Where the position test's second document has the evidence, if it is built from "
@@ -52,14 +51,14 @@ with st.sidebar, panels.guarded():
         "Pairs a test", 2, 100_000, MAX_PAIRS, step=50, key="pairs", bind="query-params",
         help="At most so many of each test, spread evenly over the data set.",
     )  # fmt: skip
-    for name in TESTS:
-        if reason := unavailable(data, name):
+    for name, reason in lacks.items():
+        if reason:
             st.caption(panels.plain(f"Not {TESTS[name].title.lower()}: {reason}."))
     if unknown := unknown_files(data):
         st.caption(panels.plain(f"No test is known for: {', '.join(unknown)}."))
 for name in chosen:
     with panels.guarded():
-        tests.append(spread(pairs_for(data, name, place), int(limit)))
+        tests.append(pairs_for(data, name, place, int(limit)))
 if not tests or not models:
     st.info(
         "Choose a model and a test in the sidebar. Tests need ColDeR files, or a data set whose "
@@ -129,7 +128,7 @@ def status(results: list[Tested]) -> None:
         right.button("Resume" if done else "Test", key="bias.start", on_click=start,
                      type="primary", width="stretch")  # fmt: skip
     for model in models:
-        with panels.guarded():
+        with suppress(UserError):  # said where the results are read
             run = bias_runs.run_of(service(), choices.spec(model, the_data.name), scope)
             if run is not None and run.error and not run.active:
                 st.error(panels.plain(f"{model}: {run.error}"))
@@ -142,10 +141,12 @@ def board() -> None:
         st.error(panels.plain(error))
     results: list[Tested] = []
     for model in models:
-        for one in tests:
-            with panels.guarded():
-                spec = choices.spec(model, the_data.name)
-                results += bias_runs.tested(service(), spec, [one])
+        with panels.guarded():
+            spec = choices.spec(model, the_data.name)
+            service().identify(spec)  # what is wrong with the model is said once, not for each test
+            for one in tests:
+                with panels.guarded():
+                    results += bias_runs.tested(service(), spec, [one])
     status(results)
     if bool(active_runs()) != ticking:
         st.rerun()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attribution import datasets
-from attribution.bias_pairs import PLACES, available, build, pairs_for, unavailable, unknown_files
+from attribution.bias_pairs import PLACES, available, build, lacking, pairs_for, unknown_files
 from attribution.bias_tests import TESTS, PairScores, paired_test
 from attribution.datasets import DataSet, formats
 from attribution.datasets.sample.bias import build as sample_bias
@@ -109,13 +109,23 @@ def test_pairs_without_evidence_are_counted() -> None:
         pairs_for(short, "brevity")
 
 
+def test_some_pairs_spread_evenly(sample: DataSet) -> None:
+    data = datasets.read("sample-bias")
+    every, some = pairs_for(data, "foil"), pairs_for(data, "foil", limit=4)
+    assert [every.pairs.index(pair) for pair in some.pairs] == [0, 3, 6, 9]
+    assert some.source == "ColDeR rows; 4 of 12 spread evenly"
+    assert pairs_for(data, "foil", limit=99) == every
+    built = pairs_for(sample, "brevity", limit=3)
+    assert len(built.pairs) == 3 and built.source.endswith("; 3 of 304 spread evenly")
+
+
 def test_what_a_data_set_lacks_is_named() -> None:
     spans = DataSet("mine", "mine", (pair(),))
     assert available(spans) == ("position", "brevity")
-    assert "another name of it" in unavailable(spans, "literal")
-    assert "ColDeR" in unavailable(spans, "repetition")
+    assert "another name of it" in lacking(spans)["literal"]
+    assert "ColDeR" in lacking(spans)["repetition"]
     bare = DataSet("bare", "bare", (pair(None), pair(None)))
-    assert available(bare) == () and "no evidence spans" in unavailable(bare, "position")
+    assert available(bare) == () and "no evidence spans" in lacking(bare)["position"]
     with pytest.raises(UserError, match="mine has no pairs for the test foil: evidence spans"):
         pairs_for(spans, "foil")
     with pytest.raises(UserError, match="no bias test 'x': choose one of answer_importance"):

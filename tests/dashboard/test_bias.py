@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from attribution import datasets
-from attribution.bias_pairs import Pairs, available, pairs_for, spread
+from attribution.bias_pairs import Pairs, available, pairs_for
 from attribution.bias_tests import TESTS, PairScores, paired_test
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
@@ -112,13 +112,6 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
     assert found.result.remarks[0] == "3 pairs with identical documents left out."
 
 
-def test_some_pairs_spread_evenly(tests: list[Pairs]) -> None:
-    some = spread(tests[0], 4)
-    assert [tests[0].pairs.index(pair) for pair in some.pairs] == [0, 3, 6, 9]
-    assert some.source.endswith("4 of 12 spread evenly")
-    assert spread(tests[0], 99) is tests[0]
-
-
 @pytest.mark.parametrize("method", ["decomposition", "saliency"])
 def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: str) -> None:
     pair = tests[1].pairs[0]
@@ -214,9 +207,20 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     assert page.dataframe[0].value["n"].tolist() == [5]
 
 
+def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
+    page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
+    assert not page.exception and len(page.error) == 1
+    page.button(key="bias.start").click().run()
+    run = bias_runs.run_of(service(), bm25(), "sample-bias: literal, brevity; end; 250")
+    assert run is not None
+    run.wait()
+    page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
+    assert not page.exception and set(page.dataframe[0].value["model"]) == {"BM25"}
+
+
 def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
     bias_runs.start(
-        service(), bm25(), [spread(pairs_for(datasets.read("sample-bias"), "literal"), 5)], "few"
+        service(), bm25(), [pairs_for(datasets.read("sample-bias"), "literal", limit=5)], "few"
     ).wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from attribution import datasets
-from attribution.bias_pairs import pairs_for, spread
+from attribution.bias_pairs import pairs_for
 from attribution.datasets import DataSet
 from attribution.faithfulness import Parameters
 from attribution.methods import METHODS, make_method
@@ -169,7 +169,7 @@ def test_every_method_says_which_families_it_is_for() -> None:
 def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
     folder, method = neural
     spec, compute = registry.register_folder("mine", folder), service()
-    pairs = spread(pairs_for(datasets.read("sample-bias"), "repetition"), 2)
+    pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
     run = bias_runs.start(compute, spec, [pairs], "some")
     run.wait()
     assert not run.error
