@@ -49,7 +49,7 @@ class Selection:
     words: str
 
 
-def data_set() -> DataSet:
+def data_set(default: str = datasets.SAMPLE) -> DataSet:
     """Choose a data set or upload one; a name in the address that does not exist is said and
     left."""
     own: dict[str, DataSet] = st.session_state.setdefault(_UPLOADS, {})
@@ -58,14 +58,17 @@ def data_set() -> DataSet:
     if asked is not None and asked not in names:
         hint = " An uploaded file lives in one browser session: upload it again."
         st.warning(
-            f"There is no data set {asked[:80]!r}; {names[0]} is shown. Choose one of: "
+            f"There is no data set {asked[:80]!r}; {default} is shown. Choose one of: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
     # Names, not titles: the address holds what the list shows, and two files may share a title.
-    name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
+    name = st.selectbox(
+        "Data set", names, index=names.index(default), key="dataset", bind="query-params",
+        required=True,
+    )  # fmt: skip
     with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
         _uploader()
-    found = own[name] if name in own else datasets.read(name or names[0])
+    found = own[name] if name in own else datasets.read(name or default)
     if name in own:
         st.caption(
             f"{plain(found.title)}: {len(found.pairs):,} rows accepted, {len(found.rejected):,} "

@@ -264,7 +264,7 @@ def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.Monke
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     root = write()
     datasets.register("mine", root)
-    assert datasets.names() == ["sample", "mine"]
+    assert datasets.names() == ["sample", "sample-bias", "mine"]
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # Registered anew, it is read anew.

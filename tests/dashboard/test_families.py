@@ -12,6 +12,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
+from attribution import datasets
+from attribution.bias_pairs import pairs_for
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.faithfulness import Parameters
@@ -19,7 +21,7 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers import registry
 from attribution.retrievers.lexical import with_corpus
 from attribution.types import TextPair
-from dashboard import faithfulness_runs
+from dashboard import bias_runs, faithfulness_runs
 from dashboard.__main__ import app
 from dashboard.compute import Compute, service
 
@@ -188,3 +190,27 @@ def test_a_hub_model_that_is_not_dense_just_works(
     pooled = registry.resolve("organisation/reranker@cls")
     with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
         Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
+
+
+def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    spec, compute = registry.register_folder("mine", folder), service()
+    pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
+    run = bias_runs.start(compute, spec, [pairs], "some")
+    run.wait()
+    assert not run.error
+    (found,) = bias_runs.tested(compute, spec, [pairs])
+    assert found.result.n == 2 and not found.failed
+    pair = pairs.pairs[0]
+    for name in {method, bias_runs.fitting(compute, spec)[0]}:
+        shown = bias_runs.contrasted(compute, pair, spec, make_method(name))
+        scores = [one.attribution.score for one in (shown.first, shown.second)]
+        wanted = found.scores[pair.item_id]
+        small = 1e-4 * max(1.0, *map(abs, scores))
+        assert scores == pytest.approx([wanted.first, wanted.second], abs=small)
+        parts = shown.contrast
+        if parts is not None:
+            total = parts.tokens + parts.query + parts.bias + parts.error
+            assert total == pytest.approx(wanted.first - wanted.second, abs=small)
+            if spec.family != "cross_encoder":
+                assert parts.query == pytest.approx(0, abs=small)
