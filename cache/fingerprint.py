@@ -60,6 +60,7 @@ def text_fingerprint(pair: TextPair) -> str:
 class UsedModel:
     """A model as it would be used here: `fingerprint` is the store's key, `weights` the files'."""
 
+    spec: RetrieverSpec
     fingerprint: str
     weights: str
     precision: str
@@ -73,10 +74,11 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     Raises:
         UserError: its files are not here.
     """
-    from attribution.retrievers import lexical
+    from attribution.retrievers import families, lexical
     from attribution.retrievers.load import plan
 
     files, where, kind = plan(spec, device, precision)
+    spec = families.settled(spec, files.folder)
     weights = files_fingerprint(files)
     settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
-    return UsedModel(model_fingerprint(weights, settings), weights, kind, str(where))
+    return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))

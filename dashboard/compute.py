@@ -140,8 +140,8 @@ class Compute:
             UserError: its files are not here.
         """
         model = used_model(spec, DEVICE.get(), PRECISION.get())
-        key = ModelKey(spec.name, model.fingerprint)
-        return ModelIdentity(spec, key, model.weights, model.precision, model.device)
+        key = ModelKey(model.spec.name, model.fingerprint)
+        return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
 
     def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
@@ -177,10 +177,10 @@ class Compute:
     def unfit(self, spec: RetrieverSpec, method: str) -> str:
         """Why `method` does not work on this model; empty where it does, as far as is known:
         what only the loaded model can tell is known once it was loaded."""
-        families = METHODS[method].families
-        if spec.family not in families:
-            return f"it is for {_listed(families)} retrievers"
-        proof = self.proof(self.identify(spec))
+        model, fitting = self.identify(spec), METHODS[method].families
+        if model.spec.family not in fitting:
+            return f"it is for {_listed(fitting)} retrievers"
+        proof = self.proof(model)
         return proof.unfit.get(method, "") if proof else ""
 
     # -- pairs ---------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Compute:
             found, notice = None, f"{error} The result below was computed and is not kept."
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
-        if spec.family not in METHODS[method.name].families:
+        if model.spec.family not in METHODS[method.name].families:
             raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
         retriever = self.retriever(model)
         if reason := self.unfit(spec, method.name):

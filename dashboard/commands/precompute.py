@@ -83,8 +83,8 @@ def precompute(
         from dashboard.settings import DEVICE, PRECISION
 
         return RayExecutor(
-            spec, chosen, identity.key.fingerprint, device=DEVICE.get(), precision=PRECISION.get(),
-            workers=workers, address=address,
+            identity.spec, chosen, identity.key.fingerprint, device=DEVICE.get(),
+            precision=PRECISION.get(), workers=workers, address=address,
         )  # fmt: skip
 
     # A process manager ends with SIGTERM what Ctrl-C ends by hand: after the batch at hand.
