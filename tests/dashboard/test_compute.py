@@ -185,4 +185,4 @@ def test_what_does_not_fit_is_said_and_refused(
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(spec, "decomposition") == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
-    assert compute.unfit(replace(spec, family="lexical"), "saliency").startswith("it is for dense")
+    assert compute.unfit(spec, "maxsim").startswith("it is for late-interaction")
