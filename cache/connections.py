@@ -163,7 +163,7 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
 
 
 def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None:
-    crowded: _File | None = None
+    crowded: list[_File] = []
     with _guard:
         file.taken -= 1
         if usable and not file.stale and len(file.idle) < _IDLE_PER_FILE:
@@ -173,9 +173,10 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None
             if file.stale and not file.taken:
                 file.anchor.close()
         if len(_files) > _IDLE_FILES:
-            crowded = next((each for each in _files.values() if not each.taken), None)
-    if crowded is not None:
-        _shut(crowded)
+            idle = [each for each in _files.values() if not each.taken]
+            crowded = idle[: len(_files) - _IDLE_FILES]
+    for each in crowded:
+        _shut(each)
 
 
 def retire(path: Path) -> None:

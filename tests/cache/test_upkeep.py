@@ -199,10 +199,14 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
     assert child.stdout.readline() == "theirs\n"
     drop(store, MODEL)
     put(store, result, ["mine"])
+    path = store.path(MODEL, METHOD)
+    log = path.with_name(path.name + "-wal")
+    inode = log.stat().st_ino
     child.stdin.write("later\n")
     child.stdin.close()
     assert child.stdout.readline() == "later\n"
     assert child.wait(60) == 0
+    assert log.exists() and log.stat().st_ino == inode, "a log was deleted by its name"
     put(store, result, ["last"])
     cache.index.forget_all()
     assert sorted(store.select(MODEL, METHOD).pair_ids) == ["last", "later", "mine"]
