@@ -89,16 +89,11 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A database that this process has open.
-
-    `anchor` is a read-only connection that stays open as long as any other. It keeps a closing
-    connection from being the last one: the last one deletes the log BY NAME, and after the file
-    was dropped and made anew that name is another database's log.
-    """
+    """A database that this process has open. SQLite itself sees when the file was unlinked: closing
+    the last connection to it then leaves the log at its path, another database's by now, alone."""
 
     path: Path
     inode: tuple[int, int]
-    anchor: sqlite3.Connection
     idle: list[sqlite3.Connection] = field(default_factory=list)
     taken: int = 0
     written: int = 0
@@ -154,9 +149,7 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
                 _retire(file)
                 file = None
             if file is None:
-                anchor = _open(path, "ro")
-                anchor.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens it in earnest
-                file = _files[path] = _File(path, inode, anchor)
+                file = _files[path] = _File(path, inode)
             file.taken += 1
             _files.move_to_end(path)
         return file, db
@@ -164,17 +157,19 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
 
 def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None:
     crowded: list[_File] = []
+    unwanted: sqlite3.Connection | None = None
     with _guard:
         file.taken -= 1
         if usable and not file.stale and len(file.idle) < _IDLE_PER_FILE:
             file.idle.append(db)
         else:
-            db.close()
-            if file.stale and not file.taken:
-                file.anchor.close()
+            unwanted = db
         if len(_files) > _IDLE_FILES:
             idle = [each for each in _files.values() if not each.taken]
             crowded = idle[: len(_files) - _IDLE_FILES]
+    if unwanted is not None:
+        with locked(file.path):
+            unwanted.close()
     for each in crowded:
         _shut(each)
 
@@ -195,28 +190,19 @@ def release(folder: Path) -> None:
 
 
 def _retire(file: _File) -> None:
-    """Let go of a file that is no longer the one at its path; `_guard` is held."""
+    """Let go of a file that is no longer the one at its path, or about to be; its lock and `_guard`
+    are held."""
     file.stale = True
     _files.pop(file.path, None)
     while file.idle:
         file.idle.pop().close()
-    if not file.taken:
-        file.anchor.close()
 
 
 def _shut(file: _File) -> None:
     """Close a file that nobody uses; the last of all processes moves its log into the database."""
     with suppress(OSError, sqlite3.Error), locked(file.path, timeout=1), _guard:
-        if file.taken or file.stale:
-            return
-        if file.inode != _inode(file.path) or not file.idle:
+        if not (file.taken or file.stale):
             _retire(file)
-            return
-        del _files[file.path]
-        *others, last = file.idle
-        for each in (*others, file.anchor, last):
-            each.close()
-        file.idle.clear()
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

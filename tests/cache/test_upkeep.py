@@ -171,7 +171,7 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
     store: Store, result
 ) -> None:
     """Another process has the file open, it is dropped and made anew here, then that process
-    writes and ends: its last connection must not take the new file's log with it."""
+    writes and ends: its connections must not take the new file's log with them."""
     body = """
         import sys
         from pathlib import Path
