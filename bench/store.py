@@ -60,7 +60,7 @@ def result(n: int) -> tuple[TextPair, Attribution]:
     text = TokenizedText(
         tuple(Token(w, 7 * k, 7 * k + 6) for k, w in enumerate(words)), len(words), 512
     )
-    scores = np.random.default_rng(n).gamma(2, 0.01, len(words))
+    scores = np.random.default_rng(n).gamma(2, 0.01, len(words)).astype(np.float32)
     pair = TextPair(f"p{n}", f"query {n}", " ".join(words), language="eng", dataset="bench")
     return pair, Attribution("bench", METHOD, pair.pair_id, 0.5, text, text, scores, scores)
 
