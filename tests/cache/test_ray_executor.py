@@ -48,8 +48,8 @@ class Counting(Store):
         super().__init__(root)
         self.given: Counter[str] = Counter()
 
-    def put(self, model, method, results) -> None:  # type: ignore[no-untyped-def]
-        super().put(model, method, results)
+    def put(self, model, method, results, failures=()) -> None:  # type: ignore[no-untyped-def]
+        super().put(model, method, results, failures)
         self.given.update(pair.pair_id for pair, _ in results)
 
 
