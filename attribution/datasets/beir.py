@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from attribution.datasets import languages
+from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.streams import File, json_lines, open_text
 from attribution.datasets.tables import json_row
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -68,6 +69,56 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: a file is missing or damaged, or no judgement makes a pair.
     """
+    path, chosen = _chosen(path)
+    found = pairs_of(_judged(path, chosen, name))
+    return collect(name, _title(name, title, chosen), found)
+
+
+def collection(path: Path, name: str, title: str = "") -> Collection:
+    """Queries, judgements and the whole corpus of each folder; documents are read line by line as
+    they are asked for.
+
+    Raises:
+        UserError: as `read`.
+    """
+    path, chosen = _chosen(path)
+
+    def stream() -> Iterator[Document]:
+        for folder, _ in chosen:
+            part = _part(path, folder)
+            language, _ = languages.of_folder(_names(folder))
+            file = File(f"{part}/corpus.jsonl" if part else "corpus.jsonl", _corpus(folder))
+            seen: set[str] = set()
+            for number, line in json_lines(file):
+                row = json_row(number, line)
+                identity = row.cells.get("_id")
+                if row.problem or not _is_id(identity) or str(identity) in seen:
+                    yield Document("", "", part, language, file.name, number)
+                    continue
+                seen.add(str(identity))
+                text = _joined(row.cells.get("title"), row.cells.get("text"))
+                yield Document(str(identity), text, part, language, file.name, number)
+
+    files = [_corpus(folder) for folder, _ in chosen]
+    title = _title(name, title, chosen)
+    return gather(name, title, _judged(path, chosen, name), stream, files)
+
+
+def _title(name: str, title: str, chosen: list[tuple[Path, Path]]) -> str:
+    return title or f"{name} (BEIR, {', '.join(sorted({_stem(file) for _, file in chosen}))})"
+
+
+def _part(root: Path, folder: Path) -> str:
+    return "/".join(folder.relative_to(root).parts)
+
+
+def _corpus(folder: Path) -> Path:
+    plain = folder / "corpus.jsonl"
+    return plain if plain.is_file() else folder / "corpus.jsonl.gz"
+
+
+def _chosen(path: Path) -> tuple[Path, list[tuple[Path, Path]]]:
+    """The root, and each folder with the file of its judgements."""
     split: Path | None = None
     if path.is_file():
         split = path
@@ -80,16 +131,15 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
             f"{path.name} holds no data set in the BEIR layout: it needs corpus.jsonl, "
             "queries.jsonl and qrels/<split>.tsv, each with or without .gz."
         )
-    chosen = [(folder, split or _split(folder)) for folder in found]
-    splits = sorted({_stem(file) for _, file in chosen})
+    return path, [(folder, split or _split(folder)) for folder in found]
+
+
+def _judged(
+    root: Path, chosen: list[tuple[Path, Path]], name: str
+) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
-
-    def pairs() -> Iterator[TextPair | Rejection]:
-        for folder, qrels in chosen:
-            inner = folder.relative_to(path).parts
-            yield from _read_folder(folder, qrels, inner, name, ids)
-
-    return collect(name, title or f"{name} (BEIR, {', '.join(splits)})", pairs())
+    for folder, qrels in chosen:
+        yield from _read_folder(folder, qrels, folder.relative_to(root).parts, name, ids)
 
 
 def _stem(file: Path) -> str:
@@ -111,10 +161,10 @@ def _split(folder: Path) -> Path:
 
 def _read_folder(
     folder: Path, qrels: Path, inner: tuple[str, ...], dataset: str, ids: set[str]
-) -> Iterator[TextPair | Rejection]:
+) -> Iterator[Judgement | Rejection]:
     shown = "/".join((*inner, ""))
     judgements = list(_judgements(File(f"{shown}{qrels.relative_to(folder)}", qrels)))
-    wanted = [found for found in judgements if isinstance(found, _Judgement)]
+    wanted = [found for found in judgements if isinstance(found, _Line)]
     queries = _texts(folder, "queries.jsonl", shown, {j.query for j in wanted})
     # Judgements whose query is missing need no document.
     documents = _texts(
@@ -149,7 +199,11 @@ def _read_folder(
         if pair_id in ids:
             pair_id = f"{shown}{pair_id}"
         ids.add(pair_id)
-        yield TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
+        pair = TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
+        yield Judgement(
+            pair, judgement.query, judgement.document, judgement.relevance, "/".join(inner),
+            language,
+        )  # fmt: skip
 
 
 def _names(folder: Path) -> tuple[str, ...]:
@@ -160,14 +214,15 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judgement:
+class _Line:
     file: str
     row: int
     query: str
     document: str
+    relevance: int
 
 
-def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
+def _judgements(file: File) -> Iterator[_Line | Rejection]:
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
             cells = line.rstrip("\r\n").split("\t")
@@ -183,7 +238,7 @@ def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
             elif not float(cells[2]) > 0:
                 yield Rejection(file.name, number, f"{cells[0]}: {cells[1]} is judged not relevant")
             else:
-                yield _Judgement(file.name, number, cells[0], cells[1])
+                yield _Line(file.name, number, cells[0], cells[1], grade(float(cells[2])))
 
 
 def _is_number(text: str) -> bool:

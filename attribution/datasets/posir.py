@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.corpus import Collection, Document, gather, grade
+from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -37,22 +38,27 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: no such layout below `root`, or a file lacks a column.
     """
+    folders = _folders(root)
+    pairs: list[TextPair] = []
+    rejected: list[Rejection] = []
+    ids: set[str] = set()
+    for folder in folders:
+        for found in pairs_of(_read_domain(folder, name, ids)):
+            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+
+
+def _folders(root: Path) -> list[Path]:
+    """The domains' folders, the language with the most domains first: it is what most readers
+    come for."""
     folders = sorted(p.parent for p in root.glob("*/*/queries.parquet"))
     if not folders:
         raise UserError(
             f"{root.name} holds no data set in the PosIR layout: it needs "
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
-    # The language with the most domains first: it is what most readers come for.
     domains = Counter(folder.parent.name for folder in folders)
-    folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
-    pairs: list[TextPair] = []
-    rejected: list[Rejection] = []
-    ids: set[str] = set()
-    for folder in folders:
-        for found in _read_domain(folder, name, ids):
-            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
-    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+    return sorted(folders, key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
 
 
 def read_cross_lingual(
@@ -66,6 +72,13 @@ def read_cross_lingual(
         UserError: no domain has both languages, a file lacks a column, or no judgement makes a
             pair.
     """
+    shared = _shared(root, queries, documents)
+    found = pairs_of(_cross_lingual(root, shared, name, queries))
+    return collect(name, title or f"{name} (queries {queries}, documents {documents})", found)
+
+
+def _shared(root: Path, queries: str, documents: str) -> list[Path]:
+    """The folders of `documents` whose domain `queries` has too."""
     folders = sorted(p.parent for p in root.glob(f"{glob.escape(documents)}/*/queries.parquet"))
     shared = [f for f in folders if (root / queries / f.name / "queries.parquet").is_file()]
     if not shared or queries == documents:
@@ -74,17 +87,57 @@ def read_cross_lingual(
             f"{root.name} has no domain in both {queries} and {documents}: choose two different "
             f"ones of its languages {', '.join(languages)}."
         )
+    return shared
 
-    def pairs() -> Iterator[TextPair | Rejection]:
-        ids: set[str] = set()
-        for folder in shared:
-            texts = {
-                row["_id"]: row["text"]
-                for row in _rows(root / queries / folder.name, "queries.parquet")
-            }
-            yield from _read_domain(folder, name, ids, (queries, texts))
 
-    return collect(name, title or f"{name} (queries {queries}, documents {documents})", pairs())
+def _cross_lingual(
+    root: Path, folders: list[Path], name: str, queries: str
+) -> Iterator[Judgement | Rejection]:
+    ids: set[str] = set()
+    for folder in folders:
+        texts = {
+            row["_id"]: row["text"]
+            for row in _rows(root / queries / folder.name, "queries.parquet")
+        }
+        yield from _read_domain(folder, name, ids, (queries, texts))
+
+
+def collection(root: Path, name: str, title: str = "", variant: str = "") -> Collection:
+    """Queries, judgements and the whole corpus of each domain, documents read as they are asked
+    for; `variant` is `eng-pol` for English queries with Polish documents.
+
+    Raises:
+        UserError: as `read` and `read_cross_lingual`.
+    """
+    found: Iterable[Judgement | Rejection]
+    if variant:
+        queries, documents = variant.split("-")
+        folders = _shared(root, queries, documents)
+        found = _cross_lingual(root, folders, name, queries)
+    else:
+        folders, ids = _folders(root), set[str]()
+        found = (one for folder in folders for one in _read_domain(folder, name, ids))
+
+    def stream() -> Iterator[Document]:
+        for folder in folders:
+            for number, row in enumerate(_batches(folder / "corpus.parquet"), start=1):
+                part = f"{folder.parent.name}/{folder.name}"
+                yield Document(
+                    str(row["_id"]), row["text"] or "", part, folder.parent.name,
+                    f"{part}/corpus.parquet", number,
+                )  # fmt: skip
+
+    files = [folder / "corpus.parquet" for folder in folders]
+    return gather(name, title or name, found, stream, files)
+
+
+def _batches(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a corpus, some at a time."""
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=512, columns=["_id", "text"]):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path.name} cannot be read to its end: replace it.") from error
 
 
 def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
@@ -111,7 +164,7 @@ def _read_domain(
     dataset: str,
     ids: set[str],
     translated: tuple[str, Mapping[str, str | None]] | None = None,
-) -> Iterator[TextPair | Rejection]:
+) -> Iterator[Judgement | Rejection]:
     """`translated`: another language and its queries' texts by id, to be put in place."""
     language, domain = folder.parent.name, folder.name
     documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
@@ -181,4 +234,7 @@ def _read_domain(
             continue
         taken.add((query_id, document_id))
         ids.add(pair_id)
-        yield pair
+        yield Judgement(
+            pair, str(query_id), str(document_id), grade(judgement["score"]),
+            f"{language}/{domain}", translated[0] if translated else language,
+        )  # fmt: skip
