@@ -1,4 +1,4 @@
-"""Parquet from strangers, read in a process of its own.
+"""Files from strangers, read in a process of their own.
 
 A Parquet file with one wrong byte can end the process that reads it (an Arrow assertion), and one
 that lies about its sizes can fill the memory. Here that ends a child with limits on memory and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from attribution.datasets.tables import Row
 
 _ROOT = Path(__file__).parents[2]
-_CHILD = f"import sys; from {__name__} import main; sys.exit(main())"
 _MAX_MEMORY = 4 << 30
 _MAX_SECONDS = 60
 _SAID = 2
@@ -38,23 +37,41 @@ def parquet_rows(
     """
     from attribution.datasets.tables import Row
 
-    damaged = UserError(f"{name} is not a Parquet file that can be read: write it again.")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD, json.dumps([name, needed, wanted, limit])],
-            input=data, capture_output=True, cwd=_ROOT, timeout=2 * _MAX_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise damaged from error
-    if done.returncode == _SAID:
-        raise UserError(json.loads(done.stdout.splitlines()[-1]))
-    if done.returncode:
-        raise damaged
-    for line in done.stdout.splitlines():
+    damaged = f"{name} is not a Parquet file that can be read: write it again."
+    for line in run(main, [name, needed, wanted, limit], data, damaged).splitlines():
         yield Row(**json.loads(line))
 
 
-def _limit_this_process() -> None:
+def run(child: Callable[[], int], arguments: list[Any], data: bytes, damaged: str) -> bytes:
+    """What `child` writes to stdout in a process of its own, with limits, `data` on its stdin and
+    `arguments` as JSON in its first argument; `child` is a function of a module.
+
+    Raises:
+        UserError: the child said so (`said`), or `damaged`, where it ended otherwise.
+    """
+    program = f"import sys; from {child.__module__} import {child.__name__} as f; sys.exit(f())"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, json.dumps(arguments)],
+            input=data, capture_output=True, cwd=_ROOT, timeout=2 * _MAX_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise UserError(damaged) from error
+    if done.returncode == _SAID:
+        raise UserError(json.loads(done.stdout.splitlines()[-1]))
+    if done.returncode:
+        raise UserError(damaged)
+    return done.stdout
+
+
+def said(error: UserError) -> int:
+    """The exit code of a child after its sentence was written."""
+    sys.stdout.write(json.dumps(str(error)) + "\n")
+    return _SAID
+
+
+def limit_this_process() -> None:
+    """Limits on memory and time, for a child to begin with."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -71,7 +88,7 @@ def _other(value: Any) -> list[Any]:
 
 def main() -> int:
     """Rows of the file on stdin as lines of JSON on stdout, a sentence for the user as the last."""
-    _limit_this_process()
+    limit_this_process()
     from attribution.datasets.streams import File
     from attribution.datasets.tables import parquet_in_process
 
@@ -80,6 +97,5 @@ def main() -> int:
         for row in parquet_in_process(File(name, sys.stdin.buffer.read()), needed, wanted, limit):
             sys.stdout.write(json.dumps(asdict(row), default=_other) + "\n")
     except UserError as error:
-        sys.stdout.write(json.dumps(str(error)) + "\n")
-        return _SAID
+        return said(error)
     return 0
