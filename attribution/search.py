@@ -17,13 +17,13 @@ from torch import Tensor
 
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
 from attribution.datasets.corpus import Collection, Document
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 from attribution.retrievers.late_interaction import Vectors
 from attribution.types import Array, Side, TextPair, as_array
 
 DEPTH = 100
 """Documents kept of each query: what Recall@100 looks at."""
-BLOCK = 256
+BLOCK = 64
 """Documents scored between two looks at whether to stop."""
 
 _NOT_FOUND = -(2**63)
@@ -31,6 +31,7 @@ _LOW = 2**32 - 1
 _QUERIES_AT_ONCE = 512
 
 Vectorise = Callable[[Sequence[str], Side], Tensor]
+Turn = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,24 @@ class Scorer(Protocol):
         ...
 
 
-def scorer(retriever: Any, queries: Sequence[str], vectorise: Vectorise | None = None) -> Scorer:
+def scorer(
+    retriever: Any,
+    queries: Sequence[str],
+    vectorise: Vectorise | None = None,
+    turn: Turn = nullcontext,
+) -> Scorer:
     """The scorer of a retriever that reads documents one by one.
 
-    `vectorise` gives a dense model's vectors [n, H], from a store perhaps.
+    `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
+    without it `turn` is entered for each batch that the model reads.
 
     Raises:
         UserError: the family is scored otherwise (BM25, cross-encoders).
     """
     kinds: dict[str, Callable[[], Scorer]] = {
-        "dense": lambda: Dense(retriever, queries, vectorise),
-        "sparse": lambda: Sparse(retriever, queries),
-        "late_interaction": lambda: LateInteraction(retriever, queries),
+        "dense": lambda: Dense(retriever, queries, vectorise, turn),
+        "sparse": lambda: Sparse(retriever, queries, turn),
+        "late_interaction": lambda: LateInteraction(retriever, queries, turn),
     }
     if retriever.family not in kinds:
         raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
@@ -117,7 +124,6 @@ def search(
     block: int = BLOCK,
     should_stop: Callable[[], bool] = lambda: False,
     on_block: Callable[[TopK], None] = lambda best: None,
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> TopK:
     """Search the corpus for every query; with `own_corpus` each only in its own part.
 
@@ -135,8 +141,10 @@ def search(
             return best
         asked = rows.get(part, [])
         if asked:
-            with turn():
+            try:
                 best.add(asked, scorer(asked, [one.text for one in documents]), first)
+            except Stopped:
+                return best
         best.seen = place
         on_block(best)
     return best
@@ -192,7 +200,9 @@ def readable(retriever: Any, texts: Sequence[str], side: Side) -> list[bool]:
     return [True] * len(texts)
 
 
-def _read(retriever: Any, texts: Sequence[str], side: Side) -> Iterator[tuple[list[int], Any]]:
+def _read(
+    retriever: Any, texts: Sequence[str], side: Side, turn: Turn
+) -> Iterator[tuple[list[int], Any]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
     limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
@@ -202,7 +212,7 @@ def _read(retriever: Any, texts: Sequence[str], side: Side) -> Iterator[tuple[li
         return min(len(texts[number].encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
 
     def run(numbers: list[int]) -> list[tuple[list[int], Any]]:
-        with retriever.lock, torch.no_grad():
+        with turn(), retriever.lock, torch.no_grad():
             encoded = retriever.encode_texts([texts[number] for number in numbers], side)
             return [(numbers, retriever.embed(encoded).detach())]
 
@@ -214,9 +224,13 @@ class Dense:
     """Vectors compared by the model's own similarity."""
 
     def __init__(
-        self, retriever: Any, queries: Sequence[str], vectorise: Vectorise | None = None
+        self,
+        retriever: Any,
+        queries: Sequence[str],
+        vectorise: Vectorise | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
-        self._retriever = retriever
+        self._retriever, self._turn = retriever, turn
         self._vectorise = vectorise or self._embed
         known, vectors = self._vectors(queries, "query")
         self._known = torch.zeros(len(queries), dtype=torch.bool)
@@ -226,7 +240,7 @@ class Dense:
 
     def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
         found: dict[int, Tensor] = {}
-        for numbers, vectors in _read(self._retriever, texts, side):
+        for numbers, vectors in _read(self._retriever, texts, side, self._turn):
             found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
         if len(found) < len(texts):
             raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
@@ -236,6 +250,8 @@ class Dense:
         """Vectors [n, H] of those texts that the model can read, and their numbers."""
         try:
             return list(range(len(texts))), self._vectorise(texts, side).float().cpu()
+        except Stopped:
+            raise
         except UserError:
             known = [n for n, ok in enumerate(readable(self._retriever, texts, side)) if ok]
             if len(known) == len(texts):
@@ -259,10 +275,10 @@ class Dense:
 class Sparse:
     """Weights of vocabulary terms; a document that shares no term is not found."""
 
-    def __init__(self, retriever: Any, queries: Sequence[str]) -> None:
-        self._retriever = retriever
+    def __init__(self, retriever: Any, queries: Sequence[str], turn: Turn = nullcontext) -> None:
+        self._retriever, self._turn = retriever, turn
         found: dict[int, Tensor] = {}
-        for numbers, weights in _read(retriever, queries, "query"):
+        for numbers, weights in _read(retriever, queries, "query", turn):
             found |= {n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)}
         self._queries = found
 
@@ -273,7 +289,7 @@ class Sparse:
         if not known:
             return scores
         asked = torch.stack([self._queries[rows[at]] for at in known])
-        for numbers, weights in _read(self._retriever, documents, "document"):
+        for numbers, weights in _read(self._retriever, documents, "document", self._turn):
             products = torch.sparse.mm(asked, weights.float().cpu().T)
             products[products <= 0] = float("-inf")
             scores[torch.tensor(known)[:, None], torch.tensor(numbers)] = products
@@ -283,10 +299,10 @@ class Sparse:
 class LateInteraction:
     """A vector for each token, compared by the model's own MaxSim."""
 
-    def __init__(self, retriever: Any, queries: Sequence[str]) -> None:
-        self._retriever = retriever
+    def __init__(self, retriever: Any, queries: Sequence[str], turn: Turn = nullcontext) -> None:
+        self._retriever, self._turn = retriever, turn
         self._queries: dict[int, tuple[Tensor, Tensor]] = {}
-        for numbers, vectors in _read(retriever, queries, "query"):
+        for numbers, vectors in _read(retriever, queries, "query", turn):
             for at, number in enumerate(numbers):
                 self._queries[number] = (vectors.tokens[at], vectors.mask[at])
 
@@ -294,7 +310,7 @@ class LateInteraction:
         """MaxSim."""
         scores = torch.full((len(rows), len(documents)), float("-inf"))
         known = [at for at, row in enumerate(rows) if row in self._queries]
-        for numbers, read in _read(self._retriever, documents, "document"):
+        for numbers, read in _read(self._retriever, documents, "document", self._turn):
             for at, number in enumerate(numbers):
                 one = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
                 if not bool(one.mask.any()):
