@@ -23,7 +23,7 @@ from attribution.types import Array, Side, TextPair, as_array
 
 DEPTH = 100
 """Documents kept of each query: what Recall@100 looks at."""
-BLOCK = 64
+BLOCK = 32
 """Documents scored between two looks at whether to stop."""
 
 _NOT_FOUND = -(2**63)
