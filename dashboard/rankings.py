@@ -220,6 +220,20 @@ def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def measures_text(found: Sequence[Ranked]) -> pd.DataFrame:
+    """The same for the eye: each measure with its interval in one cell."""
+    rows = []
+    for one in found:
+        evaluation, bias = one.evaluation, one.evaluation.language
+        row: dict[str, object] = {"model": one.model.spec.name}
+        row |= {name: str(evaluation.estimates[name]) for name in MEASURES}
+        row["same language"] = "" if bias is None else str(bias.share)
+        row["in corpus"] = None if bias is None else bias.expected
+        row["without a result"] = evaluation.n_missing
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     """A row for each model and length bucket, the whole first: PSI, what chance gives, nDCG@10."""
     rows = []
