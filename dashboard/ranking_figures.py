@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from attribution.position import LENGTH_BUCKETS, POSITIONS
+from attribution.position import BUCKET_EDGES, LENGTH_BUCKETS, POSITIONS
 from attribution.published import PublishedCurves
 from attribution.ranking import N_EVIDENCE_BINS, EvidenceProfile
 from dashboard.canvas import Provenances, canvas, faint, legend_name, positions, with_legend
 from dashboard.palettes import Style
 
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
+_FOOT = 0.2
 EVIDENCE_TITLE = "Relative position of the evidence (%)"
 
 
@@ -23,11 +24,13 @@ def evidence_bins(
     """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
     are the bins' queries. Bins without a query leave a gap."""
     figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
-    counts = np.array(next(iter(profiles.values())).counts, dtype=float)
+    counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
         go.Bar(
-            x=_CENTRES, y=counts, yaxis="y2", width=100 / N_EVIDENCE_BINS, showlegend=True,
-            name=f"queries (up to {int(counts.max())} a bin)", hovertemplate="%{y:.0f} queries",
+            # On the same axis: a second one would bend the first one's ticks.
+            x=_CENTRES, y=_FOOT * counts / counts.max(), width=100 / N_EVIDENCE_BINS,
+            name=f"queries (up to {counts.max():,} a bin)", customdata=counts,
+            hovertemplate="%{customdata}",
             marker={"color": faint(style.colours.muted, 0.18),
                     "line": {"color": style.colours.paper, "width": 1}},
         )
@@ -44,11 +47,6 @@ def evidence_bins(
         )  # fmt: skip
     positions(figure)
     figure.update_yaxes(range=[0, 1.03])
-    figure.update_layout(
-        # Lines in front: the second axis would else be drawn over the first.
-        yaxis={"overlaying": "y2", "side": "left"},
-        yaxis2={"range": [0, 5 * counts.max()], "visible": False, "side": "right"},
-    )
     return with_legend(figure, style)
 
 
@@ -57,16 +55,16 @@ def length_buckets(
     *, provenance: Provenances = (),
 ) -> go.Figure:  # fmt: skip
     """nDCG@10 in each length bucket, a bar for each model: model -> bucket -> profile."""
-    figure = canvas("length_buckets", style, "Document length (tokens)", "nDCG@10", provenance)
-    ranges = dict(
-        zip(LENGTH_BUCKETS, ("to 512", "513 to 1024", "1025 to 1536", "above"), strict=True)
-    )
+    title = "Document length in tokens (" + ", ".join(
+        f"{bucket} to {edge:,}" for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
+    ) + f", {LENGTH_BUCKETS[-1]} above)"  # fmt: skip
+    figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
     known = [b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())]
     for index, (model, profiles) in enumerate(buckets.items()):
         shown = [profiles.get(bucket) for bucket in known]
         figure.add_trace(
             go.Bar(
-                x=[f"{bucket}<br>{ranges[bucket]}" for bucket in known],
+                x=known,
                 y=[None if one is None else one.mean for one in shown],
                 name=legend_name(model, style), marker={"color": style.line(index)["color"]},
                 customdata=[0 if one is None else one.n for one in shown],

@@ -242,7 +242,7 @@ def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
         for bucket, profile in profiles.items():
             if profile is not None:
                 rows.append({"model": one.model.spec.name, "length": bucket} | _psi_row(profile))
-    columns = ["model", "length", "queries", "empty bins", "PSI", "PSI by chance", "p", NDCG,
+    columns = ["model", "length", "PSI", "PSI by chance", "p", "queries", "empty bins", NDCG,
                f"{NDCG}, mean of bins"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
