@@ -341,5 +341,5 @@ def top_frame(one: Ranked, query: Query) -> pd.DataFrame:
         "language": ranking.languages[: len(keys)],
         "document": [texts[key] for key in keys],
         "id": keys,
-        "pair": [query.pairs.get(key) for key in keys],
+        "pair": [query.pairs.get(key, "") for key in keys],
     })  # fmt: skip

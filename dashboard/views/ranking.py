@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pandas as pd
 import streamlit as st
 
@@ -10,7 +12,7 @@ from attribution.methods import make_method
 from attribution.ranking import NDCG, TOP
 from attribution.retrievers import registry
 from attribution.types import Provenance
-from dashboard import choices, figures, panels, published_files, rankings
+from dashboard import choices, figures, panels, published_files, rankings, url
 from dashboard.compute import DataSetCurve, Run, service
 from dashboard.figures import Style
 from dashboard.publications import measures_frame
@@ -162,7 +164,7 @@ def profile_section(found: list[Ranked]) -> None:
         """nDCG over length buckets."""
         return length_buckets(buckets, style, provenance=provenance(found))
 
-    style = panels.screen_style(width_px=640, height_px=380)
+    style = panels.screen_style(width_px=440, height_px=380)
     left, right = st.columns(2)
     with left:
         st.markdown("**nDCG@10 by where the evidence stands**")
@@ -264,30 +266,36 @@ def query_section(found: list[Ranked]) -> None:
         },
     )  # fmt: skip
     picked = chosen.selection.rows  # type: ignore[union-attr]
-    with st.container(horizontal=True):
-        for key, pair_id in list(query.pairs.items())[:3]:
-            if st.button(f"Explain {panels.plain(key)}", key=f"ranking.relevant.{key}",
-                         icon=":material/highlight:"):  # fmt: skip
-                explain(pair_id=pair_id)
-        if picked and st.button("Explain the chosen document", key="ranking.explain",
-                                type="primary"):  # fmt: skip
-            row = top.iloc[picked[0]]
-            if row["pair"]:
-                explain(pair_id=str(row["pair"]))
-            else:
-                explain(query=query.text, document=str(row["document"]))
+    links = dict(list(query.pairs.items())[:3])
+    if picked:
+        row = top.iloc[picked[0]]
+        if row["pair"]:
+            links[str(row["id"])] = str(row["pair"])
+        else:
+            explain_texts(query.text, str(row["document"]))
+    for key, pair_id in links.items():
+        # A link: what the widgets of this page have bound in the address no script may set.
+        st.page_link("views/explain.py", label=f"Explain {panels.plain(key)}",
+                     icon=":material/highlight:",
+                     query_params={"dataset": data.name, "pair": pair_id,
+                                   "models": neural_models()})  # fmt: skip
     panels.downloads("ranking.top", [data.name, query.query_id], [one.provenance()], frame=top)
 
 
-def explain(pair_id: str = "", query: str = "", document: str = "") -> None:
-    """Open a pair of the data set, or two texts that are none, on the Explain page."""
-    models = [name for name in names if name != "BM25"] or names
-    if pair_id:
-        target = {"dataset": data.name, "pair": pair_id, "models": models}
-    else:
-        st.session_state["typed.query"], st.session_state["typed.document"] = query, document
-        target = {"text": "Own text", "models": models}
-    st.switch_page("views/explain.py", query_params=target)
+def neural_models() -> list[str]:
+    """The chosen models that every method fits, else all of them."""
+    return [name for name in names if name != "BM25"] or names
+
+
+def explain_texts(query: str, document: str) -> None:
+    """A link that opens a query with a document that is no pair of the data set."""
+    texts = {"text": "Own text", "q": query, "d": document}
+    if len(document) > url.MAX_TEXT_IN_LINK:
+        st.caption("The chosen document is too long for a link; copy its text to Explain.")
+        return
+    address = urlencode({**texts, "models": neural_models()}, doseq=True)
+    st.link_button("Explain the chosen document", f"/?{address}", icon=":material/highlight:",
+                   help="In a new tab, as own text.")  # fmt: skip
 
 
 def published_section(found: list[Ranked]) -> None:
