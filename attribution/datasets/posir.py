@@ -5,21 +5,20 @@ queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_leng
 
 Cross-lingual sets put another language's queries to a corpus: ids are shared by the translations
 of a domain, so a query keeps its text while judgement, span and length are those of the corpus's
-language.
+language. A column `query_type` of the queries is read where there is one.
 """
 
 from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from attribution.datasets import apart, tables
 from attribution.datasets.corpus import Collection, Document, gather, grade
+from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
@@ -30,6 +29,7 @@ _COLUMNS = {
     "corpus.parquet": ("_id", "text"),
     "qrels/test.parquet": ("query-id", "corpus-id", "score"),
 }
+_OPTIONAL = ("query_type",)
 
 
 def read(root: Path, name: str, title: str = "") -> DataSet:
@@ -58,7 +58,9 @@ def _folders(root: Path) -> list[Path]:
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
     domains = Counter(folder.parent.name for folder in folders)
-    return sorted(folders, key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
+    folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
+    _require_readable(folders)
+    return folders
 
 
 def read_cross_lingual(
@@ -87,11 +89,12 @@ def _shared(root: Path, queries: str, documents: str) -> list[Path]:
             f"{root.name} has no domain in both {queries} and {documents}: choose two different "
             f"ones of its languages {', '.join(languages)}."
         )
+    _require_readable([f for s in shared for f in (s, root / queries / s.name)])
     return shared
 
 
 def _cross_lingual(
-    root: Path, folders: list[Path], name: str, queries: str
+    root: Path, folders: Sequence[Path], name: str, queries: str
 ) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
     for folder in folders:
@@ -120,43 +123,46 @@ def collection(root: Path, name: str, title: str = "", variant: str = "") -> Col
 
     def stream() -> Iterator[Document]:
         for folder in folders:
-            for number, row in enumerate(_batches(folder / "corpus.parquet"), start=1):
-                part = f"{folder.parent.name}/{folder.name}"
-                yield Document(
-                    str(row["_id"]), row["text"] or "", part, folder.parent.name,
-                    f"{part}/corpus.parquet", number,
-                )  # fmt: skip
+            file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
+            part, language = f"{folder.parent.name}/{folder.name}", folder.parent.name
+            for row in tables.parquet_in_process(file, columns, columns, None):
+                identity, text = row.cells.get("_id"), row.cells.get("text")
+                known = "" if row.problem or identity is None else str(identity)
+                yield Document(known, str(text or ""), part, language, file.name, row.number)
 
     files = [folder / "corpus.parquet" for folder in folders]
     return gather(name, title or name, found, stream, files)
 
 
-def _batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a corpus, some at a time."""
-    try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=512, columns=["_id", "text"]):
-            yield from batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path.name} cannot be read to its end: replace it.") from error
+def _require_readable(folders: Sequence[Path]) -> None:
+    apart.require_readable(
+        [
+            (_file(folder, name), (*columns, *_OPTIONAL))
+            for folder in folders
+            for name, columns in _COLUMNS.items()
+            if (folder / name).is_file()
+        ]
+    )
 
 
-def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
-    path = folder / file
-    where = f"{folder.parent.name}/{folder.name}/{file}"
-    if not path.is_file():
-        raise UserError(f"{where} is missing: a domain needs {', '.join(_COLUMNS)}.")
-    try:
-        table = pq.read_table(path)
-        # To Python here already: text that is no UTF-8 shows only now.
-        rows = table.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{where} is not a Parquet file that can be read: replace it.") from error
-    if missing := set(_COLUMNS[file]) - set(table.column_names):
-        raise UserError(
-            f"{where} lacks the columns {', '.join(sorted(missing))}; it has "
-            f"{', '.join(table.column_names)}."
-        )
-    return rows
+def _file(folder: Path, name: str) -> File:
+    return File(f"{folder.parent.name}/{folder.name}/{name}", folder / name)
+
+
+def _rows(folder: Path, name: str) -> list[Mapping[str, Any]]:
+    file = _file(folder, name)
+    if not (folder / name).is_file():
+        raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
+    columns = _COLUMNS[name]
+    rows = list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
+    if any(row.problem for row in rows):
+        raise UserError(f"{file.name} is not a Parquet file that can be read: replace it.")
+    return [row.cells for row in rows]
+
+
+def _type(value: Any) -> str | None:
+    named = isinstance(value, str) and value.strip()
+    return clean(value.strip(), "query_type").text if named else None
 
 
 def _read_domain(
@@ -228,6 +234,7 @@ def _read_domain(
                 domain=domain,
                 dataset=dataset,
                 document_tokens=query["pos_token_length"],
+                query_type=_type(query.get("query_type")),
             )
         except UserError as error:
             yield reject(f"{query_id}: {error}")

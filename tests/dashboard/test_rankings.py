@@ -86,7 +86,7 @@ def test_a_querys_top(ranked: Ranked) -> None:
     top = rankings.top_frame(ranked, query)
     assert top.loc[0, "document"].startswith("The stone is stone.")
     assert top["relevant"].tolist()[0] is True and top.loc[0, "pair"] == "row-3"
-    assert top["score"].is_monotonic_decreasing and top["pair"].tolist()[1:] == ["", ""]
+    assert top["score"].is_monotonic_decreasing and set(top["pair"].tolist()[1:]) == {""}
     with pytest.raises(UserError, match="no query 'nope'"):
         rankings.query_of(ranked, "nope")
 
