@@ -36,9 +36,10 @@ def ranking_app(start_app: Callable[..., App], tmp_path_factory: pytest.TempPath
 def test_rank_and_follow_a_query_to_its_pair(ranking_app: App, visit: Visit) -> None:
     page = visit(f"{ranking_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
     expect(page.get_by_text("4 queries, 4 documents")).to_be_visible()
-    for _ in range(2):
-        page.get_by_role("button", name="Rank", exact=True).first.click()
-        page.wait_for_timeout(500)
+    for name in ("MiniLM", "BM25"):
+        button = page.locator(f".st-key-start-{name} button")
+        button.click()
+        expect(button).to_have_count(0)
     expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
     expect(page.get_by_text("Query by query")).to_be_visible()
