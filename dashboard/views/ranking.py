@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from attribution.errors import UserError
 from attribution.methods import make_method
@@ -21,6 +22,7 @@ from dashboard.rankings import Ranked, Setup
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 SALIENCY = make_method("saliency")
+WIDTH = 450
 
 setup = None
 with st.sidebar:
@@ -143,6 +145,12 @@ def provenance(found: list[Ranked]) -> list[Provenance]:
     return [one.provenance() for one in found]
 
 
+def side_by_side() -> tuple[DeltaGenerator, DeltaGenerator]:
+    """Two places beside each other, or one above the other where there is no room."""
+    row = st.container(horizontal=True)
+    return row.container(width=WIDTH), row.container(width=WIDTH)
+
+
 def profile_section(found: list[Ranked]) -> None:
     """nDCG over the evidence's place, saliency of the same pairs, length buckets and PSI."""
     profiles = {
@@ -164,15 +172,15 @@ def profile_section(found: list[Ranked]) -> None:
         """nDCG over length buckets."""
         return length_buckets(buckets, style, provenance=provenance(found))
 
-    style = panels.screen_style(width_px=440, height_px=380)
-    left, right = st.columns(2)
+    style = panels.screen_style(width_px=WIDTH, height_px=380)
+    left, right = side_by_side()
     with left:
         st.markdown("**nDCG@10 by where the evidence stands**")
         panels.show(draw_bins(style), "ranking.bins", "nDCG@10 over 20 bins of the evidence")
     with right:
         st.markdown("**Saliency of the same pairs**")
         saliency_section(list(profiles), style)
-    left, right = st.columns(2)
+    left, right = side_by_side()
     with left:
         if has_buckets:
             st.markdown("**nDCG@10 by document length**")
