@@ -26,6 +26,8 @@ from dashboard.commands.options import (
     quiet,
     resolve,
     spoken,
+    suffix_of,
+    write,
 )
 
 app = typer.Typer()
@@ -175,12 +177,7 @@ def export(
     )
     from dashboard.figures import PRESETS, mean_curves
 
-    fmt = output.suffix.lstrip(".").lower()
-    if fmt not in (*FIGURE_FORMATS, *TABLE_FORMATS):
-        raise UserError(
-            f"{output.name} has no suffix that can be written: use .png, .svg, .pdf, .html, .json, "
-            ".csv or .parquet."
-        )
+    fmt = suffix_of(output, [*dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))])
     if size not in PRESETS:
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
     chosen = method_of(method, normalization, resampling, posir, option)
@@ -197,8 +194,4 @@ def export(
         notes = {one.summary.curve.model: f"n={one.summary.curve.n}" for one in found}
         figure = mean_curves(curves, style, notes=notes, provenance=provenance)
         data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror}).") from error
-    print(output)
+    write(output, data)
