@@ -118,15 +118,16 @@ def _uploader() -> None:
         "CSV, TSV, JSONL or Parquet, each also as .gz", key="upload", on_change=take,
         type=["csv", "tsv", "jsonl", "parquet", "gz"], max_upload_size=20,
         help="Columns query and document; optional: evidence (a passage of the document) or "
-        "evidence_start and evidence_end (characters), language, domain, pair_id, query_id, "
-        "document_id. Kept for this browser session only.",
+        "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
+        "query_id, document_id. Kept for this browser session only.",
     )  # fmt: skip
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")
 
 
 def filters(data: DataSet) -> Selection:
-    """Narrow the data set down by domain, language, length, evidence position and words."""
+    """Narrow the data set down by domain, language, type of query, length, evidence position and
+    words."""
 
     def pick(label: str, key: str, values: Iterable[str | None]) -> str:
         counts = Counter(filter(None, values))
@@ -150,6 +151,10 @@ def filters(data: DataSet) -> Selection:
         bucket = pick("Length bucket", "bucket", (_bucket(p) for p in data.pairs))
     with columns[1]:
         language = pick("Language", "language", (p.language for p in data.pairs))
+        # Few data sets name a type; where none is named a list of one word helps nobody.
+        query_type = _ANY
+        if any(p.query_type for p in data.pairs):
+            query_type = pick("Query type", "query_type", (p.query_type for p in data.pairs))
         low, high = st.slider(
             "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
@@ -159,7 +164,7 @@ def filters(data: DataSet) -> Selection:
     def passes(pair: TextPair) -> bool:
         if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
             return False
-        if bucket not in (_ANY, _bucket(pair)):
+        if bucket not in (_ANY, _bucket(pair)) or query_type not in (_ANY, pair.query_type):
             return False
         if (low, high) != (0, 100):
             position = evidence_position(pair)
@@ -172,7 +177,12 @@ def filters(data: DataSet) -> Selection:
 
     parts = [
         f"{name} {value}"
-        for name, value in (("domain", domain), ("language", language), ("bucket", bucket))
+        for name, value in (
+            ("domain", domain),
+            ("language", language),
+            ("bucket", bucket),
+            ("query type", query_type),
+        )
         if value != _ANY
     ]
     if (low, high) != (0, 100):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from attribution import datasets
 from attribution.bias_pairs import pairs_for
 from attribution.datasets import DataSet
+from attribution.errors import UserError
 from attribution.faithfulness import Parameters
 from attribution.methods import METHODS, make_method
 from attribution.retrievers import registry
@@ -164,6 +165,31 @@ def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Pat
 def test_every_method_says_which_families_it_is_for() -> None:
     known = {spec.family for spec in registry.presets().values()}
     assert known <= {family for entry in METHODS.values() for family in entry.families}
+
+
+def test_a_hub_model_that_is_not_dense_just_works(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its family shows only once its files have come; nothing is chosen twice."""
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    come: list[str] = []
+
+    def from_hub(hub_id: str, download: bool, code: bool) -> Path:
+        if not download and not come:
+            raise UserError("not here yet")
+        come.append(hub_id)
+        return folder
+
+    monkeypatch.setattr(registry, "_from_hub", from_hub)
+    spec = registry.resolve("organisation/reranker")
+    assert spec.family == "dense" and not come
+    found = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
+    assert found.model.spec.family == "cross_encoder" and found.attribution.document_scores.any()
+    assert found.model.key == Compute(tmp_path).identify(registry.resolve(spec.name)).key
+    come.clear()
+    pooled = registry.resolve("organisation/reranker@cls")
+    with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
+        Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
 
 
 def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
