@@ -1,6 +1,8 @@
 """An attribution as bytes and back: safetensors with its metadata, compressed, with a checksum.
 
-Safetensors holds arrays and strings and nothing that could run, and reads back bit for bit.
+Safetensors holds arrays and strings and nothing that could run, and reads back bit for bit. All
+arrays are float32, matrices too: rows and columns of a matrix are shown beside the score with what
+is missing to it, down to 1e-6, and float16 would put rounding of 1e-3 there.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from attribution.types import Array, Attribution, Method, Token, TokenizedText
+from attribution.types import Array, Attribution, Method, TextPair, Token, TokenizedText
+from cache.fingerprint import text_fingerprint
 
-FORMAT = 1
+FORMAT = 2
 _CODEC = pa.Codec("zstd")
 
 
@@ -45,7 +48,18 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
     return TokenizedText(tokens, header["n_tokens_full"], header["max_length"])
 
 
-def encode(attribution: Attribution) -> bytes:
+def identity(dataset: str, pair_id: str, text: str) -> bytes:
+    """What a checksum covers besides the bytes: a payload that turns up under another pair or
+    other texts (16 hexadecimal digits) is damaged."""
+    return f"{dataset}\0{pair_id}\0{text}".encode("utf-8", "surrogatepass")
+
+
+def identity_of(pair: TextPair) -> bytes:
+    """The same, of a pair."""
+    return identity(pair.dataset, pair.pair_id, text_fingerprint(pair))
+
+
+def encode(attribution: Attribution, pair: TextPair) -> bytes:
     """Checksum (4 bytes), length (8 bytes), then the compressed safetensors."""
     arrays = {
         "query_scores": attribution.query_scores,
@@ -55,6 +69,7 @@ def encode(attribution: Attribution) -> bytes:
     }
     if attribution.matrix is not None:
         arrays["matrix"] = attribution.matrix
+    span = pair.evidence
     header = {
         "format": FORMAT,
         "score": attribution.score,
@@ -63,6 +78,15 @@ def encode(attribution: Attribution) -> bytes:
         "completeness_error": attribution.completeness_error,
         "query": _pack_text(attribution.query),
         "document": _pack_text(attribution.document),
+        # What a summary says of the pair, so that it can be made again.
+        "pair": {
+            "language": pair.language,
+            "domain": pair.domain,
+            "document_tokens": pair.document_tokens,
+            "start": span.start if span else None,
+            "end": span.end if span else None,
+            "characters": len(pair.document),
+        },
     }
     # JSON as an array beside the others: safetensors' own metadata comes back without reading
     # the file a second time only from a file, not from bytes.
@@ -70,22 +94,35 @@ def encode(attribution: Attribution) -> bytes:
     raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     packed = _CODEC.compress(raw, asbytes=True)
     body = len(raw).to_bytes(8, "big") + packed
-    return zlib.crc32(body).to_bytes(4, "big") + body
+    return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
 
 
-def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution:
+def is_whole(data: object, identity: bytes) -> bool:
+    """Whether these bytes are what was stored under this identity."""
+    if not isinstance(data, bytes) or len(data) < 12:
+        return False
+    return zlib.crc32(data[4:], zlib.crc32(identity)) == int.from_bytes(data[:4], "big")
+
+
+def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    if not is_whole(data, identity):
+        raise DamagedPayload
+    raw = _CODEC.decompress(data[12:], int.from_bytes(data[4:12], "big"), asbytes=True)
+    arrays = load(raw)
+    return arrays, json.loads(arrays["header"].tobytes())
+
+
+_DAMAGE = (pa.ArrowException, OSError, SafetensorError, KeyError, ValueError)
+
+
+def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:
     """The attribution that `encode` packed.
 
     Raises:
-        DamagedPayload: the bytes were changed or cut.
+        DamagedPayload: the bytes were changed or cut, or belong to another pair.
     """
-    packed = data[12:]
-    if len(data) < 12 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
-        raise DamagedPayload
     try:
-        raw = _CODEC.decompress(packed, int.from_bytes(data[4:12], "big"), asbytes=True)
-        arrays = load(raw)
-        header = json.loads(arrays["header"].tobytes())
+        arrays, header = _unpack(data, identity)
         return Attribution(
             model=model,
             method=method,
@@ -100,7 +137,19 @@ def decode(data: bytes, model: str, method: Method, pair_id: str) -> Attribution
             completeness_error=header["completeness_error"],
             seconds=header["seconds"],
         )
-    except (pa.ArrowException, OSError, SafetensorError, KeyError, ValueError) as error:
+    except _DAMAGE as error:
+        raise DamagedPayload from error
+
+
+def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
+    """What the payload says of its pair: language, domain, document_tokens, start, end, characters.
+
+    Raises:
+        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+    """
+    try:
+        return _unpack(data, identity)[1]["pair"]
+    except _DAMAGE as error:
         raise DamagedPayload from error
 
 

@@ -50,6 +50,20 @@ def model_fingerprint(weights: str, settings: str) -> str:
     return hashlib.sha256(f"{weights}\0{settings}".encode()).hexdigest()[:16]
 
 
+_texts: dict[tuple[int, int], str] = {}
+_MAX_TEXTS = 500_000
+
+
 def text_fingerprint(pair: TextPair) -> str:
     """16 hexadecimal digits over the two texts."""
-    return hashlib.sha256(f"{pair.query}\0{pair.document}".encode()).hexdigest()[:16]
+    # A string keeps its own (keyed, 64-bit) hash, so the same pair asked for again costs nothing
+    # and no text is held here.
+    key = (hash(pair.query), hash(pair.document))
+    found = _texts.get(key)
+    if found is None:
+        text = f"{pair.query}\0{pair.document}".encode("utf-8", "surrogatepass")
+        found = hashlib.sha256(text).hexdigest()[:16]
+        if len(_texts) >= _MAX_TEXTS:
+            _texts.clear()
+        _texts[key] = found
+    return found

@@ -1,46 +1,35 @@
 """The store of results: one SQLite file for each model fingerprint and method.
 
 Each put is one transaction, so a result is there whole or not at all, whatever process dies.
-Per-token results are stored once under the method's `core`; position curves are stored beside
-them for each normalization and resampling, and derived from them where only those change.
+Per-token results are stored once under the method's `core` as compressed rows; beside them lie
+blocks of summaries and curves (cache/blocks.py), so that lists and aggregates never touch the
+results. Curves of another normalization or resampling are derived from the results and kept.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attribution.errors import UserError
-from attribution.position import document_curve
+from attribution.position import LENGTH_BUCKETS, document_curve, length_bucket
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
-from cache.codec import DamagedPayload, decode, encode, pack_floats, unpack_floats
-from cache.fingerprint import text_fingerprint
+from cache import blocks
+from cache.blocks import Serials, text_number
+from cache.codec import DamagedPayload, decode, encode, identity_of
+from cache.files import LAYOUT, Files, ModelKey
+from cache.index import FAILED, RESULT, Index, index_of
 
-LAYOUT = "v1"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS result (
-    dataset TEXT NOT NULL, pair_id TEXT NOT NULL, text TEXT NOT NULL, score REAL,
-    truncated INTEGER, payload BLOB, reason TEXT, PRIMARY KEY (dataset, pair_id));
-CREATE TABLE IF NOT EXISTS curve (
-    variant TEXT NOT NULL, dataset TEXT NOT NULL, pair_id TEXT NOT NULL, points BLOB NOT NULL,
-    PRIMARY KEY (variant, dataset, pair_id)) WITHOUT ROWID;
-"""
-_TIMEOUT_S = 60
+__all__ = ["LAYOUT", "ModelKey", "Selection", "Store", "StoredCurves", "Where"]
 
-
-@dataclass(frozen=True, slots=True)
-class ModelKey:
-    """A model as the store knows it; the name is for people, the fingerprint is the key."""
-
-    name: str
-    fingerprint: str
+_DERIVE_ROWS = 256
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +49,67 @@ class StoredCurves:
         return int(self.truncated.sum())
 
 
-class Store:
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which stored results are meant; empty fields admit all.
+
+    `buckets` are PosIR's of the data set's own token counts; `positions` is the range, ends
+    included, of the evidence's mid-point over the document's length in characters.
+    """
+
+    datasets: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    buckets: tuple[str, ...] = ()
+    positions: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The stored results that a `Where` admits, without their texts: curves [n, 100], scores [n],
+    truncated [n] in the order in which they were stored, and why others failed."""
+
+    curves: Array
+    scores: Array
+    truncated: Array
+    failed: Mapping[str, str]
+    _serials: Serials
+    _index: Index
+
+    @property
+    def n_truncated(self) -> int:
+        """How many documents were longer than the model reads."""
+        return int(self.truncated.sum())
+
+    def _names(self, name: str) -> tuple[str | None, ...]:
+        with self._index.lock:
+            return tuple(self._index.names(name, self._serials))
+
+    @cached_property
+    def pair_ids(self) -> tuple[str, ...]:
+        """Pairs [n]."""
+        return tuple(name or "" for name in self._names("pair"))
+
+    @cached_property
+    def datasets(self) -> tuple[str, ...]:
+        """Data sets [n]."""
+        return tuple(name or "" for name in self._names("dataset"))
+
+    @cached_property
+    def languages(self) -> tuple[str | None, ...]:
+        """Languages [n]."""
+        return self._names("language")
+
+    @cached_property
+    def domains(self) -> tuple[str | None, ...]:
+        """Domains [n]."""
+        return self._names("domain")
+
+
+class Store(Files):
     """Results below one folder. Any number of threads and processes may use the same folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    # -- one result ----------------------------------------------------------------------------
 
     def get(self, model: ModelKey, method: Method, pair: TextPair) -> Attribution | None:
         """The stored result, or None where there is none for these very texts.
@@ -75,13 +120,14 @@ class Store:
         with self.reading(model, method) as db:
             if db is not None:
                 row = db.execute(
-                    "SELECT payload FROM result WHERE dataset = ? AND pair_id = ? AND text = ?",
-                    (pair.dataset, pair.pair_id, text_fingerprint(pair)),
+                    "SELECT data FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) "
+                    "AND pair = ? AND text = ?",
+                    (pair.dataset, pair.pair_id, text_number(pair)),
                 ).fetchone()
         if row is None or row[0] is None:
             return None
         try:
-            return decode(row[0], model.name, method, pair.pair_id)
+            return decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
         except DamagedPayload:
             return None
 
@@ -93,191 +139,294 @@ class Store:
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        # Encoded before the write lock is taken, so that others wait for the disk alone.
-        rows = [
-            (p.dataset, p.pair_id, text_fingerprint(p), a.score, a.document.truncated, encode(a))
-            for p, a in results
-        ]
-        curves = [(p, document_curve(a, method)) for p, a in results]
-        with self.writing(model, method) as db:
-            self._forget(db, (pair for pair, _ in results))
-            db.executemany(
-                "INSERT INTO result (dataset, pair_id, text, score, truncated, payload) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
+        # The last of a pair counts. Encoded before the lock is taken, so that others wait for the
+        # disk alone (and not for pyarrow's first conversion, which imports pandas).
+        latest = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
+        if not latest:
+            return
+        rows = blocks.batch_of([
+            blocks.row_of(
+                p, score=a.score, tokens=a.document.n_tokens_full, truncated=a.document.truncated
             )
-            _insert_curves(db, method, curves)
+            for p, a in latest
+        ])  # fmt: skip
+        data = [encode(a, p) for p, a in latest]
+        curves = np.array([document_curve(a, method) for _, a in latest], dtype=np.float32)
+        with self.writing(model, method) as db:
+            serials = _insert(db, [p for p, _ in latest], rows, data=data)
+            blocks.append_curves(db, variant_id(db, method), serials, curves)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
         """Store why pairs have no result, so that a resumed run does not try them again."""
+        latest = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
+        if not latest:
+            return
+        rows = blocks.batch_of([blocks.row_of(p, reason=reason) for p, reason in latest])
         with self.writing(model, method) as db:
-            self._forget(db, (pair for pair, _ in failures))
-            db.executemany(
-                "INSERT INTO result (dataset, pair_id, text, reason) VALUES (?, ?, ?, ?)",
-                [(p.dataset, p.pair_id, text_fingerprint(p), reason) for p, reason in failures],
-            )
+            _insert(db, [p for p, _ in latest], rows, reasons=[reason for _, reason in latest])
+
+    # -- many ----------------------------------------------------------------------------------
 
     def missing(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
     ) -> list[TextPair]:
         """The pairs with neither a result nor, unless `retry`, a stored failure."""
-        stored: set[tuple[str, str, str]] = set()
-        with self.reading(model, method) as db:
-            if db is not None:
-                where = " WHERE payload IS NOT NULL" if retry else ""
-                stored = set(db.execute(f"SELECT dataset, pair_id, text FROM result{where}"))
-        return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in stored]
+
+        def ask(db: sqlite3.Connection, index: Index) -> NDArray[np.int8]:
+            return _states(index, _serials(index, pairs), pairs)
+
+        state = self._asked(model, method, ask)
+        if state is None:
+            return list(pairs)
+        stored = (state == RESULT) | (state == FAILED) & (not retry)
+        return [pair for pair, known in zip(pairs, stored.tolist(), strict=True) if not known]
 
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
         """Curves of those of `pairs` that have a result, under the method's normalization and
         resampling; curves of another choice are derived from the stored results, not computed."""
-        variant = _variant(method)
-        wanted = {(p.dataset, p.pair_id): (p, text_fingerprint(p)) for p in pairs}
-        found: dict[tuple[str, str], np.ndarray] = {}
-        scores: dict[tuple[str, str], tuple[float, int]] = {}
-        failed: dict[str, str] = {}
-        with self.reading(model, method) as db:
-            if db is not None:
-                for dataset, pair_id, text, score, truncated, reason in db.execute(
-                    "SELECT dataset, pair_id, text, score, truncated, reason FROM result"
-                ):
-                    asked = wanted.get((dataset, pair_id))
-                    if asked is None or asked[1] != text:
-                        continue
-                    if reason is not None:
-                        failed[pair_id] = reason
-                    else:
-                        scores[dataset, pair_id] = (score, truncated)
-                for dataset, pair_id, points in db.execute(
-                    "SELECT dataset, pair_id, points FROM curve WHERE variant = ?", (variant,)
-                ):
-                    if (curve := _curve(points)) is not None:
-                        found[dataset, pair_id] = curve
-        derived: list[tuple[TextPair, Array]] = []
-        damaged: list[TextPair] = []
-        for key in scores:
-            if key in found:
-                continue
-            pair = wanted[key][0]
-            result = self.get(model, method, pair)
-            if result is None:
-                damaged.append(pair)
-                continue
-            derived.append((pair, document_curve(result, method)))
-            found[key] = derived[-1][1]
-        if derived or damaged:
+        # A pair counts once, in its first place, and with its last texts.
+        asked = list({(pair.dataset, pair.pair_id): pair for pair in pairs}.values())
+
+        def ask(db: sqlite3.Connection, index: Index) -> tuple[StoredCurves, list[TextPair]]:
+            serials = _serials(index, asked)
+            state = _states(index, serials, asked)
+            places = np.flatnonzero(state == RESULT)
+            there, curves = index.curves(db, variant_or_0(db, method), serials[places])
+            kept = places[there]
+            failed = np.flatnonzero(state == FAILED).tolist()
+            found = StoredCurves(
+                pair_ids=tuple(asked[place].pair_id for place in kept.tolist()),
+                curves=curves,
+                scores=index.column("score", serials[kept]),
+                truncated=index.column("truncated", serials[kept]),
+                failed={asked[k].pair_id: index.reasons[int(serials[k])] for k in failed},
+            )
+            return found, [asked[place] for place in places[~there].tolist()]
+
+        answer = self._asked(model, method, ask)
+        if answer is not None and answer[1]:
+            self._derive(model, method, answer[1])
+            answer = self._asked(model, method, ask)
+        return _NOTHING if answer is None else answer[0]
+
+    def select(self, model: ModelKey, method: Method, where: Where | None = None) -> Selection:
+        """All results that have a curve under the method's normalization and resampling, narrowed
+        by what is known of them without their texts. Nothing is derived or computed."""
+        chosen = where or Where()
+
+        def ask(db: sqlite3.Connection, index: Index) -> Selection:
+            serials = index.live(RESULT)
+            serials = serials[_passing(index, serials, chosen)]
+            there, curves = index.curves(db, variant_or_0(db, method), serials)
+            serials = serials[there]
+            failed = index.live(FAILED)
+            failed = failed[_passing(index, failed, chosen)]
+            return Selection(
+                curves, index.column("score", serials), index.column("truncated", serials),
+                {
+                    name or "": index.reasons[serial]
+                    for name, serial in zip(
+                        index.names("pair", failed) if len(failed) else (),
+                        failed.tolist(),
+                        strict=True,
+                    )
+                },
+                serials, index,
+            )  # fmt: skip
+
+        found = self._asked(model, method, ask)
+        if found is None:
+            nothing = _NOTHING
+            found = Selection(
+                nothing.curves,
+                nothing.scores,
+                nothing.truncated,
+                {},
+                np.zeros(0, np.int64),
+                Index(),
+            )
+        return found
+
+    def _asked(
+        self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, Index], T]
+    ) -> T | None:
+        """What `ask` says of the file and its index, brought up to date; None without a file."""
+        index = index_of(self.path(model, method))
+        # The lock first: transactions then begin in the order in which the index is refreshed.
+        with index.lock:
+            with self.reading(model, method) as db:
+                if db is None:
+                    return None
+                index.refresh(db)
+                answer = ask(db, index)
+            if not (index.damaged or index.damaged_curves):
+                return answer
+        # Flipped bytes in a block: its summaries are made again from the results.
+        from cache.upkeep import mend
+
+        mend(self, model, method)
+        with index.lock, self.reading(model, method) as db:
+            if db is None:
+                return None
+            index.refresh(db)
+            index.damaged.clear()
+            index.damaged_curves.clear()
+            return ask(db, index)
+
+    def _derive(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> None:
+        """Make curves from stored results; a part at a time, so that an end keeps what it had."""
+        for start in range(0, len(pairs), _DERIVE_ROWS):
+            part = pairs[start : start + _DERIVE_ROWS]
+            derived: list[tuple[TextPair, Array]] = []
+            damaged: list[TextPair] = []
+            for pair in part:
+                result = self.get(model, method, pair)
+                if result is None:
+                    damaged.append(pair)
+                else:
+                    derived.append((pair, document_curve(result, method)))
             with self.writing(model, method) as db:
                 # What cannot be read any more is missing again, so that the next run computes it.
-                self._forget(db, damaged)
-                _insert_curves(db, method, derived)
-        keys = [key for key in wanted if key in scores and key in found]
-        return StoredCurves(
-            pair_ids=tuple(pair_id for _, pair_id in keys),
-            curves=np.array([found[key] for key in keys], dtype=np.float32).reshape(-1, N_BINS),
-            scores=np.array([scores[key][0] for key in keys], dtype=np.float32),
-            truncated=np.array([bool(scores[key][1]) for key in keys], dtype=bool),
-            failed=failed,
-        )
-
-    # -- files ---------------------------------------------------------------------------------
-
-    def path(self, model: ModelKey, method: Method) -> Path:
-        """The file of a model and a method's core."""
-        core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
-        return self.root / LAYOUT / model.fingerprint / f"{method.name}-{core}.db"
-
-    @contextmanager
-    def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
-        """The file, open for reading; None where there is none yet.
-
-        Raises:
-            UserError: it cannot be read.
-        """
-        path = self.path(model, method)
-        with _explained(path):
-            if not path.is_file() or path.stat().st_size == 0:
-                yield None
-                return
-            # Not mode=ro: only a connection that may write can roll back what a killed process
-            # left half written.
-            with closing(
-                sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_TIMEOUT_S)
-            ) as db:
-                yield db
-
-    @contextmanager
-    def writing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection]:
-        """The file, inside a transaction that is committed at the end.
-
-        Raises:
-            UserError: it cannot be written (rights, a full disk).
-        """
-        path = self.path(model, method)
-        with _explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)) as db:
-                db.execute("PRAGMA synchronous = FULL")
-                # IMMEDIATE takes the write lock at once: two writers wait instead of failing
-                # when both have read.
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        db.execute(statement)
-                    db.executemany(
-                        "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                        [("model", model.name), ("method", method.core)],
-                    )
-                    yield db
-                except BaseException:
-                    # SQLite itself rolls back where the disk is full or fails.
-                    if db.in_transaction:
-                        db.execute("ROLLBACK")
-                    raise
-                db.execute("COMMIT")
-
-    @staticmethod
-    def _forget(db: sqlite3.Connection, pairs: Iterable[TextPair]) -> None:
-        keys = [(pair.dataset, pair.pair_id) for pair in pairs]
-        for table in ("result", "curve"):
-            db.executemany(f"DELETE FROM {table} WHERE dataset = ? AND pair_id = ?", keys)
+                blocks.remove(
+                    db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]
+                )
+                found = [(serial_of(db, pair), curve) for pair, curve in derived]
+                known = [(serial, curve) for serial, curve in found if serial is not None]
+                blocks.append_curves(
+                    db,
+                    variant_id(db, method),
+                    np.array([serial for serial, _ in known], dtype=np.int64),
+                    np.array([c for _, c in known], dtype=np.float32).reshape(-1, N_BINS),
+                )
 
 
-def _curve(data: bytes) -> Array | None:
-    points = unpack_floats(data)
-    return points if points is not None and len(points) == N_BINS else None
+_NOTHING = StoredCurves(
+    (),
+    np.zeros((0, N_BINS), np.float32),
+    np.zeros(0, np.float32),
+    np.zeros(0, np.bool_),  # type: ignore[arg-type]
+    {},
+)
 
 
-def _variant(method: Method) -> str:
-    return ", ".join(f"{name}={value}" for name, value in method.curve_params.items())
+# -- rows ------------------------------------------------------------------------------------------
 
 
-def _insert_curves(
-    db: sqlite3.Connection, method: Method, curves: Iterable[tuple[TextPair, Array]]
-) -> None:
+def _insert(
+    db: sqlite3.Connection,
+    pairs: Sequence[TextPair],
+    rows: Any,
+    *,
+    data: Sequence[bytes] | None = None,
+    reasons: Sequence[str] | None = None,
+) -> Serials:
+    """Add payloads or failures and their block, in the place of what was there of the pairs."""
+    first = blocks.next_serial(db)
+    keys = [(dataset_id(db, pair.dataset), pair.pair_id) for pair in pairs]
+    dead = []
+    for key in keys:
+        if row := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
+            dead.append(row[0])
+    db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead])
+    nothing = [None] * len(pairs)
     db.executemany(
-        "INSERT OR REPLACE INTO curve VALUES (?, ?, ?, ?)",
-        [(_variant(method), p.dataset, p.pair_id, pack_floats(c)) for p, c in curves],
+        "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (first + k, *key, text_number(pair), reason, payload)
+            for k, (key, pair, reason, payload) in enumerate(
+                zip(keys, pairs, reasons or nothing, data or nothing, strict=True)
+            )
+        ],
     )
+    blocks.append(db, first, rows, dead)
+    return np.arange(first, first + len(pairs), dtype=np.int64)
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what a disk can do wrong into one sentence."""
-    try:
-        yield
-    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-        text = str(error).lower()
-        if "full" in text or getattr(error, "errno", None) == 28:
-            reason = "the disk is full: free some space"
-        elif isinstance(error, UnicodeDecodeError) or (
-            isinstance(error, sqlite3.DatabaseError)
-            and ("not a database" in text or "malformed" in text)
-        ):
-            reason = f"{path.name} is damaged or not a cache file: move it away"
-        elif "locked" in text:
-            reason = "another process holds it: wait for that to finish"
-        else:
-            reason = "it cannot be read or written: check its rights, or set POSLENS_HOME"
-        raise UserError(f"The cache could not be used, since {reason}.") from error
+def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
+    """The serial of what is stored of these very texts."""
+    row = db.execute(
+        "SELECT id FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) AND pair = ? "
+        "AND text = ?",
+        (pair.dataset, pair.pair_id, text_number(pair)),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def dataset_id(db: sqlite3.Connection, name: str) -> int:
+    """The data set's number, given where it has none."""
+    row = db.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return db.execute("INSERT INTO dataset (name) VALUES (?)", (name,)).lastrowid or 0
+    return row[0]
+
+
+def variant_params(method: Method) -> str:
+    """The parameters that shape the method's curve, as JSON."""
+    return json.dumps(dict(method.curve_params))
+
+
+def variant_or_0(db: sqlite3.Connection, method: Method) -> int:
+    """The number of the method's kind of curve; 0 where the file has none of it."""
+    row = db.execute(
+        "SELECT id FROM variant WHERE params = ?", (variant_params(method),)
+    ).fetchone()
+    return row[0] if row else 0
+
+
+def variant_id(db: sqlite3.Connection, method: Method) -> int:
+    """The same, given where it has none."""
+    return variant_or_0(db, method) or (
+        db.execute(
+            "INSERT INTO variant (params) VALUES (?)", (variant_params(method),)
+        ).lastrowid or 0
+    )  # fmt: skip
+
+
+# -- the index ------------------------------------------------------------------------------------
+
+
+def _serials(index: Index, pairs: Sequence[TextPair]) -> Serials:
+    """The latest serial of each pair [n], in whatever order data sets come; 0 for none."""
+    places: dict[str, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        places.setdefault(pair.dataset, []).append(place)
+    found = np.zeros(len(pairs), dtype=np.int64)
+    for dataset, own in places.items():
+        found[own] = index.serials(dataset, [pairs[place].pair_id for place in own])
+    return found
+
+
+def _states(index: Index, serials: Serials, pairs: Sequence[TextPair]) -> NDArray[np.int8]:
+    """Absent, result or failed [n]; what is stored of other texts is absent."""
+    texts = np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
+    same = index.column("text", serials) == texts
+    return np.where(same, index.state[serials], 0).astype(np.int8)
+
+
+def _passing(index: Index, serials: Serials, where: Where) -> NDArray[np.bool_]:
+    passing = np.ones(len(serials), np.bool_)
+    for name, values in (
+        ("dataset", where.datasets), ("language", where.languages), ("domain", where.domains),
+    ):  # fmt: skip
+        if values:
+            passing &= index.one_of(name, values, serials)
+    if where.buckets:
+        lengths = index.column("document_tokens", serials)
+        buckets = _buckets(lengths)
+        passing &= np.isin(buckets, [LENGTH_BUCKETS.index(name) for name in where.buckets])
+    if where.positions is not None:
+        start, end = index.column("start", serials), index.column("end", serials)
+        length = np.maximum(index.column("characters", serials), 1)
+        position = (start.astype(np.float64) + end) / 2 / length
+        low, high = where.positions
+        passing &= (start >= 0) & (low <= position) & (position <= high)
+    return passing
+
+
+def _buckets(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The place in LENGTH_BUCKETS of each count [n]; -1 where the data set gives none."""
+    distinct, places = np.unique(lengths, return_inverse=True)
+    found = [LENGTH_BUCKETS.index(length_bucket(int(n))) if n > 0 else -1 for n in distinct]
+    return np.array(found, dtype=np.int32)[places] if len(distinct) else np.zeros(0, np.int32)

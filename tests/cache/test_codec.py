@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.methods import make_method
-from attribution.types import Attribution, Token, TokenizedText
-from cache.codec import DamagedPayload, decode, encode
+from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
+from cache.codec import DamagedPayload, decode, encode, identity_of, pair_fields
 
 METHOD = make_method("saliency")
 
@@ -32,8 +34,8 @@ def test_round_trip_bit_for_bit(result) -> None:
         ({}, {"n_full": 900}, {"bias_share": -0.125, "completeness_error": 1e-17},
          {"matrix": np.arange(78, dtype=np.float32).reshape(6, 13) / 7}, {"query": "x"})
     ):  # fmt: skip
-        _, stored = result(f"p{n}", **fields)
-        back = decode(encode(stored), "M", METHOD, stored.pair_id)
+        pair, stored = result(f"p{n}", **fields)
+        back = decode(encode(stored, pair), "M", METHOD, stored.pair_id, identity_of(pair))
         assert same(back, stored)
         assert (back.matrix is not None) == ("matrix" in fields)
         assert not back.document_scores.flags.writeable
@@ -52,30 +54,55 @@ def test_round_trip_of_any_tokens_and_numbers(
     )
     values = np.array([value for _, value in tokens], dtype=np.float32)
     stored = Attribution("M", METHOD, "p", score, text, text, values, -values)
-    assert same(decode(encode(stored), "M", METHOD, "p"), stored)
+    pair = TextPair("p", "q", "d")
+    assert same(decode(encode(stored, pair), "M", METHOD, "p", identity_of(pair)), stored)
 
 
 def test_any_damaged_byte_is_noticed(result) -> None:
     """Every bit of the head and of the end, and one bit of every seventh byte between."""
-    _, stored = result("p")
-    whole = encode(stored)
+    pair, stored = result("p")
+    whole, key = encode(stored, pair), identity_of(pair)
     places = [*range(16), *range(16, len(whole) - 8, 7), *range(len(whole) - 8, len(whole))]
     for place in places:
         for bit in range(8) if place < 16 else (place % 8,):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit
             with pytest.raises(DamagedPayload):
-                decode(bytes(damaged), "M", METHOD, "p")
+                decode(bytes(damaged), "M", METHOD, "p", key)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 4, 11, 12, 13, -1])
 def test_a_cut_payload_is_noticed(result, keep: int) -> None:
-    whole = encode(result("p")[1])
+    pair, stored = result("p")
     with pytest.raises(DamagedPayload):
-        decode(whole[:keep], "M", METHOD, "p")
+        decode(encode(stored, pair)[:keep], "M", METHOD, "p", identity_of(pair))
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"more"])
 def test_a_longer_payload_is_noticed(result, tail: bytes) -> None:
+    pair, stored = result("p")
     with pytest.raises(DamagedPayload):
-        decode(encode(result("p")[1]) + tail, "M", METHOD, "p")
+        decode(encode(stored, pair) + tail, "M", METHOD, "p", identity_of(pair))
+
+
+@pytest.mark.parametrize(
+    "change", [{"pair_id": "r"}, {"dataset": "other"}, {"query": "another"}, {"document": "more"}]
+)
+def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
+    """Bytes that turn up where they don't belong: whole, and still not what was stored there."""
+    pair, stored = result("p")
+    other = replace(pair, **change)
+    with pytest.raises(DamagedPayload):
+        decode(encode(stored, pair), "M", METHOD, other.pair_id, identity_of(other))
+    with pytest.raises(DamagedPayload):
+        pair_fields(encode(stored, pair), identity_of(other))
+
+
+def test_a_payload_says_what_its_summary_needs() -> None:
+    text = TokenizedText((Token("a", 0, 1),), 1, 9)
+    stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
+    pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)
+    assert pair_fields(encode(stored, pair), identity_of(pair)) == {
+        "language": "eng", "domain": "music", "document_tokens": 7,
+        "start": 2, "end": 4, "characters": 6,
+    }  # fmt: skip

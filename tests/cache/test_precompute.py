@@ -242,7 +242,7 @@ def test_a_damaged_result_is_computed_again(
     precompute(retriever, MODEL, METHOD, PAIRS, store)
     computed.clear()
     with sqlite3.connect(store.path(MODEL, METHOD)) as db:
-        db.execute("UPDATE result SET payload = x'00' WHERE pair_id = 'p03'")
+        db.execute("UPDATE payload SET data = x'00' WHERE pair = 'p03'")
     db.close()
     point = make_method("saliency", {"resampling": "point"})
     store.curves(MODEL, point, PAIRS)
