@@ -323,6 +323,14 @@ def variants(db: sqlite3.Connection) -> dict[str, int]:
     return {params: known for known, params in db.execute("SELECT id, params FROM variant")}
 
 
+def variant_number(db: sqlite3.Connection, params: str) -> int:
+    """The number of a kind of curve, given where it has none."""
+    known = variants(db).get(params)
+    if known is None:
+        known = db.execute("INSERT INTO variant (params) VALUES (?)", (params,)).lastrowid
+    return known or 0
+
+
 def covered(blocks: Iterable[Block]) -> set[int]:
     """The serials that some block has a row of."""
     return {int(serial) for block in blocks for serial in block.serials}

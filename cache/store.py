@@ -154,7 +154,9 @@ class Store(Files):
         curves = np.array([document_curve(a, method) for _, a in latest], dtype=np.float32)
         with self.writing(model, method) as db:
             serials = _insert(db, [p for p, _ in latest], rows, data=data)
-            blocks.append_curves(db, variant_id(db, method), serials, curves)
+            blocks.append_curves(
+                db, blocks.variant_number(db, variant_params(method)), serials, curves
+            )
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
@@ -193,7 +195,9 @@ class Store(Files):
             serials = _serials(index, asked)
             state = _states(index, serials, asked)
             places = np.flatnonzero(state == RESULT)
-            there, curves = index.curves(db, variant_or_0(db, method), serials[places])
+            there, curves = index.curves(
+                db, blocks.variants(db).get(variant_params(method), 0), serials[places]
+            )
             kept = places[there]
             failed = np.flatnonzero(state == FAILED).tolist()
             found = StoredCurves(
@@ -219,7 +223,9 @@ class Store(Files):
         def ask(db: sqlite3.Connection, index: Index) -> Selection:
             serials = index.live(RESULT)
             serials = serials[_passing(index, serials, chosen)]
-            there, curves = index.curves(db, variant_or_0(db, method), serials)
+            there, curves = index.curves(
+                db, blocks.variants(db).get(variant_params(method), 0), serials
+            )
             serials = serials[there]
             failed = index.live(FAILED)
             failed = failed[_passing(index, failed, chosen)]
@@ -296,7 +302,7 @@ class Store(Files):
                 known = [(serial, curve) for serial, curve in found if serial is not None]
                 blocks.append_curves(
                     db,
-                    variant_id(db, method),
+                    blocks.variant_number(db, variant_params(method)),
                     np.array([serial for serial, _ in known], dtype=np.int64),
                     np.array([c for _, c in known], dtype=np.float32).reshape(-1, N_BINS),
                 )
@@ -365,23 +371,6 @@ def dataset_id(db: sqlite3.Connection, name: str) -> int:
 def variant_params(method: Method) -> str:
     """The parameters that shape the method's curve, as JSON."""
     return json.dumps(dict(method.curve_params))
-
-
-def variant_or_0(db: sqlite3.Connection, method: Method) -> int:
-    """The number of the method's kind of curve; 0 where the file has none of it."""
-    row = db.execute(
-        "SELECT id FROM variant WHERE params = ?", (variant_params(method),)
-    ).fetchone()
-    return row[0] if row else 0
-
-
-def variant_id(db: sqlite3.Connection, method: Method) -> int:
-    """The same, given where it has none."""
-    return variant_or_0(db, method) or (
-        db.execute(
-            "INSERT INTO variant (params) VALUES (?)", (variant_params(method),)
-        ).lastrowid or 0
-    )  # fmt: skip
 
 
 # -- the index ------------------------------------------------------------------------------------

@@ -1,0 +1,195 @@
+"""Results as Arrow record batches, for export, import and merging caches.
+
+An entry is a summary with its curve and the result's own bytes, which travel as they are: their
+checksum covers the pair and its texts, not the file they lie in.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from attribution.errors import UserError
+from attribution.types import N_BINS, Method
+from cache import blocks
+from cache.codec import identity, is_whole
+from cache.files import Files, ModelKey
+
+ENTRY = pa.schema([
+    ("dataset", pa.string()), ("pair_id", pa.string()), ("text", pa.string()),
+    ("language", pa.string()), ("domain", pa.string()), ("document_tokens", pa.int32()),
+    ("tokens", pa.int32()), ("evidence_start", pa.int32()), ("evidence_end", pa.int32()),
+    ("characters", pa.int32()), ("score", pa.float32()), ("truncated", pa.bool_()),
+    ("reason", pa.string()), ("variant", pa.string()), ("curve", pa.list_(pa.float32(), N_BINS)),
+    ("payload", pa.binary()),
+])  # fmt: skip
+"""`text` is the texts' fingerprint (16 hexadecimal digits), `variant` the curve's parameters as
+JSON; a failure has a `reason` and neither score, curve nor payload."""
+
+_SAME = {"pair": "pair_id", "start": "evidence_start", "end": "evidence_end"}
+
+
+def entries(
+    store: Files, model: ModelKey, method: Method, rows: int = 1000
+) -> Iterator[pa.RecordBatch]:
+    """All that is stored under a model and a method's core, in batches of about `rows` entries,
+    with the curve under the method's curve parameters where that is stored, else any other.
+
+    Each batch is read by itself: what is written meanwhile may or may not be among them.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    serials: list[int] = []
+    with store.reading(model, method) as db:
+        if db is not None:
+            found = [block for _, block in blocks.read_blocks(db) if block is not None]
+            dead = np.concatenate([np.zeros(0, np.int64), *(block.dead for block in found)])
+            live = [block.serials[~np.isin(block.serials, dead)] for block in found]
+            serials = np.unique(np.concatenate([np.zeros(0, np.int64), *live])).tolist()
+    wanted = json.dumps(dict(method.curve_params))
+    for start in range(0, len(serials), rows):
+        with store.reading(model, method) as db:
+            if db is not None:
+                batch = _batch(db, serials[start : start + rows], wanted)
+                if batch.num_rows:
+                    yield batch
+
+
+def _batch(db: sqlite3.Connection, serials: list[int], wanted: str) -> pa.RecordBatch:
+    low, high = serials[0], serials[-1]
+    asked = set(serials)
+    rows: dict[int, dict[str, object]] = {}
+    for _, block in blocks.read_blocks(db):
+        if block is None or not len(block.serials):
+            continue
+        if block.serials.max() < low or block.serials.min() > high:
+            continue
+        for serial, row in zip(block.serials.tolist(), block.rows.to_pylist(), strict=True):
+            if serial in asked:
+                rows[serial] = {_SAME.get(name, name): value for name, value in row.items()}
+        for serial in block.dead.tolist():
+            rows.pop(serial, None)
+    known = sorted(blocks.variants(db).items(), key=lambda item: item[0] != wanted)
+    for params, number in known:
+        for _, part in blocks.read_curves(db, number):
+            if part is None or part[0].max() < low or part[0].min() > high:
+                continue
+            for serial, curve in zip(part[0].tolist(), part[1], strict=True):
+                if serial in rows and "curve" not in rows[serial]:
+                    rows[serial] |= {"curve": curve, "variant": params}
+    for serial in list(rows):
+        found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()
+        if found is None:
+            del rows[serial]
+        else:
+            rows[serial]["payload"] = found[0]
+            rows[serial]["text"] = blocks.unsigned(rows[serial]["text"])  # type: ignore[arg-type]
+    listed = [{name: row.get(name) for name in ENTRY.names} for row in rows.values()]
+    return pa.RecordBatch.from_pylist(listed, schema=ENTRY)
+
+
+def add(
+    store: Files,
+    model: ModelKey,
+    method: Method,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    part: str = "",
+) -> int:
+    """Store what the file lacks of these entries, all or none; how many were added.
+
+    What is there of the same pair and texts stays, except that a failure gives way to a result.
+    With `part`, that name is written down with them, and a part that is known already adds nothing.
+
+    Raises:
+        UserError: an entry is not what was stored, or the file cannot be written.
+    """
+    checked = [_checked(batch) for batch in batches]
+    with store.writing(model, method) as db:
+        if part:
+            if db.execute("SELECT 1 FROM ingested WHERE part = ?", (part,)).fetchone():
+                return 0
+            db.execute("INSERT INTO ingested VALUES (?)", (part,))
+        return sum(_insert(db, rows) for rows in checked)
+
+
+def ingested(store: Files, model: ModelKey, method: Method) -> set[str]:
+    """The names of the parts that were added."""
+    with store.reading(model, method) as db:
+        return set() if db is None else {row[0] for row in db.execute("SELECT part FROM ingested")}
+
+
+def _checked(batch: pa.RecordBatch) -> list[dict]:
+    try:
+        rows = batch.select(ENTRY.names).cast(ENTRY).to_pylist()
+    except (pa.ArrowException, KeyError) as error:
+        raise UserError(
+            "These entries could not be imported, since they have other columns than an export of "
+            "PosLens: choose a file that it wrote."
+        ) from error
+    for row in rows:
+        text = row["text"] or ""
+        whole = row["dataset"] is not None and row["pair_id"] is not None and len(text) == 16
+        if whole and row["reason"] is None:
+            key = identity(row["dataset"], row["pair_id"], text)
+            curve = row["curve"]
+            whole = is_whole(row["payload"], key) and row["score"] is not None
+            whole &= curve is None or bool(np.isfinite(np.array(curve, dtype=np.float32)).all())
+        if not whole:
+            raise UserError(
+                f"Pair {str(row['pair_id'])[:80]} could not be imported, since its entry is "
+                "damaged: export it again."
+            )
+    return rows
+
+
+def _insert(db: sqlite3.Connection, rows: list[dict]) -> int:
+    """Add those of the entries that are not there; within the caller's transaction."""
+    from cache.store import dataset_id
+
+    fresh: dict[tuple[int, str], dict] = {}
+    dead: dict[tuple[int, str], int] = {}
+    for row in rows:
+        key = (dataset_id(db, row["dataset"]), row["pair_id"])
+        there = db.execute(
+            "SELECT id, text, data IS NOT NULL FROM payload WHERE ds = ? AND pair = ?", key
+        ).fetchone()
+        if there is not None:
+            same = there[1] == blocks.signed(row["text"])
+            if (there[2] and same) or row["reason"] is not None:
+                continue
+            dead[key] = there[0]
+        fresh.setdefault(key, row)
+        if row["reason"] is None:
+            fresh[key] = row
+    if not fresh:
+        return 0
+    first = blocks.next_serial(db)
+    db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead.values()])
+    db.executemany(
+        "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (first + k, *key, blocks.signed(row["text"]), row["reason"], row["payload"])
+            for k, (key, row) in enumerate(fresh.items())
+        ],
+    )
+    summaries = [
+        {name: row.get(_SAME.get(name, name)) for name in blocks.ROW.names}
+        | {"text": blocks.signed(row["text"]), "truncated": bool(row["truncated"])}
+        for row in fresh.values()
+    ]
+    blocks.append(db, first, blocks.batch_of(summaries), list(dead.values()))
+    by_variant: dict[str, list[tuple[int, list[float]]]] = {}
+    for k, row in enumerate(fresh.values()):
+        if row["curve"] is not None and row["variant"] is not None:
+            by_variant.setdefault(row["variant"], []).append((first + k, row["curve"]))
+    for params, curves in by_variant.items():
+        serials = np.array([serial for serial, _ in curves], dtype=np.int64)
+        values = np.array([curve for _, curve in curves], dtype=np.float32)
+        blocks.append_curves(db, blocks.variant_number(db, params), serials, values)
+    return len(fresh)
