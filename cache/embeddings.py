@@ -23,7 +23,7 @@ from cache.store import ModelKey, Store
 EMBEDDING = Method("embedding")
 """Embeddings are no method's own; the store keeps them under this name."""
 
-_SCHEMA = (
+SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
     "vector BLOB NOT NULL, PRIMARY KEY (side, text)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS map (key TEXT PRIMARY KEY, points BLOB NOT NULL) WITHOUT ROWID",
@@ -82,14 +82,14 @@ class EmbeddingStore:
                 or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'map'").fetchone()
             ):
                 db = sqlite3.connect(":memory:")
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     db.execute(statement)
             yield db
 
     @contextmanager
     def _writing(self, model: ModelKey) -> Iterator[sqlite3.Connection]:
         with self._files.writing(model, EMBEDDING) as db:
-            for statement in _SCHEMA:
+            for statement in SCHEMA:
                 db.execute(statement)
             yield db
 
