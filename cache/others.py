@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from attribution.types import Method
-from cache import embeddings, results
 from cache.codec import unpack_floats
 from cache.files import Files, ModelKey
 from cache.sealed import ROW
@@ -72,6 +71,8 @@ def damaged(batch: pa.RecordBatch) -> str:
 def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
     """Add rows that the file lacks, inside a transaction: how many, and how many were left out
     because the file has a result of the same item with another text."""
+    from cache import embeddings, results  # both load torch, which reading a file needs not
+
     added = conflicts = 0
     db.execute(results.SCHEMA)
     for statement in embeddings.SCHEMA:

@@ -235,9 +235,8 @@ class PartWriter:
         if there and self._keys(name):
             return
         stream = io.BytesIO()
-        writer = SealedWriter(stream, self._poslens)
-        writer.write(source, rows)
-        writer.close()
+        with SealedWriter(stream, [source], self._poslens) as writer:
+            writer.write(source, rows)
         self.place.write(name, stream.getvalue(), replace=there)
 
 

@@ -1,9 +1,9 @@
 """Parquet files of results that say what they are and can tell whether they are whole.
 
 A file holds rows of one or several models and methods. Its schema metadata names them, under
-`poslens`, with where each model came from; a checksum covers that text, another one all bytes
-before the footer, and every page has its own. Any Parquet reader opens it: the columns hold what
-an analysis needs, `payload` what an import restores bit for bit.
+`poslens`, with where each model came from; `poslens.seal` in the footer has the checksums of that
+text and of all bytes before the footer, and every page has its own. Any Parquet reader opens it:
+the columns hold what an analysis needs, `payload` what an import restores bit for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -37,7 +37,7 @@ FILE = pa.schema([
     ("model", pa.string()), ("fingerprint", pa.string()), ("method", pa.string()), *ROW,
 ])  # fmt: skip
 
-_SAYS, _SEAL = b"poslens", b"poslens.sha256"
+_SAYS, _SEAL = b"poslens", b"poslens.seal"
 _CHUNK = 1 << 20
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _METHOD = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -64,13 +64,18 @@ class _Hashing:
         self._stream = stream
         self.digest = hashlib.sha256()
         self.n = 0
-        self.closed = False
+        self.closed = self._abandoned = False
 
     def write(self, data: Any) -> int:
+        if not self._abandoned:
+            self._stream.write(data)
         self.digest.update(data)
         self.n += len(data)
-        self._stream.write(data)
         return len(data)
+
+    def abandon(self) -> None:
+        """Write nothing any more."""
+        self._abandoned = True
 
     def tell(self) -> int:
         return self.n
@@ -92,45 +97,54 @@ class _Hashing:
 
 
 class SealedWriter:
-    """Writes rows to `stream`, which stays open; `close` ends the file with its checksums."""
+    """Writes rows to `stream`, which stays open; leaving it as a context ends the file with its
+    checksums. `poslens` is this program's version."""
 
-    def __init__(self, stream: BinaryIO, poslens: str) -> None:
+    def __init__(self, stream: BinaryIO, sources: Sequence[Source], poslens: str) -> None:
         self._hashing = _Hashing(stream)
         self._sink = pa.PythonFile(self._hashing, mode="w")
-        self._writer = pq.ParquetWriter(
-            self._sink, FILE, compression="zstd", write_page_checksum=True,
-            use_dictionary=[name for name in FILE.names if FILE.field(name).type == pa.string()],
-            write_statistics=[name for name in FILE.names if name not in ("payload", "curve")],
-        )  # fmt: skip
-        self._poslens = poslens
-        self._sources: dict[tuple[str, str], Source] = {}
-        self.rows = 0
-
-    def write(self, source: Source, rows: pa.RecordBatch) -> None:
-        """Add rows (schema ROW) of one source as a row group."""
-        if not rows.num_rows:
-            return
-        self._sources.setdefault(source.key, source)
-        said = (source.model.name, source.model.fingerprint, source.method.core)
-        columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
-        batch = pa.RecordBatch.from_arrays([*columns, *rows.columns], schema=FILE)
-        self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=rows.num_rows)
-        self.rows += rows.num_rows
-
-    def close(self) -> None:
-        """Write the footer."""
-        says = json.dumps(
+        self._says = json.dumps(
             {
                 "format": FORMAT,
-                "poslens": self._poslens,
-                "rows": self.rows,
-                "sources": [_described(source) for source in self._sources.values()],
-                "body": {"bytes": self._hashing.n, "sha256": self._hashing.digest.hexdigest()},
+                "poslens": poslens,
+                "sources": [_described(source) for source in sources],
             },
             ensure_ascii=False,
         ).encode()
-        seal = hashlib.sha256(says).hexdigest()
-        self._writer.add_key_value_metadata({_SAYS.decode(): says, _SEAL.decode(): seal})
+        self._writer = pq.ParquetWriter(
+            self._sink, FILE.with_metadata({_SAYS: self._says}), compression="zstd",
+            write_page_checksum=True,
+            use_dictionary=[name for name in FILE.names if FILE.field(name).type == pa.string()],
+            write_statistics=[name for name in FILE.names if name not in ("payload", "curve")],
+        )  # fmt: skip
+        self.rows = 0
+
+    def write(self, source: Source, rows: pa.RecordBatch) -> None:
+        """Add rows (schema ROW) of one of the sources as a row group."""
+        if not rows.num_rows:
+            return
+        said = (source.model.name, source.model.fingerprint, source.method.core)
+        columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
+        table = pa.Table.from_arrays([*columns, *rows.columns], schema=self._writer.schema)
+        self._writer.write_table(table, row_group_size=rows.num_rows)
+        self.rows += rows.num_rows
+
+    def __enter__(self) -> SealedWriter:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            # The Parquet writer ends its file whatever happened; that goes nowhere now.
+            self._hashing.abandon()
+            self._writer.close()
+            return
+        seal = {
+            "says": hashlib.sha256(self._says).hexdigest(),
+            "rows": self.rows,
+            "bytes": self._hashing.n,
+            "sha256": self._hashing.digest.hexdigest(),
+        }
+        self._writer.add_key_value_metadata({_SEAL.decode(): json.dumps(seal)})
         self._writer.close()
 
 
@@ -154,9 +168,8 @@ def attributions(entries: pa.RecordBatch) -> pa.RecordBatch:
 class Sealed:
     """An open file: what it holds, and its rows."""
 
-    def __init__(self, file: pq.ParquetFile, says: dict[str, Any], name: str) -> None:
-        self._file, self._name = file, name
-        self.rows: int = says["rows"]
+    def __init__(self, file: pq.ParquetFile, says: dict[str, Any], rows: int, name: str) -> None:
+        self._file, self._name, self.rows = file, name, rows
         self.poslens = str(says["poslens"])
         self.sources = tuple(_source(each) for each in says["sources"])
 
@@ -201,21 +214,22 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
             f"{name} holds no results that PosLens wrote: give a file made by `cache export` or "
             "by the Cache page."
         )
-        if _SAYS not in metadata:
+        if _SAYS not in metadata or _SEAL not in metadata:
             raise foreign
-        if hashlib.sha256(metadata[_SAYS]).hexdigest().encode() != metadata.get(_SEAL):
+        seal, says = json.loads(metadata[_SEAL]), metadata[_SAYS]
+        if hashlib.sha256(says).hexdigest() != seal["says"]:
             raise _damaged(name)
-        says = json.loads(metadata[_SAYS])
-        if says["format"] > FORMAT:
+        said = json.loads(says)
+        if said["format"] > FORMAT:
             raise UserError(f"{name} was written by a newer PosLens: update this one to read it.")
         if not file.schema_arrow.remove_metadata().equals(FILE):
             raise foreign
-        body, size = says["body"], stream.seek(0, 2)
+        size = stream.seek(0, 2)
         stream.seek(size - 8)
         footer = int.from_bytes(stream.read(4), "little")
-        if body["bytes"] + footer + 8 != size or body["sha256"] != _digest(stream, body["bytes"]):
+        if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
             raise _damaged(name)
-        found = Sealed(file, says, name)
+        found = Sealed(file, said, seal["rows"], name)
     yield found
 
 

@@ -104,12 +104,12 @@ def export(
         Stopped: as asked.
     """
     total = sum(file.results + file.failed for file in files)
-    with _replacing(target) as stream:
-        writer = SealedWriter(stream, poslens)
+    sources = [Source(file.model, file.method) for file in files]
+    with _replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
         for file in files:
             for source, rows in rows_of(store, file, dataset):
                 if should_stop():
-                    raise Stopped(_STOPPED)
+                    raise Stopped("Stopped as asked; no file was written.")
                 writer.write(source, rows)
                 report(min(writer.rows, total), total)
         if not writer.rows:
@@ -118,7 +118,6 @@ def export(
                 if dataset
                 else "Nothing is stored that could be exported."
             )
-        writer.close()
     return writer.rows
 
 
