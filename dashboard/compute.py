@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +18,7 @@ from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
-from attribution.retrievers import lexical
+from attribution.retrievers import lexical, registry
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
@@ -28,6 +28,7 @@ from cache.embeddings import EmbeddingStore
 from cache.fingerprint import files_fingerprint, model_fingerprint
 from cache.precompute import Progress, precompute
 from cache.store import ModelKey, Store, StoredCurves
+from dashboard import stored_models
 from dashboard.runs import Report, Run, RunKey, Turnstile
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
 
@@ -47,13 +48,15 @@ def poslens_version() -> str:
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
     """A retriever as it would compute now: what the store's key and every caption need, known
-    without loading it."""
+    without loading it. Of one whose weights are not here, `stored_only`, it says how its stored
+    results were computed."""
 
     spec: RetrieverSpec
     key: ModelKey
     weights: str
     precision: str
     device: str
+    stored_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +136,26 @@ class Compute:
     # -- models --------------------------------------------------------------------------------
 
     def identify(self, spec: RetrieverSpec) -> ModelIdentity:
-        """The model as its files are now; cheap, loads nothing.
+        """The model as its files are now; cheap, loads nothing. Where they are not here, as the
+        store's results of it say.
 
         Raises:
-            UserError: its files are not here.
+            UserError: its files are not here, and no results of it either.
         """
+        if not registry.installed(spec) and (stored := stored_models.find(self.store, spec)):
+            key = replace(stored.key, name=spec.name)
+            return ModelIdentity(spec, key, stored.weights, stored.precision, "none", True)
         files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
         weights = files_fingerprint(files)
         key = model_fingerprint(
             weights, f"{spec.settings}, precision={precision}{lexical.settings(spec)}"
         )
-        return ModelIdentity(spec, ModelKey(spec.name, key), weights, precision, str(device))
+        about = stored_models.about(spec, weights, precision)
+        return ModelIdentity(spec, ModelKey(spec.name, key, about), weights, precision, str(device))
+
+    def stored_only(self) -> list[str]:
+        """Names of models whose results are here but not their weights; they can be resolved."""
+        return stored_models.remember(self.store)
 
     def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
@@ -152,6 +164,8 @@ class Compute:
         Raises:
             UserError: it cannot be loaded or fails its proof.
         """
+        if model.stored_only:
+            raise registry.weights_absent(model.spec.name)
         key = (model.key.fingerprint, model.device)
         with self._loading:
             found = self._models.get(key)
