@@ -16,8 +16,10 @@ import pyarrow as pa
 from attribution.errors import UserError
 from attribution.types import N_BINS, Method
 from cache import blocks
+from cache.blocks import Serials
 from cache.codec import identity, is_whole
 from cache.files import Files, ModelKey
+from cache.index import Index, index_of
 
 ENTRY = pa.schema([
     ("dataset", pa.string()), ("pair_id", pa.string()), ("text", pa.string()),
@@ -44,52 +46,40 @@ def entries(
     Raises:
         UserError: the file cannot be read.
     """
-    serials: list[int] = []
-    with store.reading(model, method) as db:
-        if db is not None:
-            found = [block for _, block in blocks.read_blocks(db) if block is not None]
-            dead = np.concatenate([np.zeros(0, np.int64), *(block.dead for block in found)])
-            live = [block.serials[~np.isin(block.serials, dead)] for block in found]
-            serials = np.unique(np.concatenate([np.zeros(0, np.int64), *live])).tolist()
+    index = index_of(store.path(model, method))
     wanted = json.dumps(dict(method.curve_params))
-    for start in range(0, len(serials), rows):
-        with store.reading(model, method) as db:
-            if db is not None:
-                batch = _batch(db, serials[start : start + rows], wanted)
-                if batch.num_rows:
-                    yield batch
+
+    def batch(start: int) -> tuple[pa.RecordBatch | None, int]:
+        with index.lock, store.reading(model, method) as db:
+            if db is None:
+                return None, 0
+            index.refresh(db)
+            live = np.flatnonzero(index.state[: index.size])
+            serials = live[live >= start][:rows]
+            if not len(serials):
+                return None, 0
+            return _batch(db, index, serials, wanted), int(serials[-1]) + 1
+
+    found, start = batch(0)
+    while found is not None:
+        yield found
+        found, start = batch(start)
 
 
-def _batch(db: sqlite3.Connection, serials: list[int], wanted: str) -> pa.RecordBatch:
-    low, high = serials[0], serials[-1]
-    asked = set(serials)
-    rows: dict[int, dict[str, object]] = {}
-    for _, block in blocks.read_blocks(db):
-        if block is None or not len(block.serials):
-            continue
-        if block.serials.max() < low or block.serials.min() > high:
-            continue
-        for serial, row in zip(block.serials.tolist(), block.rows.to_pylist(), strict=True):
-            if serial in asked:
-                rows[serial] = {_SAME.get(name, name): value for name, value in row.items()}
-        for serial in block.dead.tolist():
-            rows.pop(serial, None)
-    known = sorted(blocks.variants(db).items(), key=lambda item: item[0] != wanted)
-    for params, number in known:
-        for _, part in blocks.read_curves(db, number):
-            if part is None or part[0].max() < low or part[0].min() > high:
-                continue
-            for serial, curve in zip(part[0].tolist(), part[1], strict=True):
-                if serial in rows and "curve" not in rows[serial]:
-                    rows[serial] |= {"curve": curve, "variant": params}
-    for serial in list(rows):
+def _batch(db: sqlite3.Connection, index: Index, serials: Serials, wanted: str) -> pa.RecordBatch:
+    rows = index.rows(serials)
+    for params, number in sorted(blocks.variants(db).items(), key=lambda kind: kind[0] != wanted):
+        there, curves = index.curves(db, number, serials)
+        for place, curve in zip(np.flatnonzero(there).tolist(), curves, strict=True):
+            if "curve" not in rows[place]:
+                rows[place] |= {"curve": curve, "variant": params}
+    listed = []
+    for serial, row in zip(serials.tolist(), rows, strict=True):
         found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()
-        if found is None:
-            del rows[serial]
-        else:
-            rows[serial]["payload"] = found[0]
-            rows[serial]["text"] = blocks.unsigned(rows[serial]["text"])  # type: ignore[arg-type]
-    listed = [{name: row.get(name) for name in ENTRY.names} for row in rows.values()]
+        entry = {_SAME.get(name, name): value for name, value in row.items()}
+        entry |= {"text": blocks.unsigned(row["text"]), "payload": found[0] if found else None}
+        if found is not None:
+            listed.append({name: entry.get(name) for name in ENTRY.names})
     return pa.RecordBatch.from_pylist(listed, schema=ENTRY)
 
 

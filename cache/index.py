@@ -171,6 +171,17 @@ class Index:
         column = self._named.get(name, [])
         return [column[serial] for serial in serials.tolist()]
 
+    def rows(self, serials: Serials) -> list[dict[str, Any]]:
+        """All that is known of each [n], missing values as None."""
+        columns: dict[str, list[Any]] = {name: self.names(name, serials) for name in _NAMES}
+        for name, (_, missing) in _COLUMNS.items():
+            values = self._columns[name][serials].tolist()
+            columns[name] = [None if v == missing or v != v else v for v in values]
+        columns["text"] = self._columns["text"][serials].tolist()
+        columns["truncated"] = self._columns["truncated"][serials].tolist()
+        columns["reason"] = [self.reasons.get(serial) for serial in serials.tolist()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
     def one_of(self, name: str, values: tuple[str, ...], serials: Serials) -> NDArray[np.bool_]:
         """Which of `serials` have one of `values` as their data set, language or domain [n]."""
         self._name()

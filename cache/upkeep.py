@@ -16,7 +16,8 @@ from attribution.errors import UserError
 from attribution.types import Method
 from cache import blocks
 from cache.codec import DamagedPayload, decode, identity, is_whole, pair_fields
-from cache.files import LOCKS, Files, ModelKey, locked, open_for_reading, unlink, vacuum
+from cache.connections import LOCKS, locked
+from cache.files import Files, ModelKey, open_for_reading, unlink, vacuum
 from cache.index import forget
 
 _ROWS = 256

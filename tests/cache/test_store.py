@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import cache.blocks
-import cache.files
+import cache.connections
 import cache.store
 from attribution.errors import UserError
 from attribution.methods import make_method
@@ -384,7 +384,7 @@ def test_a_locked_store_is_a_sentence(
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     store.release()
-    monkeypatch.setattr(cache.files, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(cache.connections, "_TIMEOUT_S", 0.05)
     with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="another process holds it: wait"):
@@ -394,7 +394,7 @@ def test_a_locked_store_is_a_sentence(
     holding, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with cache.files.locked(store.path(MODEL, METHOD)):
+        with cache.connections.locked(store.path(MODEL, METHOD)):
             holding.set()
             done.wait(10)
 
