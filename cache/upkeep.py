@@ -151,6 +151,19 @@ def drop(store: Files, model: ModelKey, method: Method | None = None) -> int:
     return freed
 
 
+def drop_file(file: StoredFile) -> int:
+    """Remove one file, also one that cannot be read; the bytes that were freed.
+
+    Raises:
+        UserError: it cannot be removed.
+    """
+    unlink(file.path)
+    forget(file.path)
+    with suppress(OSError):  # others are left, or somebody has just written to it
+        file.path.parent.rmdir()
+    return file.bytes
+
+
 def verify(
     store: Files,
     model: ModelKey,

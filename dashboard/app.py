@@ -14,5 +14,6 @@ pages = [
     st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
     st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
+    st.Page("views/cache.py", title="Cache", icon=":material/database:"),
 ]
 st.navigation(pages, position="top").run()
