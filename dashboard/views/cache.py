@@ -105,10 +105,8 @@ def actions(meant: list[StoredFile]) -> None:
             st.session_state["cache.confirming"] = [upkeep_runs.file_id(f) for f in meant]
     if not small:
         st.caption("More than a browser should load: export it on the command line.")
-        # A name is the only thing here that others chose; the shell is shown it quoted.
-        st.code(
-            f"python -m dashboard cache export --model {meant[0].model.fingerprint} FILE.parquet"
-        )
+        named = f"--model {meant[0].model.fingerprint}"
+        st.code(f"python -m dashboard cache export {named} FILE.parquet", language="bash")
     if st.session_state.get("cache.confirming") == [upkeep_runs.file_id(f) for f in meant]:
         confirm(meant)
 

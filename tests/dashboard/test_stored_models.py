@@ -89,7 +89,7 @@ def test_weights_that_come_back_are_used(
     assert compute.explain(sample.pairs[0], registry.resolve("elsewhere"), METHOD).from_cache
 
 
-def test_other_weights_under_the_same_name_carry_them(home: Path, result_of=None) -> None:
+def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
     store = Store(home / "cache")
     spec = RetrieverSpec("elsewhere", "Elsewhere", "dense", "folder:/x/y")
     about = stored_models.about(spec, "1234567890abcdef", "bfloat16")
