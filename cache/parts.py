@@ -165,35 +165,34 @@ class PartWriter:
         self._seen: dict[str, dict[Key, bool]] = {}
 
     def put(
-        self, model: ModelKey, method: Method, results: Sequence[tuple[TextPair, Attribution]]
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Publish results with their curves as one part.
+        """Publish results with their curves, and why other pairs have none, as one part.
 
         Raises:
             UserError: the place cannot be written.
         """
-        latest = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
-        self._publish(model, method, [
+        done = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
+        failed = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
+        entries = [
             _entry(pair, method) | {
                 "score": a.score, "tokens": a.document.n_tokens_full,
                 "truncated": a.document.truncated, "curve": document_curve(a, method),
                 "payload": encode(a, pair),
             }
-            for pair, a in latest
-        ])  # fmt: skip
+            for pair, a in done
+        ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]  # fmt: skip
+        self._publish(model, method, entries)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
-        """Publish why pairs have no result.
-
-        Raises:
-            UserError: the place cannot be written.
-        """
-        latest = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
-        self._publish(
-            model, method, [_entry(pair, method) | {"reason": reason} for pair, reason in latest]
-        )
+        """Publish why pairs have no result."""
+        self.put(model, method, [], failures)
 
     def missing(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False

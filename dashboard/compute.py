@@ -143,8 +143,8 @@ class Compute:
             UserError: its files are not here, and no results of it either.
         """
         if not registry.installed(spec) and (stored := stored_models.find(self.store, spec)):
-            key = replace(stored.key, name=spec.name)
-            return ModelIdentity(spec, key, stored.weights, stored.precision, "none", True)
+            named = replace(stored.key, name=spec.name)
+            return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
         files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
         weights = files_fingerprint(files)
         key = model_fingerprint(
