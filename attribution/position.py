@@ -177,6 +177,19 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
+BANDS = ("95% interval of the mean", "standard deviation", "quartiles")
+"""What a curve's band may show: how sure the mean is, or how documents differ."""
+
+
+def band(curve: PositionCurve, kind: str) -> tuple[Array, Array] | None:
+    """Lower and upper edge [100] of a band of `BANDS`; None where the curve does not know it."""
+    if kind == "standard deviation":
+        return curve.mean - curve.std, curve.mean + curve.std
+    if kind == "quartiles":
+        return None if curve.quartiles is None else (curve.quartiles[0], curve.quartiles[2])
+    return curve.ci_low, curve.ci_high
+
+
 @dataclass(frozen=True, slots=True)
 class CurveSummary:
     """An aggregated curve with the two numbers that say where it leans."""
@@ -266,6 +279,7 @@ def summarize(
             n=n,
             n_truncated=n_truncated,
             n_failed=n_failed,
+            quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
         ),
         estimate(center_of_mass),
         estimate(primacy_recency_index),

@@ -61,6 +61,7 @@ class TextPair:
 
     `document_tokens` is the data set's own count of the document's tokens (PosIR's
     `pos_token_length`); it sorts pairs into length buckets before any model is loaded.
+    `query_type` is what kind of query the data set says it is, for choosing among pairs.
     """
 
     pair_id: str
@@ -71,6 +72,7 @@ class TextPair:
     domain: str | None = None
     dataset: str = "typed"
     document_tokens: int | None = None
+    query_type: str | None = None
 
     def __post_init__(self) -> None:
         if self.evidence is not None and self.evidence.end > len(self.document):
@@ -194,7 +196,8 @@ class PositionCurve:
 
     `mean`, `std` (ddof=1; zeros for n = 1), `ci_low`, `ci_high`: [100]. The band is the bootstrap
     confidence interval of the mean over documents. `n_truncated` of the `n` documents were longer
-    than the model reads; `n_failed` more gave no result and are not in the mean.
+    than the model reads; `n_failed` more gave no result and are not in the mean. `quartiles`
+    [3, 100] are the 25th, 50th and 75th percentiles over documents, where they are known.
     """
 
     model: str
@@ -207,11 +210,15 @@ class PositionCurve:
     n: int
     n_truncated: int
     n_failed: int
+    quartiles: Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std", "ci_low", "ci_high"):
             array = as_array(getattr(self, name), (N_BINS,), "a curve")
             object.__setattr__(self, name, array)
+        if self.quartiles is not None:
+            array = as_array(self.quartiles, (3, N_BINS), "quartiles")
+            object.__setattr__(self, "quartiles", array)
 
 
 @dataclass(frozen=True, slots=True)

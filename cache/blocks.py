@@ -12,7 +12,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +78,7 @@ def row_of(
     tokens: int | None = None,
     truncated: bool = False,
     reason: str | None = None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """One row of `ROW`, without its offset."""
     span = pair.evidence
     return {
@@ -89,7 +89,7 @@ def row_of(
     }  # fmt: skip
 
 
-def batch_of(rows: Sequence[dict[str, object]]) -> pa.RecordBatch:
+def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Rows as a record batch, offsets counted from 0."""
     columns = [
         pa.array(
@@ -329,6 +329,14 @@ def variant_number(db: sqlite3.Connection, params: str) -> int:
     if known is None:
         known = db.execute("INSERT INTO variant (params) VALUES (?)", (params,)).lastrowid
     return known or 0
+
+
+def dataset_number(db: sqlite3.Connection, name: str) -> int:
+    """The data set's number, given where it has none."""
+    row = db.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return db.execute("INSERT INTO dataset (name) VALUES (?)", (name,)).lastrowid or 0
+    return row[0]
 
 
 def covered(blocks: Iterable[Block]) -> set[int]:

@@ -200,6 +200,11 @@ def _retire(file: _File) -> None:
 
 def _shut(file: _File) -> None:
     """Close a file that nobody uses; the last of all processes moves its log into the database."""
+    if _inode(file.path) is None:
+        # Its folder is gone, and is not to be made again for a lock.
+        with _guard:
+            _retire(file)
+        return
     with suppress(OSError, sqlite3.Error), locked(file.path, timeout=1), _guard:
         if not (file.taken or file.stale):
             _retire(file)

@@ -140,12 +140,10 @@ def _checked(batch: pa.RecordBatch) -> list[dict]:
 
 def _insert(db: sqlite3.Connection, rows: list[dict]) -> int:
     """Add those of the entries that are not there; within the caller's transaction."""
-    from cache.store import dataset_id
-
     fresh: dict[tuple[int, str], dict] = {}
     dead: dict[tuple[int, str], int] = {}
     for row in rows:
-        key = (dataset_id(db, row["dataset"]), row["pair_id"])
+        key = (blocks.dataset_number(db, row["dataset"]), row["pair_id"])
         there = db.execute(
             "SELECT id, text, data IS NOT NULL FROM payload WHERE ds = ? AND pair = ?", key
         ).fetchone()

@@ -12,28 +12,37 @@ import threading
 import time
 from pathlib import Path
 
-from attribution.retrievers.registry import ModelFiles
+from attribution.retrievers.registry import ModelFiles, data_folder
 from attribution.types import TextPair
+from cache.digests import Digests, Key, key_of
 
-# (path, size, time of change, inode) -> digest. The inode's change time, which no program can
-# set, is among them, so that a file swapped for one of the same size and date is read again.
-_digests: dict[tuple[str, int, int, int], str] = {}
+_digests: dict[Key, str] = {}
 _lock = threading.Lock()
+_WORTH_KEEPING = 1 << 20
+"""Smaller files are read faster than remembered."""
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's contents, remembered while its inode does not change."""
-    stat = path.stat()
-    key = (str(path.resolve()), stat.st_size, stat.st_ctime_ns, stat.st_ino)
+    """SHA-256 of a file's contents, remembered while its inode does not change: by this process,
+    and on disk where it is large."""
+    key = key_of(path)
     with _lock:
         if found := _digests.get(key):
             return found
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    # Some file systems keep coarse times: a file just changed could change again unnoticed.
-    if time.time_ns() - stat.st_ctime_ns > 2_000_000_000:
-        with _lock:
-            _digests[key] = digest
+    large = key[1] >= _WORTH_KEEPING
+    kept = Digests(data_folder() / "cache" / "digests.json")
+    digest = kept.get(key) if large else None
+    if digest is None:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        # Changed while it was read, or so lately that it could change again within the file
+        # system's clock tick: not to be remembered.
+        if key_of(path) != key or time.time_ns() - key[3] <= 2_000_000_000:
+            return digest
+        if large:
+            kept.put(key, digest)
+    with _lock:
+        _digests[key] = digest
     return digest
 
 

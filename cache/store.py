@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from attribution.position import LENGTH_BUCKETS, document_curve, length_bucket
@@ -132,42 +133,45 @@ class Store(Files):
             return None
 
     def put(
-        self, model: ModelKey, method: Method, results: Sequence[tuple[TextPair, Attribution]]
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Store results with their curves, all or none; what was there of a pair is replaced.
+        """Store results with their curves, and why other pairs have none, so that a resumed run
+        does not try those again: all or nothing, and on disk when this returns. What was there of
+        a pair is replaced.
 
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
         # The last of a pair counts. Encoded before the lock is taken, so that others wait for the
         # disk alone (and not for pyarrow's first conversion, which imports pandas).
-        latest = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
-        if not latest:
+        done = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
+        failed = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
+        if not done and not failed:
             return
-        rows = blocks.batch_of([
+        rows = [
             blocks.row_of(
                 p, score=a.score, tokens=a.document.n_tokens_full, truncated=a.document.truncated
             )
-            for p, a in latest
-        ])  # fmt: skip
-        data = [encode(a, p) for p, a in latest]
-        curves = np.array([document_curve(a, method) for _, a in latest], dtype=np.float32)
+            for p, a in done
+        ] + [blocks.row_of(p, reason=reason) for p, reason in failed]
+        batch = blocks.batch_of(rows)
+        data = [encode(a, p) for p, a in done] + [None] * len(failed)
+        curves = np.array([document_curve(a, method) for _, a in done], dtype=np.float32)
         with self.writing(model, method) as db:
-            serials = _insert(db, [p for p, _ in latest], rows, data=data)
-            blocks.append_curves(
-                db, blocks.variant_number(db, variant_params(method)), serials, curves
-            )
+            serials = _insert(db, rows, batch, data)
+            if done:
+                number = blocks.variant_number(db, variant_params(method))
+                blocks.append_curves(db, number, serials[: len(done)], curves)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
-        """Store why pairs have no result, so that a resumed run does not try them again."""
-        latest = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
-        if not latest:
-            return
-        rows = blocks.batch_of([blocks.row_of(p, reason=reason) for p, reason in latest])
-        with self.writing(model, method) as db:
-            _insert(db, [p for p, _ in latest], rows, reasons=[reason for _, reason in latest])
+        """Store why pairs have no result."""
+        self.put(model, method, [], failures)
 
     # -- many ----------------------------------------------------------------------------------
 
@@ -322,32 +326,28 @@ _NOTHING = StoredCurves(
 
 def _insert(
     db: sqlite3.Connection,
-    pairs: Sequence[TextPair],
-    rows: Any,
-    *,
-    data: Sequence[bytes] | None = None,
-    reasons: Sequence[str] | None = None,
+    rows: Sequence[dict[str, Any]],
+    batch: pa.RecordBatch,
+    data: Sequence[bytes | None],
 ) -> Serials:
-    """Add payloads or failures and their block, in the place of what was there of the pairs."""
+    """Add payloads (None of failures) and their block in the place of what was there of the pairs;
+    their serials [n]."""
     first = blocks.next_serial(db)
-    keys = [(dataset_id(db, pair.dataset), pair.pair_id) for pair in pairs]
+    keys = [(blocks.dataset_number(db, row["dataset"]), row["pair"]) for row in rows]
     dead = []
     for key in keys:
-        if row := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
-            dead.append(row[0])
+        if found := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
+            dead.append(found[0])
     db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead])
-    nothing = [None] * len(pairs)
     db.executemany(
         "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
         [
-            (first + k, *key, text_number(pair), reason, payload)
-            for k, (key, pair, reason, payload) in enumerate(
-                zip(keys, pairs, reasons or nothing, data or nothing, strict=True)
-            )
+            (first + k, *key, row["text"], row["reason"], payload)
+            for k, (key, row, payload) in enumerate(zip(keys, rows, data, strict=True))
         ],
     )
-    blocks.append(db, first, rows, dead)
-    return np.arange(first, first + len(pairs), dtype=np.int64)
+    blocks.append(db, first, batch, dead)
+    return np.arange(first, first + len(rows), dtype=np.int64)
 
 
 def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
@@ -358,14 +358,6 @@ def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
         (pair.dataset, pair.pair_id, text_number(pair)),
     ).fetchone()
     return row[0] if row else None
-
-
-def dataset_id(db: sqlite3.Connection, name: str) -> int:
-    """The data set's number, given where it has none."""
-    row = db.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchone()
-    if row is None:
-        return db.execute("INSERT INTO dataset (name) VALUES (?)", (name,)).lastrowid or 0
-    return row[0]
 
 
 def variant_params(method: Method) -> str:

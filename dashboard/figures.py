@@ -13,6 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from attribution.position import BANDS
+from attribution.position import band as band_of
 from attribution.types import PositionCurve
 from dashboard.canvas import (
     BINS,
@@ -100,11 +102,12 @@ def mean_curves(
     style: Style,
     band: bool = True,
     *,
+    kind: str = BANDS[0],
     notes: Mapping[str, str] | None = None,
     y_title: str | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Means over a data set, a line for each curve, with the 95% band of each mean.
+    """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`).
 
     Curves of one model are told apart by their data set, then their method. `notes` maps a model
     (or that longer name) to what the legend adds, for example n and the centre of mass. Without
@@ -117,10 +120,13 @@ def mean_curves(
     figure = canvas("mean_curves", style, POSITION_TITLE, y_title, provenance)
     if band:
         for index, curve in enumerate(curves):
+            edges = band_of(curve, kind)
+            if edges is None:
+                continue
             figure.add_trace(
                 go.Scatter(
                     x=np.concatenate([CENTRES, CENTRES[::-1]]),
-                    y=np.concatenate([curve.ci_high, curve.ci_low[::-1]]),
+                    y=np.concatenate([edges[1], edges[0][::-1]]),
                     customdata=np.concatenate([BINS, BINS[::-1]]),
                     mode="lines",
                     fill="toself",
@@ -129,7 +135,7 @@ def mean_curves(
                     hoverinfo="skip",
                     legendgroup=f"curve {index}",
                     showlegend=False,
-                    name="95% interval",
+                    name="95% interval" if kind == BANDS[0] else kind,
                 )
             )
     for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):

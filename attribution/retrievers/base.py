@@ -72,6 +72,10 @@ class Separate(Embedded, Protocol):
         """Texts of one side as tokens."""
         ...
 
+    def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
+        """The same for `embed` alone, perhaps without the tokens."""
+        ...
+
     def similarity(self, queries: Any, documents: Any) -> Tensor:
         """Scores [B] of what `embed` made of both sides."""
         ...

@@ -206,13 +206,9 @@ class DenseRetriever:
         """
         prompt = self.prompts[side]
         limit = self.max_length_of(side)
-        encoder = self.encoder(side)
-        batch = encoder.preprocess(list(texts), prompt=prompt or None, task=side, max_length=limit)
-        tokenizer = encoder.tokenizer
-        # An unknown word is special to the tokenizer and a word to everybody else.
-        special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        batch, special_ids = self._tokenize(texts, side)
         tokenized, offsets = [], []
-        for encoding in batch.encodings:  # type: ignore[attr-defined]
+        for encoding in batch.encodings:
             # A text without any token is all padding; it is refused below.
             begin = encoding.attention_mask.index(1) if 1 in encoding.attention_mask else 0
             end = begin + sum(encoding.attention_mask)
@@ -228,9 +224,7 @@ class DenseRetriever:
             )
             read = sum(not token.is_special for token in tokens)
             if read == 0:
-                raise UserError(
-                    f"The {side} has no token that {self.name} reads as text: type a word."
-                )
+                raise self._nothing_to_read(side)
             unread = sum(
                 token_id not in special_ids and not special
                 for rest in encoding.overflowing
@@ -241,11 +235,43 @@ class DenseRetriever:
             )
             tokenized.append(TokenizedText(tokens, read + unread, limit))
             offsets.append(begin)
-        features = {
-            key: value.to(encoder.device) if isinstance(value, Tensor) else value
+        return Encoded(self._features(batch, side), tuple(tokenized), tuple(offsets), side)
+
+    def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
+        """What `embed` needs of texts and no more: the tokens are left out, which takes a
+        fraction of the time of `encode_texts` where many texts are scored.
+
+        Raises:
+            UserError: a text has no token that is text.
+        """
+        batch, special_ids = self._tokenize(texts, side)
+        length = len(self.prompts[side])
+        for encoding in batch.encodings:
+            placed = zip(encoding.ids, encoding.special_tokens_mask, encoding.offsets, strict=True)
+            if not any(i not in special_ids and not s and z > length for i, s, (_, z) in placed):
+                raise self._nothing_to_read(side)
+        return Encoded(self._features(batch, side), (), (), side)
+
+    def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
+        """Texts of one side as sentence-transformers tokenizes them, and which ids are special."""
+        encoder = self.encoder(side)
+        batch = encoder.preprocess(
+            list(texts), prompt=self.prompts[side] or None, task=side,
+            max_length=self.max_length_of(side),
+        )  # fmt: skip
+        tokenizer = encoder.tokenizer
+        # An unknown word is special to the tokenizer and a word to everybody else.
+        return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+    def _features(self, batch: Any, side: Side) -> dict[str, Any]:
+        device = self.encoder(side).device
+        return {
+            key: value.to(device) if isinstance(value, Tensor) else value
             for key, value in batch.items()
         }
-        return Encoded(features, tuple(tokenized), tuple(offsets), side)
+
+    def _nothing_to_read(self, side: Side) -> UserError:
+        return UserError(f"The {side} has no token that {self.name} reads as text: type a word.")
 
     def embed(self, encoded: Encoded) -> Tensor:
         """Pooled embeddings [B, H] as the model's own modules make them; gradients as the

@@ -88,6 +88,11 @@ class LateInteractionRetriever(DenseRetriever):
             )  # fmt: skip
         return Encoded(features, known, encoded.offsets)
 
+    def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
+        """As for dense models."""
+        encoded = super().encode_plain(texts, side)
+        return replace(encoded, features={**encoded.features, "side": side})
+
     def embed(self, encoded: Encoded) -> Any:
         """A vector for each position, as the model's own modules make them."""
         features = dict(encoded.features)

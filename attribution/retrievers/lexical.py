@@ -183,6 +183,8 @@ class LexicalRetriever:
             found.append(tuple(_term(text, span) for span in spans))
         return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts))
 
+    encode_plain = encode_texts
+
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """A one for each word [1, T, 1]."""
         return torch.ones(1, len(self._words(encoded)), 1, dtype=torch.float64)

@@ -7,6 +7,7 @@ import streamlit as st
 
 from attribution.errors import UserError
 from attribution.methods import METHODS
+from attribution.position import BANDS
 from attribution.types import Method
 from dashboard import choices, panels
 from dashboard.compute import DataSetCurve, service
@@ -45,6 +46,11 @@ if not selection.pairs:
 if not names:
     st.info("Choose a model in the sidebar.")
     st.stop()
+BAND_WORDS = {
+    BANDS[0]: "Band: 95% bootstrap interval of the mean over documents (1,000 resamples, seeded).",
+    BANDS[1]: "Band: one standard deviation over documents on either side of the mean.",
+    BANDS[2]: "Band: the middle half of the documents, from the 25th to the 75th percentile.",
+}
 scope = f"{data.name}: {selection.words}"
 
 
@@ -130,7 +136,8 @@ def notes(curves: list[DataSetCurve]) -> dict[str, str]:
 def draw(curves: list[DataSetCurve], style: Style):
     """Mean curves with their bands."""
     return mean_curves(
-        [one.summary.curve for one in curves], style, notes=notes(curves),
+        [one.summary.curve for one in curves], style, kind=st.session_state.get("band") or BANDS[0],
+        notes=notes(curves),
         provenance=[one.provenance() for one in curves],
     )  # fmt: skip
 
@@ -186,6 +193,10 @@ def board() -> None:
         st.info("Nothing is stored for these pairs yet: press Compute.")
         return
     with panels.guarded():
+        st.segmented_control(
+            "Band", BANDS, default=BANDS[0], key="band", bind="query-params", required=True,
+            help="How sure the mean is, or how much documents differ from each other.",
+        )  # fmt: skip
         event = panels.show(
             draw(curves, panels.screen_style()),
             "curves.figure",
@@ -194,8 +205,8 @@ def board() -> None:
             selection_mode="points",
         )
         st.caption(
-            "Band: 95% bootstrap interval of the mean over documents (1,000 resamples, seeded). "
-            "Positions are relative to what the model read."
+            BAND_WORDS[st.session_state.get("band") or BANDS[0]]
+            + " Positions are relative to what the model read."
         )
         st.dataframe(summary_frame(curves, method), hide_index=True)
         points = event.selection.points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import bootstrap
 
 from attribution.errors import UserError
-from attribution.methods import POSIR_CURVE
+from attribution.methods import POSIR_CURVE, make_method
 from attribution.position import (
+    BANDS,
     POSITIONS,
     Estimate,
+    band,
     bootstrap_means,
     center_of_mass,
     document_curve,
@@ -455,3 +458,18 @@ def test_summary_of_one_curve_and_of_none() -> None:
 def test_positions_are_those_of_the_published_centres() -> None:
     assert_array_equal(POSITIONS, np.linspace(0, 1, 100))
     assert str(Estimate(0.42449, 0.4, 0.45)) == "0.424 [0.400, 0.450]"
+
+
+def test_bands_are_edges_of_what_they_say() -> None:
+    """Of the constant curves 1, 2, 3, 4, 10: quartiles 2, 3, 4, standard deviation sqrt(12.5)."""
+    curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
+    curve = summarize(
+        curves, model="m", dataset="d", method=make_method("saliency"), n_truncated=0, n_failed=0
+    ).curve
+    assert curve.quartiles is not None
+    np.testing.assert_array_equal(curve.quartiles[:, 7], [2, 3, 4])
+    edges = {kind: [edge[5] for edge in band(curve, kind) or ()] for kind in BANDS}
+    assert edges["quartiles"] == [2, 4]
+    assert edges["standard deviation"] == pytest.approx([4 - 12.5**0.5, 4 + 12.5**0.5])
+    assert edges["95% interval of the mean"] == [curve.ci_low[5], curve.ci_high[5]]
+    assert band(dataclasses.replace(curve, quartiles=None), "quartiles") is None

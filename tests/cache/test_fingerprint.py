@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import cache.fingerprint
+from attribution.methods import METHODS, make_method
 from attribution.retrievers.registry import ModelFiles
 from attribution.types import EvidenceSpan, TextPair
+from cache.digests import Digests, key_of
 from cache.fingerprint import file_digest, files_fingerprint, model_fingerprint, text_fingerprint
 
 
@@ -137,3 +141,75 @@ def test_texts_are_part_of_the_key() -> None:
     )
     others = [("abc", "d"), ("a", "bcd"), ("ab", "cd "), ("AB", "cd"), ("cd", "ab")]
     assert text_fingerprint(pair) not in {text_fingerprint(TextPair("p", *o)) for o in others}
+
+
+# -- digests on disk ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A large file that was last changed a while ago, as far as the clock here says."""
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(os.urandom(2 << 20))
+    monkeypatch.setattr(cache.fingerprint.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)
+    return path
+
+
+def restart() -> None:
+    """Forget what a process remembers."""
+    cache.fingerprint._digests.clear()
+
+
+def test_a_large_file_is_read_once_in_many_starts(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = file_digest(weights)
+    assert digest == hashlib.sha256(weights.read_bytes()).hexdigest()
+    restart()
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("read again"))
+    assert file_digest(weights) == digest
+
+
+def test_swapped_weights_of_the_same_name_size_and_dates_are_a_miss(
+    weights: Path, tmp_path: Path
+) -> None:
+    before = file_digest(weights)
+    twin = tmp_path / "twin"
+    shutil.copy2(weights, twin)
+    change_in_place(twin)
+    twin.rename(weights)
+    restart()
+    renamed = file_digest(weights)
+    assert renamed != before
+    restart()
+    time.sleep(0.02)
+    change_in_place(weights)
+    assert file_digest(weights) not in (before, renamed)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"x": 1}', '{"x": [1, 2, 3, 4, "short"]}'])
+def test_a_damaged_memory_of_digests_is_none(weights: Path, tmp_path: Path, content: str) -> None:
+    digest = file_digest(weights)
+    place = tmp_path / "home" / "cache" / "digests.json"
+    assert place.is_file()
+    place.write_text(content)
+    restart()
+    assert file_digest(weights) == digest
+    assert Digests(place).get(key_of(weights)) == digest, "remembered again"
+
+
+def test_a_memory_that_cannot_be_written_is_none(weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    assert file_digest(weights) == hashlib.sha256(weights.read_bytes()).hexdigest()
+
+
+def test_what_decides_a_number_is_in_the_key() -> None:
+    """Parameters and version of a method are in its core; precision, prompts and lengths in the
+    settings that the model's fingerprint is made of."""
+    plain = make_method("decomposition")
+    assert f"version={METHODS['decomposition'].version}" in plain.core
+    cores = {make_method("decomposition", {"matrix": m}).core for m in ("no", "yes")}
+    assert len(cores) == 2
+    keys = {model_fingerprint("weights", f"x, precision={p}") for p in ("float32", "bfloat16")}
+    assert len(keys) == 2

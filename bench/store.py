@@ -1,0 +1,198 @@
+"""The store against plain files and against its limits.
+
+    python -m bench.store [--results 10000] [--rounds 7] [--model]
+
+- `point read`: one result out of all, median and 99th percentile;
+- `curves`: all curves with an empty memory, against numpy.load of the same bytes, with the system's
+  page cache warm and (as root, with --cold) dropped; once more after one new result;
+- `ten times`: the curves of ten times as many results;
+- `appends`: 1,000 puts of one result, the last 100 against the first 100;
+- `disk`: the file against a Parquet file (zstd) of the same results;
+- `drop`: removing the model;
+- `writes` (--model): putting batches of 64 against computing them with MiniLM on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attribution.methods import make_method
+from attribution.types import Attribution, TextPair, Token, TokenizedText
+from bench.timing import interleaved, ratio
+from cache import index
+from cache.entries import ENTRY, entries
+from cache.store import ModelKey, Store
+from cache.upkeep import drop
+
+METHOD = make_method("saliency")
+MODEL = ModelKey("bench", "0123456789abcdef")
+WORDS = (
+    "harbour",
+    "light",
+    "turns",
+    "slowly",
+    "above",
+    "grey",
+    "water",
+    "while",
+    "boats",
+    "return",
+)
+BATCH = 64
+
+
+def result(n: int) -> tuple[TextPair, Attribution]:
+    """A result of a length between 60 and 400 tokens."""
+    generator = random.Random(n)
+    words = generator.choices(WORDS, k=generator.randint(60, 400))
+    text = TokenizedText(
+        tuple(Token(w, 7 * k, 7 * k + 6) for k, w in enumerate(words)), len(words), 512
+    )
+    scores = np.random.default_rng(n).gamma(2, 0.01, len(words))
+    pair = TextPair(f"p{n}", f"query {n}", " ".join(words), language="eng", dataset="bench")
+    return pair, Attribution("bench", METHOD, pair.pair_id, 0.5, text, text, scores, scores)
+
+
+def fill(store: Store, n: int, start: int = 0) -> None:
+    """Put n results in batches."""
+    for first in range(start, n, BATCH):
+        store.put(MODEL, METHOD, [result(k) for k in range(first, min(first + BATCH, n))])
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Of one run."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def point_reads(store: Store, n: int) -> None:
+    """Reads of results drawn at random."""
+    generator = random.Random(0)
+    pairs = [result(generator.randrange(n))[0] for _ in range(1000)]
+    took = sorted(
+        1000 * seconds(lambda pair=pair: store.get(MODEL, METHOD, pair)) for pair in pairs
+    )
+    print(f"point read of {n:,}: p50 {took[500]:.2f} ms, p99 {took[990]:.2f} ms")
+
+
+def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[float]:
+    """All curves against numpy.load; seconds of the store's rounds."""
+    values = store.select(MODEL, METHOD).curves
+    np.save(folder / "curves.npy", values)
+
+    def read() -> None:
+        index.forget_all()
+        store.select(MODEL, METHOD)
+
+    took = interleaved({"store": read, "numpy": lambda: np.load(folder / "curves.npy")}, rounds)
+    print(
+        f"{n:,} curves, warm: {1000 * statistics.median(took['store']):.1f} ms, "
+        f"{ratio(took['store'], took['numpy']):.1f}x numpy.load"
+    )
+    if cold:
+        store.release()
+        both: dict[str, list[float]] = {"store": [], "numpy": []}
+        for _ in range(rounds):
+            for name, run in (("store", read), ("numpy", lambda: np.load(folder / "curves.npy"))):
+                os.sync()
+                Path("/proc/sys/vm/drop_caches").write_text("3")
+                both[name].append(seconds(run))
+        print(f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
+              f"{ratio(both['store'], both['numpy']):.1f}x numpy.load")  # fmt: skip
+    new = []
+    for k in range(rounds):
+        store.put(MODEL, METHOD, [result(n + k)])
+        new.append(seconds(lambda: store.select(MODEL, METHOD)))
+    print(f"{n:,} curves after one new result: {1000 * statistics.median(new):.1f} ms")
+    return took["store"]
+
+
+def appends(folder: Path, n: int) -> None:
+    """Single puts, the last against the first."""
+    store, results = Store(folder), [result(k) for k in range(n)]
+    store.put(MODEL, METHOD, [result(n)])
+    took = [seconds(lambda one=one: store.put(MODEL, METHOD, [one])) for one in results]
+    tenth = n // 10
+    first, last = sum(took[:tenth]), sum(took[-tenth:])
+    print(f"{n:,} single appends: median {1000 * statistics.median(took):.1f} ms, "
+          f"last tenth {last / first:.2f}x the first")  # fmt: skip
+    store.release()
+
+
+def disk(store: Store, folder: Path) -> None:
+    """The store's file against Parquet of the same."""
+    store.release()
+    size = store.path(MODEL, METHOD).stat().st_size
+    with pq.ParquetWriter(folder / "all.parquet", ENTRY, compression="zstd") as writer:
+        for batch in entries(store, MODEL, METHOD):
+            writer.write_table(pa.Table.from_batches([batch]))
+    parquet = (folder / "all.parquet").stat().st_size
+    print(f"disk: {size / 2**20:.1f} MiB, {size / parquet:.2f}x Parquet")
+
+
+def writes(folder: Path) -> None:
+    """Share of writing in computing with MiniLM."""
+    import torch
+
+    from attribution.methods.saliency import attribute
+    from attribution.retrievers.load import load
+    from attribution.retrievers.registry import resolve
+
+    torch.set_num_threads(1)
+    retriever, store, shares = load(resolve("MiniLM"), device="cpu"), Store(folder), []
+    for n in range(3):
+        pairs = [result(BATCH * n + k)[0] for k in range(BATCH)]
+        started = time.perf_counter()
+        done = [
+            a for k in range(0, BATCH, 8) for a in attribute(retriever, METHOD, pairs[k : k + 8])
+        ]
+        computing = time.perf_counter() - started
+        put = seconds(
+            lambda d=done, p=pairs: store.put(MODEL, METHOD, list(zip(p, d, strict=True)))
+        )
+        shares.append(put / computing)
+    print(f"writing batches of {BATCH}: {100 * statistics.median(shares):.2f}% of computing them")
+    store.release()
+
+
+def main() -> None:
+    """Print each figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=int, default=4000)
+    parser.add_argument("--appends", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cold", action="store_true", help="drop the page cache (root)")
+    parser.add_argument("--model", action="store_true", help="also compute with MiniLM")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, n = Path(name), options.results
+        small, large = Store(folder / "small"), Store(folder / "large")
+        fill(small, n)
+        point_reads(small, n)
+        of_small = curves(small, n, folder, options.rounds, options.cold)
+        disk(small, folder)
+        print(f"dropping {n:,} results: {1000 * seconds(lambda: drop(small, MODEL)):.0f} ms")
+        fill(large, 10 * n)
+        point_reads(large, 10 * n)
+        of_large = curves(large, 10 * n, folder, options.rounds, options.cold)
+        print(f"{10 * n:,} curves: {ratio(of_large, of_small):.1f}x the time of {n:,}")
+        print(f"dropping {10 * n:,} results: {1000 * seconds(lambda: drop(large, MODEL)):.0f} ms")
+        appends(folder / "appends", options.appends)
+        if options.model:
+            writes(folder / "writes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Writers and readers at once on one file of the store, as processes.
+
+    python -m tests.load.store --writers 8 --readers 8 --operations 200000
+
+A writer puts results of its own and, one time in four, replaces one that it has put; a reader gets
+single results and all curves. Every number follows from pair and text, so that a torn, stale or
+doubled result shows itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attribution.position import document_curve
+from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+from cache import index
+from cache.store import ModelKey, Store
+
+METHOD = Method(
+    "saliency",
+    {"norm": "l2", "version": 1},
+    {"normalization": "p99", "resampling": "bin_mean", "bins": 100},
+)
+MODEL = ModelKey("M", "0123456789abcdef")
+SIZE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done, and what must be zero: `lost`, `torn`, `doubled`."""
+
+    operations: int
+    seconds: float
+    lost: int
+    torn: int
+    doubled: int
+
+
+def result(name: str, edition: int) -> tuple[TextPair, Attribution]:
+    """A pair in one of its editions, with numbers that follow from both."""
+    text = TokenizedText(tuple(Token(f"t{j}", j, j + 1) for j in range(SIZE)), SIZE, 512)
+    seed = int.from_bytes(f"{name} {edition}".encode(), "big") % 2**63
+    scores = np.random.default_rng(seed).random(SIZE, dtype=np.float32)
+    pair = TextPair(name, "query", f"edition {edition}".ljust(SIZE), dataset="set")
+    return pair, Attribution("M", METHOD, name, float(edition), text, text, scores, scores)
+
+
+def _write(root: Path, who: int, operations: int) -> dict[str, int]:
+    store, generator, editions = Store(root), random.Random(who), {}
+    for n in range(operations):
+        again = editions and generator.random() < 0.25
+        name = generator.choice(list(editions)) if again else f"{who}-{n}"
+        editions[name] = editions.get(name, 0) + 1
+        store.put(MODEL, METHOD, [result(name, editions[name])])
+    return editions
+
+
+def _read(root: Path, who: int, writers: int, operations: int) -> tuple[int, int]:
+    store, generator = Store(root), random.Random(-who)
+    torn = doubled = 0
+    for n in range(operations):
+        if n % 16 == 0:
+            found = store.select(MODEL, METHOD)
+            doubled += sum(count > 1 for count in Counter(found.pair_ids).values())
+            for place in generator.sample(range(len(found.curves)), min(2, len(found.curves))):
+                _, right = result(found.pair_ids[place], int(found.scores[place]))
+                torn += document_curve(right, METHOD).tobytes() != found.curves[place].tobytes()
+        else:
+            name = f"{generator.randrange(writers)}-{generator.randrange(operations)}"
+            pair, right = result(name, generator.choice((1, 1, 1, 2)))
+            got = store.get(MODEL, METHOD, pair)
+            torn += got is not None and (
+                got.document_scores.tobytes() != right.document_scores.tobytes()
+                or got.score != right.score
+            )
+    return torn, doubled
+
+
+def load(root: Path, writers: int, readers: int, operations: int) -> Outcome:
+    """Run them, `operations` in all, and count what went wrong."""
+    each = operations // (writers + readers)
+    started = time.perf_counter()
+    # Processes of their own, not forks: connections must not be inherited.
+    with multiprocessing.get_context("spawn").Pool(writers + readers) as pool:
+        writing = [pool.apply_async(_write, (root, who, each)) for who in range(writers)]
+        reading = [pool.apply_async(_read, (root, k, writers, each)) for k in range(readers)]
+        editions = {name: n for part in writing for name, n in part.get().items()}
+        seen = [part.get() for part in reading]
+    seconds = time.perf_counter() - started
+    index.forget_all()
+    found = Store(root).select(MODEL, METHOD)
+    stored = dict(zip(found.pair_ids, found.scores.tolist(), strict=True))
+    curves = dict(zip(found.pair_ids, found.curves, strict=True))
+    lost = sum(stored.get(name) != n for name, n in editions.items())
+    torn = sum(part[0] for part in seen)
+    for name, n in editions.items():
+        _, right = result(name, n)
+        torn += curves[name].tobytes() != document_curve(right, METHOD).tobytes()
+    doubled = sum(part[1] for part in seen) + len(found.pair_ids) - len(stored)
+    return Outcome(each * (writers + readers), seconds, lost, torn, doubled)
+
+
+def main() -> None:
+    """Run and say what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--writers", type=int, default=8)
+    parser.add_argument("--readers", type=int, default=8)
+    parser.add_argument("--operations", type=int, default=200_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = load(Path(folder), options.writers, options.readers, options.operations)
+    print(outcome)
+    if outcome.lost or outcome.torn or outcome.doubled:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
