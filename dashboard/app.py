@@ -14,10 +14,7 @@ pages = [
     st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
     st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
-<<<<<<< HEAD
-    st.Page("views/cache.py", title="Cache", icon=":material/database:"),
-=======
     st.Page("views/bias.py", title="Bias tests", icon=":material/balance:"),
->>>>>>> work-store
+    st.Page("views/cache.py", title="Cache", icon=":material/database:"),
 ]
 st.navigation(pages, position="top").run()

@@ -123,10 +123,10 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
             checked, damaged = checked + found.checked, damaged + len(found.damaged)
         if damaged:
             return (
-                f"{damaged:,} of {checked:,} results were damaged and taken out: the next run "
+                f"{damaged:,} of {checked:,} entries were damaged and taken out: the next run "
                 "computes them again."
             )
-        return f"All {checked:,} results are whole."
+        return f"All {checked:,} entries, results and failures, are whole."
 
     return _start(compute, "Verifying", work)
 

@@ -128,7 +128,8 @@ def failed(meant: list[StoredFile]) -> None:
     if len(meant) != 1 or not meant[0].failed:
         return
     (file,) = meant
-    with st.expander(f"{file.failed:,} pairs gave no result"):
+    pairs = "pair" if file.failed == 1 else "pairs"
+    with st.expander(f"{file.failed:,} {pairs} gave no result"):
         rows = failures(service().store, file.model, file.method)
         st.dataframe(
             pd.DataFrame(rows[:SHOWN_FAILURES], columns=["data set", "pair", "reason"]),
@@ -207,8 +208,8 @@ st.markdown("#### Cache")
 if files:
     used = sum(file.bytes for file in files)
     n_models = len({file.model.fingerprint for file in files})
-    st.caption(f"{n_models:,} models, {sum(f.results for f in files):,} results, "
-               f"{upkeep_runs.size(used)}")  # fmt: skip
+    results = sum(file.results for file in files)
+    st.caption(f"Models: {n_models:,} · results: {results:,} · {upkeep_runs.size(used)}")
     overview()
     meant = chosen()
     with panels.guarded():

@@ -85,7 +85,7 @@ def test_the_page_lists_what_is_stored(store: Store) -> None:
     assert sorted(zip(frame["model"], frame["results"], frame["failed"], strict=True)) == [
         ("M*", 1, 0), ("M*", 4, 1), ("N", 1, 0),
     ]  # fmt: skip
-    assert any("2 models, 6 results" in caption.value for caption in app.caption)
+    assert any("Models: 2 · results: 6" in caption.value for caption in app.caption)
     assert str(store.root) not in str(app.main)
 
 
@@ -132,10 +132,10 @@ def test_a_foreign_upload_is_one_sentence(store: Store) -> None:
 
 def test_verify_and_compact(store: Store) -> None:
     app = clicked(opened(), "cache.verify")
-    assert app.success[0].value == "All 6 results are whole\\."
+    assert app.success[0].value == "All 7 entries, results and failures, are whole\\."
     damage(store)
     app = clicked(app, "cache.verify")
-    assert "1 of 6 results were damaged and taken out" in app.success[0].value
+    assert "1 of 7 entries were damaged and taken out" in app.success[0].value
     app = clicked(app, "cache.compact")
     assert app.success[0].value.startswith("Compacting freed")
     assert len(store.missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(4)])) == 1
@@ -143,7 +143,7 @@ def test_verify_and_compact(store: Store) -> None:
 
 def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
     app = pick(opened(), "saliency")
-    assert app.expander[0].label == "1 pairs gave no result"
+    assert app.expander[0].label == "1 pair gave no result"
     rows = app.dataframe[1].value
     assert rows.values.tolist() == [["set", "bad", "it has no <b>token</b>"]]
     assert app.button(key="cache.retry").label == "Open Curves"

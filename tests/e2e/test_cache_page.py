@@ -27,7 +27,7 @@ def test_a_models_results_go_out_and_come_back(
 
     curves(True)
     page = visit(f"{app.url}/cache")
-    expect(page.get_by_text("1 models, 1 results")).to_be_visible()
+    expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
 
     page.get_by_role("button", name="Export").click()
@@ -45,6 +45,6 @@ def test_a_models_results_go_out_and_come_back(
     page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(exported)
     page.get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_text("1 of 1 rows are new and were added")).to_be_visible()
-    expect(page.get_by_text("1 models, 1 results")).to_be_visible()
+    expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     no_error(page)
     curves(True)
