@@ -217,6 +217,10 @@ class _Exports:
 
     def keep(self, made: Exported) -> None:
         with self.lock:
+            for path, old in list(self.kept.items()):
+                if old.name == made.name:
+                    del self.kept[path]
+                    path.unlink(missing_ok=True)
             self.kept[made.path] = made
             while len(self.kept) > _KEPT_EXPORTS:
                 path, _ = self.kept.popitem(last=False)

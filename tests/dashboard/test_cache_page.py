@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from cache.store import ModelKey, Store
 from dashboard import upkeep_runs
 from dashboard.__main__ import app as commands
 from dashboard.compute import Compute, service
+from dashboard.runs import Run
 
 ROOT = Path(__file__).parents[2]
 METHOD = make_method("saliency")
@@ -132,10 +134,10 @@ def test_a_foreign_upload_is_one_sentence(store: Store) -> None:
 
 def test_verify_and_compact(store: Store) -> None:
     app = clicked(opened(), "cache.verify")
-    assert app.success[0].value == "All 7 entries, results and failures, are whole\\."
+    assert app.success[0].value == "All 6 entries, results and failures, are whole\\."
     damage(store)
     app = clicked(app, "cache.verify")
-    assert "1 of 7 entries were damaged and taken out" in app.success[0].value
+    assert "1 of 6 entries were damaged and taken out" in app.success[0].value
     app = clicked(app, "cache.compact")
     assert app.success[0].value.startswith("Compacting freed")
     assert len(store.missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(4)])) == 1
@@ -172,11 +174,13 @@ def test_an_empty_cache_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_only_the_last_exports_are_kept(store: Store) -> None:
     compute, paths = Compute(store.root.parent), []
-    for _ in range(5):
-        run = upkeep_runs.start_export(compute, upkeep_runs.stored(compute))
+    for name in ("", "", "a", "b", "c"):
+        store.put(MODEL, METHOD, [(replace(pair, dataset=name), a) for pair, a in [result("p")]])
+        run = upkeep_runs.start_export(compute, upkeep_runs.stored(compute), name)
         run.wait()
         assert run.error == ""
         paths.append(upkeep_runs.exports()[0].path)
+    # One of the same name takes the place of the one before.
     assert [path.exists() for path in paths] == [False, False, True, True, True]
 
 
@@ -187,10 +191,6 @@ def test_a_stopped_verify_says_so(store: Store) -> None:
     run.wait()
     assert run.error.startswith("Stopped") or "whole" in run.stage
     with pytest.raises(UserError, match="Delete it, or leave it out"):
-        from dataclasses import replace
-
-        from dashboard.runs import Run
-
         upkeep_runs._require(replace(upkeep_runs.stored(compute)[0], problem="Bad."), Run("", 0))
 
 
