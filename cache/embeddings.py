@@ -24,7 +24,7 @@ EMBEDDING = Method("embedding")
 """Embeddings are no method's own; the store keeps them under this name."""
 
 _AT_ONCE = 500
-_SCHEMA = (
+SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
     "vector BLOB NOT NULL, PRIMARY KEY (side, text)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS map (key TEXT PRIMARY KEY, points BLOB NOT NULL) WITHOUT ROWID",
@@ -92,14 +92,14 @@ class EmbeddingStore:
                 or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'map'").fetchone()
             ):
                 db = sqlite3.connect(":memory:")
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     db.execute(statement)
             yield db
 
     @contextmanager
     def _writing(self, model: ModelKey) -> Iterator[sqlite3.Connection]:
         with self._files.writing(model, EMBEDDING) as db:
-            for statement in _SCHEMA:
+            for statement in SCHEMA:
                 db.execute(statement)
             yield db
 

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from attribution.errors import UserError
@@ -25,10 +25,15 @@ _TOUCH_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """A model as the store knows it; the name is for people, the fingerprint is the key."""
+    """A model as the store knows it; the name is for people, the fingerprint is the key.
+
+    `about` is JSON of where the model came from and how it is used, or empty: files keep it, so
+    that results can be opened and captioned where the model itself is not.
+    """
 
     name: str
     fingerprint: str
+    about: str = field(default="", compare=False, repr=False)
 
 
 class Files:
@@ -67,9 +72,12 @@ class Files:
             UserError: it cannot be written (rights, a full disk, a network share).
         """
         with open_for_writing(self.path(model, method)) as db:
-            row = db.execute("SELECT value FROM meta WHERE key = 'core'").fetchone()
-            if row is None:
+            known = {key for (key,) in db.execute("SELECT key FROM meta WHERE key IN "
+                                                  "('core', 'about')")}  # fmt: skip
+            if "core" not in known:
                 db.executemany("INSERT INTO meta VALUES (?, ?)", describe(model, method).items())
+            if model.about and "about" not in known:
+                db.execute("INSERT INTO meta VALUES ('about', ?)", (model.about,))
             yield db
 
     def release(self) -> None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Fields = dict[str, Any]
 Key = tuple[str, str, str]
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (
     kind TEXT NOT NULL, dataset TEXT NOT NULL, item TEXT NOT NULL, text TEXT NOT NULL,
     payload BLOB, reason TEXT, PRIMARY KEY (kind, dataset, item)) WITHOUT ROWID
@@ -199,7 +199,7 @@ class Results(Generic[Item, T]):
     ) -> None:
         packed = [(self.kind, *self._key(item), payload, why) for item, payload, why in rows]
         with self._files.writing(model, method) as db:
-            db.execute(_SCHEMA)
+            db.execute(SCHEMA)
             db.executemany("INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)", packed)
 
     @contextmanager

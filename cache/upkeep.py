@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def _stored_file(path: Path) -> StoredFile:
             said = dict(db.execute("SELECT key, value FROM meta"))
             if "core" in said:
                 name, params = json.loads(said["method"])
-                model, method = ModelKey(said["model"], said["fingerprint"]), Method(name, params)
+                method = Method(name, params)
+                model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
             ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
             known = {number: params for params, number in blocks.variants(db).items()}
             results, failed = _counts(db)
@@ -80,6 +82,36 @@ def _stored_file(path: Path) -> StoredFile:
             return StoredFile(path, model, method, curves, results, failed, size, used)
     except UserError as error:
         return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
+
+
+def models(store: Files) -> list[ModelKey]:
+    """The models that the store's files are of, from the first file of each that says so. What
+    cannot be read is left out: `listing` says why."""
+    found = []
+    for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
+        for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
+            said: dict[str, str] = {}
+            with suppress(UserError), open_for_reading(path) as db:
+                said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if said.get("about"):
+                found.append(ModelKey(said["model"], said["fingerprint"], said["about"]))
+                break
+    return found
+
+
+def failures(store: Files, model: ModelKey, method: Method) -> list[tuple[str, str, str]]:
+    """Data set, pair and reason of everything that failed.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with store.reading(model, method) as db:
+        if db is None:
+            return []
+        return db.execute(
+            "SELECT coalesce(name, ''), pair, reason FROM payload "
+            "LEFT JOIN dataset ON dataset.id = ds WHERE reason IS NOT NULL ORDER BY payload.id"
+        ).fetchall()
 
 
 def _counts(db: sqlite3.Connection) -> tuple[int, int]:
@@ -117,6 +149,19 @@ def drop(store: Files, model: ModelKey, method: Method | None = None) -> int:
         except OSError:  # somebody has just written to it
             return freed
     return freed
+
+
+def drop_file(file: StoredFile) -> int:
+    """Remove one file, also one that cannot be read; the bytes that were freed.
+
+    Raises:
+        UserError: it cannot be removed.
+    """
+    unlink(file.path)
+    forget(file.path)
+    with suppress(OSError):  # others are left, or somebody has just written to it
+        file.path.parent.rmdir()
+    return file.bytes
 
 
 def verify(

@@ -17,5 +17,6 @@ pages = [
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
     st.Page("views/bias.py", title="Bias tests", icon=":material/balance:"),
     st.Page("views/published.py", title="Published", icon=":material/library_books:"),
+    st.Page("views/cache.py", title="Cache", icon=":material/database:"),
 ]
 st.navigation(pages, position="top").run()

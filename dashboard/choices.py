@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -375,21 +375,34 @@ def _typed_pair() -> TextPair | None:
     return TextPair(f"typed-{digest}", clean_query.text, clean_document.text, span)
 
 
+def model_names() -> tuple[list[str], Callable[[str], str]]:
+    """The models that lists offer: presets, registered folders, and those of which the cache has
+    results without their weights being here; and what the lists show of a name."""
+    stored = service().stored_only()
+    names = list(dict.fromkeys([*registry.known(), *stored]))
+
+    def label(name: str) -> str:
+        return f"{name} (from the cache)" if name in stored else model_label(name)
+
+    return names, label
+
+
 def model_label(name: str) -> str:
-    """A model's name as lists show it: presets that are not on this machine say so."""
+    """A model's name: presets that are not on this machine say so."""
     known = registry.known().get(name)
     return name if known is None or registry.installed(known) else f"{name} (not fetched)"
 
 
 def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
     """Choose one to `maximum` models: presets, registered folders, or a hub id typed in."""
+    offered, label = model_names()
     names = st.multiselect(
         "Models",
-        list(registry.known()),
+        offered,
         default=list(default),
         max_selections=maximum,
         accept_new_options=True,
-        format_func=model_label,
+        format_func=label,
         key="models",
         bind="query-params",
         help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
@@ -401,10 +414,10 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
 
 def model(label: str, key: str, default: str) -> str:
     """Choose one model."""
-    names = list(registry.known())
+    names, shown = model_names()
     name = st.selectbox(
         label, names, index=names.index(default), key=key, bind="query-params",
-        accept_new_options=True, format_func=model_label,
+        accept_new_options=True, format_func=shown,
     )  # fmt: skip
     return name or default
 

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +18,7 @@ from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
+from attribution.retrievers import registry
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec, data_folder
@@ -28,6 +29,7 @@ from cache.embeddings import EmbeddingStore
 from cache.fingerprint import used_model
 from cache.precompute import Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
+from dashboard import stored_models
 from dashboard.device_queue import DeviceQueue, Place, ready
 from dashboard.runs import Report, Run, RunKey
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
@@ -48,13 +50,15 @@ def poslens_version() -> str:
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
     """A retriever as it would compute now: what the store's key and every caption need, known
-    without loading it."""
+    without loading it. Of one whose weights are not here, `stored_only`, it says how its stored
+    results were computed."""
 
     spec: RetrieverSpec
     key: ModelKey
     weights: str
     precision: str
     device: str
+    stored_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +138,23 @@ class Compute:
     # -- models --------------------------------------------------------------------------------
 
     def identify(self, spec: RetrieverSpec) -> ModelIdentity:
-        """The model as its files are now; cheap, loads nothing.
+        """The model as its files are now; cheap, loads nothing. Where they are not here, as the
+        store's results of it say.
 
         Raises:
-            UserError: its files are not here.
+            UserError: its files are not here, and no results of it either.
         """
+        if not registry.installed(spec) and (stored := stored_models.find(self.store, spec)):
+            named = replace(stored.key, name=spec.name)
+            return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
         model = used_model(spec, DEVICE.get(), PRECISION.get())
-        key = ModelKey(model.spec.name, model.fingerprint)
+        about = stored_models.about(model.spec, model.weights, model.precision)
+        key = ModelKey(model.spec.name, model.fingerprint, about)
         return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
+
+    def stored_only(self) -> list[str]:
+        """Names of models whose results are here but not their weights; they can be resolved."""
+        return stored_models.remember(self.store)
 
     def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
@@ -150,6 +163,8 @@ class Compute:
         Raises:
             UserError: it cannot be loaded or fails its proof.
         """
+        if model.stored_only:
+            raise registry.weights_absent(model.spec.name)
         key = (model.key.fingerprint, model.device)
         with self._loading:
             found = self._models.get(key)

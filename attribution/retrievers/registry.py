@@ -104,6 +104,8 @@ class RetrieverSpec:
         if kind == "builtin":
             name, _, corpus = rest.partition(":")
             return f"{name}, statistics of {corpus or 'the two texts'}"
+        if kind == "cache":
+            return rest
         if self.package:
             return f"Python package {self.package}"
         return self.hub_id or (f"folder {Path(rest).name}" if kind == "folder" else self.source)
@@ -174,6 +176,16 @@ def known() -> dict[str, RetrieverSpec]:
     return {**presets(), **_registered}
 
 
+_remembered: dict[str, RetrieverSpec] = {}
+
+
+def remember(specs: Mapping[str, RetrieverSpec]) -> None:
+    """Let these and no other models be resolved of which only results are here; their source is
+    `cache:` and says where they came from."""
+    global _remembered
+    _remembered = dict(specs)
+
+
 POOLINGS: Mapping[str, str] = MappingProxyType(
     {"cls": "cls", "mean": "mean", "weightedmean": "weightedmean", "last": "lasttoken",
      "max": "max"}
@@ -201,8 +213,10 @@ def resolve(name: str) -> RetrieverSpec:
         # What is not here yet is dense until its files say otherwise; asking no hub keeps names
         # that are typed from leaving the machine.
         if installed(spec):
-            spec = replace(spec, family=_family_of(locate(spec, download=False).folder))
-        return spec
+            return replace(spec, family=_family_of(locate(spec, download=False).folder))
+        return _remembered.get(name, spec)
+    if found := _remembered.get(name):
+        return found
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
@@ -289,10 +303,9 @@ def with_settings(
 def installed(spec: RetrieverSpec) -> bool:
     """Whether the weights lie on this machine (asks no hub)."""
     try:
-        locate(spec, download=False)
+        return locate(spec, download=False).folder.is_dir()
     except UserError:
         return False
-    return True
 
 
 def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
@@ -313,6 +326,8 @@ def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
     kind, _, rest = source.partition(":")
     if kind == "builtin":
         return ModelFiles(BM25)
+    if kind == "cache":
+        raise weights_absent(name)
     if kind == "package":
         return ModelFiles(minilm_folder())
     if kind == "adapter":
@@ -330,6 +345,13 @@ def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
             )
         return ModelFiles(folder)
     return ModelFiles(_from_hub(rest, download, code))
+
+
+def weights_absent(name: str) -> UserError:
+    """What is said of computing with a model of which only results are here."""
+    return UserError(
+        f"{name}'s weights are not on this machine: only what its cache holds can be opened."
+    )
 
 
 def _from_hub(hub_id: str, download: bool, code: bool) -> Path:

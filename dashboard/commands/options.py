@@ -97,6 +97,11 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
         if folder not in registry.known():
             registry.register_folder(Path(folder).resolve().name, Path(folder))
         name = Path(folder).resolve().name + at + pooling
+    if name not in registry.known():
+        from cache.store import Store
+        from dashboard.stored_models import remember
+
+        remember(Store(registry.data_folder() / "cache"))
     spec = registry.resolve(name)
     return posir_spec(spec) if posir else spec
 

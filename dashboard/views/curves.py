@@ -109,6 +109,8 @@ def status_row(name: str) -> DataSetCurve | None:
     bar.progress((total - missing) / total, text=text)
     if active:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
+    elif missing and service().identify(spec).stored_only:
+        button.markdown("from the cache")
     elif missing:
         button.button("Compute" if missing == total else "Resume", key=f"start.{name}",
                       on_click=start, args=(name,), width="stretch", type="primary")  # fmt: skip

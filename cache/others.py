@@ -1,0 +1,108 @@
+"""What a file keeps beside attributions (embeddings, maps, results of tests) as rows to share.
+
+Payloads travel as they are, each with the checksum that its owner gave it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from attribution.types import Method
+from cache.codec import unpack_floats
+from cache.files import Files, ModelKey
+from cache.sealed import ROW
+
+OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
+"""Kinds of rows: the first two are followed by what the owner calls the kind, or the side."""
+
+_QUERIES = {
+    "other": f"SELECT '{OTHER}' || kind, dataset, item, text, payload, reason FROM other",
+    "embedding": f"SELECT '{EMBEDDING}' || side, '', text, '', vector, NULL FROM embedding",
+    "map": f"SELECT '{MAP}', '', key, '', points, NULL FROM map",
+}
+_COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
+
+
+def rows(
+    store: Files, model: ModelKey, method: Method, size: int = 1000
+) -> Iterator[pa.RecordBatch]:
+    """Everything in the file but attributions and their failures, as rows (schema ROW)."""
+    with store.reading(model, method) as db:
+        if db is None:
+            return
+        known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        for table in (name for name in _QUERIES if name in known):
+            cursor = db.execute(_QUERIES[table])
+            while found := cursor.fetchmany(size):
+                yield _batch(found)
+
+
+def _batch(found: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = dict(zip(_COLUMNS, zip(*found, strict=True), strict=True))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(len(found), field.type)
+            for field in ROW
+        ],
+        schema=ROW,
+    )
+
+
+def damaged(batch: pa.RecordBatch) -> str:
+    """The first row whose payload is not what was stored; empty where all are."""
+    for row in batch.select(list(_COLUMNS)).to_pylist():
+        payload, kind = row["payload"], row["kind"]
+        if kind.startswith(OTHER):
+            whole = payload is None or zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]
+        else:
+            whole = payload is not None and unpack_floats(payload) is not None
+        if not whole:
+            return f"{kind} {row['dataset'] or ''} {row['pair_id']}".strip()
+    return ""
+
+
+def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
+    """Add rows that the file lacks, inside a transaction: how many, and how many were left out
+    because the file has a result of the same item with another text."""
+    from cache import embeddings, results  # both load torch, which reading a file needs not
+
+    added = conflicts = 0
+    db.execute(results.SCHEMA)
+    for statement in embeddings.SCHEMA:
+        db.execute(statement)
+    for row in batch.select(list(_COLUMNS)).to_pylist():
+        kind, payload = row["kind"], row["payload"]
+        before = db.total_changes
+        if kind == MAP:
+            db.execute("INSERT OR IGNORE INTO map VALUES (?, ?)", (row["pair_id"], payload))
+        elif kind.startswith(EMBEDDING):
+            key = (kind.removeprefix(EMBEDDING), row["pair_id"], payload)
+            db.execute("INSERT OR IGNORE INTO embedding VALUES (?, ?, ?)", key)
+        elif kind.startswith(OTHER):
+            conflicts += _add_other(db, kind.removeprefix(OTHER), row)
+        added += db.total_changes - before
+    return added, conflicts
+
+
+def _add_other(db: sqlite3.Connection, kind: str, row: dict[str, Any]) -> bool:
+    """Whether the row was left out for its text."""
+    item = (kind, row["dataset"], row["pair_id"])
+    found = db.execute(
+        "SELECT text, payload IS NULL FROM other WHERE kind = ? AND dataset = ? AND item = ?", item
+    ).fetchone()
+    if found is not None and found[0] != row["text"]:
+        return True
+    # A failure gives way to a result.
+    if found is None or (found[1] and row["payload"] is not None):
+        db.execute(
+            "INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)",
+            (*item, row["text"], row["payload"], row["reason"]),
+        )
+    return False

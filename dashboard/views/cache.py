@@ -1,0 +1,224 @@
+"""Cache: what is stored of which model, and what can be done with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pandas as pd
+import streamlit as st
+
+from attribution.errors import UserError
+from cache.upkeep import StoredFile, failures
+from dashboard import panels, upkeep_runs
+from dashboard.compute import service
+
+ALL = "all methods"
+SHOWN_FAILURES = 1000
+
+files: list[StoredFile] = []
+with panels.guarded():
+    files = upkeep_runs.stored(service())
+run = upkeep_runs.current(service())
+busy = run is not None and run.active
+
+
+def act(start, *arguments: object) -> None:
+    """Begin something; what keeps it from beginning is said on the next run of the page."""
+    st.session_state.pop("cache.confirming", None)
+    try:
+        start(service(), *arguments)
+    except UserError as error:
+        st.session_state["cache.error"] = str(error)
+
+
+def overview() -> None:
+    """Every file of the store, a row each."""
+    frame = pd.DataFrame(
+        {
+            "model": [file.model.name for file in files],
+            "method": [file.method.core for file in files],
+            "results": [file.results for file in files],
+            "failed": [file.failed for file in files],
+            "size": [file.bytes / 1e6 for file in files],
+            "last use": [datetime.fromtimestamp(file.last_used) for file in files],
+            "fingerprint": [file.model.fingerprint[:8] for file in files],
+            "problem": [file.problem for file in files],
+        }
+    )
+    if not any(frame["problem"]):
+        del frame["problem"]
+    st.dataframe(
+        frame, hide_index=True, key="cache.files",
+        column_config={
+            "size": st.column_config.NumberColumn(format="%.1f MB"),
+            "last use": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
+            "results": st.column_config.NumberColumn(format="localized"),
+        },
+    )  # fmt: skip
+    for file in files:
+        if file.problem:
+            st.warning(panels.plain(f"{file.model.name}, {file.method.name}: {file.problem}"))
+
+
+def chosen() -> list[StoredFile]:
+    """The files of the model and method that the reader means."""
+    models = {file.model.fingerprint: file.model.name for file in files}
+    twice = {name for name in models.values() if list(models.values()).count(name) > 1}
+
+    def model_label(fingerprint: str) -> str:
+        name = models.get(fingerprint, "")
+        return f"{name} · {fingerprint[:8]}" if name in twice else name
+
+    left, right = st.columns(2)
+    fingerprint = left.selectbox("Model", list(models), format_func=model_label, key="cache.model")
+    own = {upkeep_runs.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
+    picked = right.selectbox(
+        "Method", [ALL, *own], key=f"cache.method.{fingerprint}",
+        format_func=lambda one: own[one].method.core if one in own else one,
+    )  # fmt: skip
+    return [own[picked]] if picked in own else list(own.values())
+
+
+def actions(meant: list[StoredFile]) -> None:
+    """Buttons for what can be done with the files meant."""
+    st.caption(panels.plain(upkeep_runs.summary(meant)))
+    readable = not any(file.problem for file in meant)
+    total = sum(file.bytes for file in meant)
+    with st.container(horizontal=True):
+        small = total <= upkeep_runs.DOWNLOAD_MB * 1e6
+        st.button(
+            "Export", icon=":material/upload_file:", key="cache.export", on_click=act,
+            args=(upkeep_runs.start_export, meant), disabled=busy or not readable or not small,
+            help="A Parquet file that pandas, DuckDB and Polars open and another PosLens imports.",
+        )  # fmt: skip
+        st.button(
+            "Verify", icon=":material/verified:", key="cache.verify", on_click=act,
+            args=(upkeep_runs.start_verify, meant), disabled=busy or not readable,
+            help="Read every result against its checksum; damaged ones are taken out.",
+        )  # fmt: skip
+        st.button(
+            "Compact", icon=":material/compress:", key="cache.compact", on_click=act,
+            args=(upkeep_runs.start_compact, meant), disabled=busy or not readable,
+            help="Give the space of replaced and removed results back.",
+        )  # fmt: skip
+        if st.button("Delete", icon=":material/delete:", key="cache.delete", disabled=busy):
+            st.session_state["cache.confirming"] = [upkeep_runs.file_id(f) for f in meant]
+    if not small:
+        st.caption("More than a browser should load: export it on the command line.")
+        named = f"--model {meant[0].model.fingerprint}"
+        st.code(f"python -m dashboard cache export {named} FILE.parquet", language="bash")
+    if st.session_state.get("cache.confirming") == [upkeep_runs.file_id(f) for f in meant]:
+        confirm(meant)
+
+
+def confirm(meant: list[StoredFile]) -> None:
+    """Ask before anything is deleted, saying what and how much."""
+    with st.container(border=True):
+        st.markdown(f"Delete {panels.plain(upkeep_runs.summary(meant))}?")
+        st.caption("It is computed again when it is asked for, where the model's weights are here.")
+        with st.container(horizontal=True):
+            st.button("Delete for good", type="primary", key="cache.sure", on_click=act,
+                      args=(upkeep_runs.start_delete, meant), disabled=busy)  # fmt: skip
+            st.button("Keep", key="cache.keep",
+                      on_click=lambda: st.session_state.pop("cache.confirming", None))  # fmt: skip
+
+
+def failed(meant: list[StoredFile]) -> None:
+    """Pairs without a result, with the way to try them again."""
+    if len(meant) != 1 or not meant[0].failed:
+        return
+    (file,) = meant
+    pairs = "pair" if file.failed == 1 else "pairs"
+    with st.expander(f"{file.failed:,} {pairs} gave no result"):
+        rows = failures(service().store, file.model, file.method)
+        st.dataframe(
+            pd.DataFrame(rows[:SHOWN_FAILURES], columns=["data set", "pair", "reason"]),
+            hide_index=True, key="cache.failures",
+        )  # fmt: skip
+        if len(rows) > SHOWN_FAILURES:
+            st.caption(f"The first {SHOWN_FAILURES:,} of {len(rows):,}.")
+        st.caption("Curves tries them again: open it and press Try them again.")
+        if st.button("Open Curves", key="cache.retry"):
+            st.switch_page(
+                "views/curves.py",
+                query_params={
+                    "dataset": rows[0][0], "models": file.model.name, "method": file.method.name,
+                },
+            )  # fmt: skip
+
+
+def imports() -> None:
+    """Take an exported file over."""
+    with st.expander("Import", expanded=not files):
+        given = st.file_uploader(
+            "An exported Parquet file", type=["parquet"], key="cache.upload",
+            max_upload_size=upkeep_runs.UPLOAD_MB,
+            help="What is stored already is never replaced; a second import adds nothing.",
+        )  # fmt: skip
+        if given is not None:
+            st.button(
+                "Import", key="cache.import", type="primary", on_click=act, disabled=busy,
+                args=(upkeep_runs.start_import, given.name[:100], given.getvalue()),
+            )  # fmt: skip
+        st.caption("Larger files, other caches and folders of parts go in on the command line:")
+        st.code(
+            "python -m dashboard cache import FILE.parquet\n"
+            "python -m dashboard cache merge FOLDER\n"
+            "python -m dashboard cache ingest FOLDER",
+            language="bash",
+        )
+
+
+@st.fragment(run_every=1.0 if busy else None)
+def state() -> None:
+    """What is being done or was done last."""
+    if error := st.session_state.pop("cache.error", ""):
+        st.error(panels.plain(error))
+    now = upkeep_runs.current(service())
+    if now is None:
+        return
+    if now.active:
+        left, right = st.columns([8, 2], vertical_alignment="center")
+        done, total = now.progress.done, now.progress.total
+        text = f"{now.stage} · {done:,} of {total:,}" if total else now.stage
+        left.progress(min(1.0, done / total) if total else 0.0, text=text)
+        right.button("Stop", key="cache.stop", on_click=now.stop, width="stretch")
+    if now.active != busy:
+        st.rerun()
+    if not now.active and now.error:
+        st.error(panels.plain(now.error))
+    elif not now.active:
+        st.success(panels.plain(now.stage), icon=":material/check:")
+
+
+def downloads() -> None:
+    """Exports that are ready."""
+    for number, made in enumerate(upkeep_runs.exports()):
+        if made.bytes > upkeep_runs.DOWNLOAD_MB * 1e6:
+            continue
+        st.download_button(
+            f"Download {made.name} ({upkeep_runs.size(made.bytes)})",
+            data=made.path.read_bytes, file_name=made.name, icon=":material/download:",
+            mime="application/vnd.apache.parquet", key=f"cache.download.{number}",
+            on_click="ignore",
+        )  # fmt: skip
+
+
+st.markdown("#### Cache")
+if files:
+    used = sum(file.bytes for file in files)
+    n_models = len({file.model.fingerprint for file in files})
+    results = sum(file.results for file in files)
+    st.caption(f"Models: {n_models:,} · results: {results:,} · {upkeep_runs.size(used)}")
+    overview()
+    meant = chosen()
+    with panels.guarded():
+        actions(meant)
+    with panels.guarded():
+        failed(meant)
+else:
+    st.info("Nothing is stored yet: Explain and Curves fill the cache, or import an export.")
+state()
+with panels.guarded():
+    downloads()
+imports()

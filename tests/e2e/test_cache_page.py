@@ -1,0 +1,50 @@
+"""The Cache page in a real browser: what is stored goes out, is deleted, and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import App
+from tests.e2e.test_app import no_error, ready
+
+Visit = Callable[..., Page]
+
+
+def test_a_models_results_go_out_and_come_back(
+    start_app: Callable[..., App], visit: Visit, tmp_path: Path
+) -> None:
+    app = start_app()
+    ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
+
+    def curves(stored: bool) -> None:
+        page = visit(f"{app.url}/curves?models=MiniLM")
+        button = page.get_by_role("button", name="Resume" if stored else "Compute", exact=True)
+        expect(button).to_be_visible()
+        expect(page.get_by_test_id("stPlotlyChart")).to_have_count(int(stored))
+
+    curves(True)
+    page = visit(f"{app.url}/cache")
+    expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download MiniLM_saliency_results").click()
+    exported = tmp_path / "results.parquet"
+    waiting.value.save_as(exported)
+
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("Delete MiniLM: 1 result of saliency")).to_be_visible()
+    page.get_by_role("button", name="Delete for good").click()
+    expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
+    curves(False)
+
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(exported)
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(page.get_by_text("1 of 1 rows are new and were added")).to_be_visible()
+    expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
+    no_error(page)
+    curves(True)
