@@ -10,3 +10,7 @@ class UserError(Exception):
     this, so that pages and the command line can show the message as it is; any other exception
     is a defect and is shown without details.
     """
+
+
+class Stopped(UserError):
+    """`should_stop` said so before the result was there."""

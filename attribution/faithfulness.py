@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from attribution.batching import halving
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Varied, varied
 from attribution.position import SEED, Estimate, bootstrap_means, evidence_share
@@ -47,10 +47,6 @@ magnitude, up to which they count as equal: then there is nothing to take shares
 
 VERSION = 1
 """Part of the key: raise it when the numbers change."""
-
-
-class Stopped(UserError):
-    """`should_stop` said so before all scores were there."""
 
 
 @dataclass(frozen=True, slots=True)

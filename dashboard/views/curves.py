@@ -9,9 +9,10 @@ from attribution.errors import UserError
 from attribution.methods import METHODS
 from attribution.types import Method
 from dashboard import choices, panels
-from dashboard.compute import DataSetCurve, Run, service
+from dashboard.compute import DataSetCurve, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
+from dashboard.runs import Run
 
 with st.sidebar:
     with panels.guarded():

@@ -9,10 +9,11 @@ from attribution.errors import UserError
 from attribution.faithfulness import Faithfulness, FaithfulnessSummary, Parameters, summarize
 from attribution.methods import METHODS, make_method
 from attribution.types import Method, Provenance
-from dashboard import choices, panels
-from dashboard.compute import Run, service
+from dashboard import choices, faithfulness_runs, panels
+from dashboard.compute import service
 from dashboard.figures import Style
 from dashboard.perturbation_figures import deletion_insertion, gains
+from dashboard.runs import Run
 
 PARAMETERS = Parameters()
 SLOW = ("integrated_gradients", "occlusion")
@@ -49,8 +50,8 @@ for model in models:
     for name, method in methods.items():
         label = name if len(models) == 1 else f"{model}, {name}"
         with panels.guarded(), st.spinner(f"Testing {label}", show_time=True):
-            results[label] = service().test_pair(
-                pair, choices.spec(model, pair.dataset), method, PARAMETERS
+            results[label] = faithfulness_runs.of_pair(
+                service(), pair, choices.spec(model, pair.dataset), method, PARAMETERS
             )
 if not results:
     st.stop()
@@ -135,7 +136,9 @@ scope = f"{data.name}: {limit} pairs spread evenly"
 
 def run_of(model: str, method: Method) -> Run | None:
     """The test run of this kind, if there was one."""
-    return service().tests_run_of(choices.spec(model, data.name), method, scope, PARAMETERS)
+    return faithfulness_runs.run_of(
+        service(), choices.spec(model, data.name), method, scope, PARAMETERS
+    )
 
 
 def start() -> None:
@@ -143,8 +146,8 @@ def start() -> None:
     for model in models:
         for method in methods.values():
             try:
-                service().start_tests(
-                    choices.spec(model, data.name), method, chosen, scope, PARAMETERS
+                faithfulness_runs.start(
+                    service(), choices.spec(model, data.name), method, chosen, scope, PARAMETERS
                 )
             except UserError as error:
                 st.session_state["faithfulness.error"] = str(error)
@@ -197,13 +200,13 @@ def board() -> None:
     with panels.guarded():
         for model in models:
             for name, method in methods.items():
-                stored = service().tested(
-                    choices.spec(model, data.name), method, chosen, PARAMETERS
+                stored = faithfulness_runs.stored(
+                    service(), choices.spec(model, data.name), method, chosen, PARAMETERS
                 )
                 done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:
-                        summaries.append((name, summarize(stored.results)))
+                        summaries.append((name, summarize(list(stored.results.values()))))
                     except UserError as nothing:
                         st.caption(panels.plain(f"{model}, {name}: {nothing}"))
     total = len(chosen) * len(models) * len(methods)

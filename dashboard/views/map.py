@@ -12,9 +12,10 @@ from attribution.errors import UserError
 from attribution.position import primacy_recency_index
 from attribution.projection import METRICS, Layout
 from attribution.types import Provenance, TextPair
-from dashboard import choices, panels
-from dashboard.compute import CurveMap, StoredMap, TextMap, poslens_version, service
+from dashboard import choices, mapping, panels
+from dashboard.compute import poslens_version, service
 from dashboard.map_figure import MANY, point_map
+from dashboard.mapping import CurveMap, StoredMap, TextMap
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (
@@ -56,7 +57,7 @@ st.markdown(
 def start() -> None:
     """Compute and fit."""
     try:
-        service().start_map(choices.spec(name, data.name), source, layout)
+        mapping.start_map(service(), choices.spec(name, data.name), source, layout)
     except UserError as error:
         st.session_state["map.error"] = str(error)
 
@@ -98,7 +99,7 @@ def provenance(found: StoredMap) -> Provenance:
 
 def status(found: StoredMap) -> bool:
     """Progress and buttons; whether a run is active."""
-    run = service().map_run(choices.spec(name, data.name), source, layout)
+    run = mapping.map_run(service(), choices.spec(name, data.name), source, layout)
     if run is not None and run.active:
         left, right = st.columns([8, 2], vertical_alignment="center")
         progress = run.progress
@@ -141,7 +142,7 @@ def opened(chosen: list[TextPair]) -> None:
 def is_active() -> bool:
     """Whether this map is being made."""
     try:
-        run = service().map_run(choices.spec(name, data.name), source, layout)
+        run = mapping.map_run(service(), choices.spec(name, data.name), source, layout)
     except UserError:
         return False
     return run is not None and run.active
@@ -155,7 +156,7 @@ def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
     if error := st.session_state.pop("map.error", ""):
         st.error(error)
-    found = service().stored_map(choices.spec(name, data.name), source, layout)
+    found = mapping.stored_map(service(), choices.spec(name, data.name), source, layout)
     status(found)
     if is_active() != ticking:
         st.rerun()

@@ -19,8 +19,9 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import EvidenceSpan, TextPair
-from cache.faithfulness import FaithfulnessStore, StoredFaithfulness, run
+from cache.faithfulness import FaithfulnessStore, run
 from cache.precompute import Progress
+from cache.results import Results, Stored
 from cache.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -97,8 +98,13 @@ def flat(result: Faithfulness | None) -> list[object]:
     ]  # fmt: skip
 
 
+def kept(fstore: FaithfulnessStore) -> Results[TextPair, Faithfulness]:
+    """What is stored of the usual method under the usual parameters."""
+    return fstore.tests(MODEL, METHOD, FEW)
+
+
 def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[tuple]:
-    with contextlib.closing(sqlite3.connect(store._files.path(MODEL, METHOD))) as db, db:
+    with contextlib.closing(sqlite3.connect(Store(store.root).path(MODEL, METHOD))) as db, db:
         return db.execute(statement, parameters).fetchall()
 
 
@@ -108,8 +114,8 @@ def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[t
 def test_what_was_put_is_got_bit_for_bit(fstore: FaithfulnessStore) -> None:
     for n, changes in enumerate([{}, {"enrichment": None, "truncated": False}]):
         result = made(f"p{n}", **changes)
-        fstore.put(MODEL, METHOD, [(PAIRS[n], result)])
-        found = FaithfulnessStore(fstore._files.root).get(MODEL, METHOD, FEW, PAIRS[n])
+        kept(fstore).put(MODEL, METHOD, [(PAIRS[n], result)])
+        found = kept(FaithfulnessStore(fstore.root)).get(MODEL, METHOD, PAIRS[n])
         assert flat(found) == flat(result)
 
 
@@ -117,90 +123,91 @@ def test_nothing_stored_and_no_table_are_misses(
     fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
 ) -> None:
     for _ in range(2):
-        assert fstore.get(MODEL, METHOD, FEW, PAIRS[0]) is None
+        assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
         assert fstore.baseline(MODEL, FEW, PAIRS[0]) is None
-        assert fstore.missing(MODEL, METHOD, FEW, PAIRS) == list(PAIRS)
-        assert fstore.select(MODEL, METHOD, FEW, PAIRS) == StoredFaithfulness((), {})
+        assert kept(fstore).missing(MODEL, METHOD, PAIRS) == list(PAIRS)
+        assert kept(fstore).select(MODEL, METHOD, PAIRS) == Stored({}, {})
         # Now a file that holds attributions alone.
         store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
 
 
 def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
     pair = PAIRS[0]
-    fstore.put(MODEL, METHOD, [(pair, made("p0"))])
-    assert fstore.get(MODEL, METHOD, FEW, pair) is not None
+    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
+    assert kept(fstore).get(MODEL, METHOD, pair) is not None
     changes: list[dict[str, object]] = [
         {"query": "tides"}, {"document": pair.document + "."}, {"evidence": EvidenceSpan(4, 9)},
         {"evidence": None}, {"pair_id": "q0"}, {"dataset": "other"},
     ]  # fmt: skip
     for change in changes:
         other = dataclasses.replace(pair, **change)  # type: ignore[arg-type]
-        assert fstore.get(MODEL, METHOD, FEW, other) is None, change
-        assert fstore.missing(MODEL, METHOD, FEW, [other]) == [other]
-        assert fstore.select(MODEL, METHOD, FEW, [other]).results == ()
-    assert fstore.get(ModelKey("tiny-bert", "f" * 16), METHOD, FEW, pair) is None
-    assert fstore.get(MODEL, OTHER, FEW, pair) is None
+        assert kept(fstore).get(MODEL, METHOD, other) is None, change
+        assert kept(fstore).missing(MODEL, METHOD, [other]) == [other]
+        assert kept(fstore).select(MODEL, METHOD, [other]).results == {}
+    assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
+    assert fstore.tests(MODEL, OTHER, FEW).get(MODEL, OTHER, pair) is None
     others = (Parameters(), Parameters(n_random=2, unit="token"),
               Parameters(n_random=2, seed=1), Parameters((0.33,), n_random=2))  # fmt: skip
     for parameters in others:
-        assert fstore.get(MODEL, METHOD, parameters, pair) is None
+        assert fstore.tests(MODEL, METHOD, parameters).get(MODEL, METHOD, pair) is None
     # Another normalization or resampling of the curve is the same per-token result.
     same = make_method("saliency", {"resampling": "point"})
-    found = fstore.get(MODEL, same, FEW, pair)
+    found = fstore.tests(MODEL, same, FEW).get(MODEL, same, pair)
     assert found is not None and found.method == same
 
 
 def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
     pair = PAIRS[0]
-    fstore.put(MODEL, METHOD, [(pair, made("p0"))])
+    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
     changed = dataclasses.replace(pair, document="the water")
-    fstore.put(MODEL, METHOD, [(changed, made("p1"))])
-    assert fstore.get(MODEL, METHOD, FEW, pair) is None
-    assert flat(fstore.get(MODEL, METHOD, FEW, changed)) == flat(made("p1"))
-    fstore.put_failures(MODEL, METHOD, FEW, [(changed, "no")])
-    assert fstore.get(MODEL, METHOD, FEW, changed) is None
-    assert fstore.missing(MODEL, METHOD, FEW, [changed]) == []
-    assert fstore.missing(MODEL, METHOD, FEW, [changed], retry=True) == [changed]
-    assert fstore.select(MODEL, METHOD, FEW, [changed]).failed == {"p0": "no"}
-    fstore.put(MODEL, METHOD, [(changed, made("p2"))])
-    assert fstore.select(MODEL, METHOD, FEW, [changed]).failed == {}
-    assert sql(fstore, "SELECT count(*) FROM faithfulness") == [(1,)]
+    kept(fstore).put(MODEL, METHOD, [(changed, made("p1"))])
+    assert kept(fstore).get(MODEL, METHOD, pair) is None
+    assert flat(kept(fstore).get(MODEL, METHOD, changed)) == flat(made("p1"))
+    kept(fstore).put_failures(MODEL, METHOD, [(changed, "no")])
+    assert kept(fstore).get(MODEL, METHOD, changed) is None
+    assert kept(fstore).missing(MODEL, METHOD, [changed]) == []
+    assert kept(fstore).missing(MODEL, METHOD, [changed], retry=True) == [changed]
+    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {"p0": "no"}
+    kept(fstore).put(MODEL, METHOD, [(changed, made("p2"))])
+    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {}
+    assert sql(fstore, "SELECT count(*) FROM other") == [(1,)]
 
 
 def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> None:
-    fstore.put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
+    kept(fstore).put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
     wanted = [PAIRS[2], PAIRS[3], PAIRS[0]]
-    found = fstore.select(MODEL, METHOD, FEW, wanted)
-    assert [r.pair_id for r in found.results] == ["p2", "p0"]
-    assert flat(found.results[1]) == flat(made("p0"))
+    found = kept(fstore).select(MODEL, METHOD, wanted)
+    assert list(found.results) == ["p2", "p0"]
+    assert flat(found.results["p0"]) == flat(made("p0"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
 def test_a_damaged_result_counts_as_none(fstore: FaithfulnessStore, damage: bytes) -> None:
-    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
-    sql(fstore, "UPDATE faithfulness SET payload = ?", damage)
-    assert fstore.get(MODEL, METHOD, FEW, PAIRS[0]) is None
-    assert fstore.select(MODEL, METHOD, FEW, PAIRS[:1]).results == ()
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    sql(fstore, "UPDATE other SET payload = ?", damage)
+    assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
+    assert kept(fstore).select(MODEL, METHOD, PAIRS[:1]).results == {}
+    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
 
 
 def test_all_or_none(fstore: FaithfulnessStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
-    rows = [("x", "set", "p1", "t", b""), ("x", "set", None, "t", b"")]
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    unkeyed = dataclasses.replace(PAIRS[2], dataset=None)  # type: ignore[arg-type]
     with pytest.raises(UserError):
-        fstore._put(MODEL, METHOD, "payload", rows)  # type: ignore[arg-type]
-    assert sql(fstore, "SELECT pair_id FROM faithfulness") == [("p0",)]
+        kept(fstore).put(MODEL, METHOD, [(PAIRS[1], made("p1")), (unkeyed, made("p2"))])
+    assert sql(fstore, "SELECT item FROM other") == [("p0",)]
 
 
 def test_attributions_of_the_same_file_stay(
     fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
 ) -> None:
     (attribution,) = attribute(retriever, METHOD, [PAIRS[0]])
-    fstore.put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     assert store.get(MODEL, METHOD, PAIRS[0]) is None
     store.put(MODEL, METHOD, [(PAIRS[0], attribution)])
     found = store.get(MODEL, METHOD, PAIRS[0])
     assert found is not None and found.score == attribution.score
-    assert flat(fstore.get(MODEL, METHOD, FEW, PAIRS[0])) == flat(made("p0"))
+    assert flat(kept(fstore).get(MODEL, METHOD, PAIRS[0])) == flat(made("p0"))
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -219,10 +226,10 @@ def test_everything_is_computed_once(
     assert [step.done for step in steps] == [0, 1, 2, 3, 4]
     assert (last.total, last.done, last.computed, last.failed) == (4, 4, 4, 0) and not last.stopped
     assert store.missing(MODEL, METHOD, PAIRS) == []
-    results = fstore.select(MODEL, METHOD, FEW, PAIRS).results
-    assert [r.pair_id for r in results] == [p.pair_id for p in PAIRS]
-    assert all(r.n_units == 4 * (n + 1) for n, r in enumerate(results))
-    assert results[1].attribution_seconds == first.seconds
+    results = kept(fstore).select(MODEL, METHOD, PAIRS).results
+    assert list(results) == [p.pair_id for p in PAIRS]
+    assert all(r.n_units == 4 * (n + 1) for n, r in enumerate(results.values()))
+    assert results["p1"].attribution_seconds == first.seconds
     computed.clear()
     again = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
     assert computed == [] and (again.done, again.computed) == (4, 0)
@@ -235,7 +242,7 @@ def test_methods_share_random_orders(
     computed.clear()
     run(retriever, MODEL, OTHER, PAIRS[:3], store, fstore, parameters=FEW)
     assert computed == ["f-p0", "f-p1", "b-p2"]
-    one, other = (fstore.get(MODEL, m, FEW, PAIRS[0]) for m in (METHOD, OTHER))
+    one, other = (fstore.tests(MODEL, m, FEW).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
     assert one is not None and other is not None
     assert one.baseline.deletion.tobytes() == other.baseline.deletion.tobytes()
     assert one.random == other.random and one.measures != other.measures
@@ -260,14 +267,14 @@ def test_stopped_and_resumed_gives_the_same(
         should_stop=lambda: next(answers),
     )  # fmt: skip
     assert first.stopped and first.done == first.computed == allowed // 2
-    assert len(fstore.missing(MODEL, METHOD, FEW, PAIRS)) == 4 - allowed // 2
+    assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
     # An attribution that was finished is kept though its test was not.
     assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
     second = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
     assert not second.stopped and second.done == 4
     assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
     for pair in PAIRS:
-        one, other = (s.get(MODEL, METHOD, FEW, pair) for s in (fstore, whole))
+        one, other = (s.tests(MODEL, METHOD, FEW).get(MODEL, METHOD, pair) for s in (fstore, whole))
         assert one is not None and other is not None
         assert one.deletion.tobytes() == other.deletion.tobytes()
         assert one.measures == other.measures and one.random == other.random
@@ -281,7 +288,7 @@ def test_a_changed_text_is_computed_again(
     changed = dataclasses.replace(PAIRS[0], document="the water pulls the Moon nearer")
     run(retriever, MODEL, METHOD, [changed, PAIRS[1]], store, fstore, parameters=FEW)
     assert computed == ["a-p0", "b-p0"]
-    found = fstore.get(MODEL, METHOD, FEW, changed)
+    found = kept(fstore).get(MODEL, METHOD, changed)
     assert found is not None and found.n_units == 6
 
 
@@ -291,7 +298,7 @@ def test_a_failure_is_kept_and_takes_nobody_with_it(
     pairs = [FAILING, PAIRS[0]]
     last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
     assert (last.done, last.failed) == (2, 1)
-    assert "query has no token" in fstore.select(MODEL, METHOD, FEW, pairs).failed["bad"]
+    assert "query has no token" in kept(fstore).select(MODEL, METHOD, pairs).failed["bad"]
     assert store.missing(MODEL, METHOD, pairs) == []
     computed.clear()
     run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
@@ -331,7 +338,7 @@ def test_a_defect_is_no_failure_of_the_pair(
     monkeypatch.setattr(cache.faithfulness, "deletion_insertion", breaks)
     with pytest.raises(RuntimeError, match="planted"):
         run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
-    assert fstore.missing(MODEL, METHOD, FEW, PAIRS[:1]) == [PAIRS[0]]
+    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
     assert store.get(MODEL, METHOD, PAIRS[0]) is not None
 
 

@@ -16,7 +16,8 @@ from attribution.methods import make_method
 from attribution.proof import Proof
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import TextPair
-from dashboard.compute import Compute, Turnstile
+from dashboard.compute import Compute
+from dashboard.runs import Turnstile
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
 METHOD = make_method("saliency")

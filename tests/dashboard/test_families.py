@@ -18,6 +18,7 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers import registry
 from attribution.retrievers.lexical import with_corpus
 from attribution.types import TextPair
+from dashboard import faithfulness_runs
 from dashboard.__main__ import app
 from dashboard.compute import Compute, service
 
@@ -80,7 +81,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     assert curve.summary.curve.n == 6
     assert "statistics of sample" in curve.provenance().caption()
     assert "prompts none" in curve.provenance().caption()
-    tested = compute.test_pair(pairs[0], spec, method, Parameters())
+    tested = faithfulness_runs.of_pair(compute, pairs[0], spec, method, Parameters())
     assert tested.gain is not None and tested.gain.deletion_area > 0
     # Other statistics are another model: nothing is taken from the wrong cache.
     plain = registry.resolve("BM25")

@@ -1,0 +1,179 @@
+"""What commands share: options with their help, and names turned into models, methods and pairs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+
+import typer
+
+from attribution.errors import UserError
+
+if TYPE_CHECKING:
+    from attribution.datasets import DataSet
+    from attribution.retrievers.registry import RetrieverSpec
+    from attribution.types import Method, TextPair
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TextFormat(StrEnum):
+    """Formats of results on stdout."""
+
+    json = "json"
+    csv = "csv"
+
+
+def spoken(command: Callable[P, R]) -> Callable[P, R]:
+    """Bad input ends in one sentence on stderr and exit code 2."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("Interrupted; what was computed is kept.", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return guarded
+
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
+        "behind it pools otherwise.",
+    ),
+]
+MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
+Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
+Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
+Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
+Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a data set's path.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="NAME=PATH of a data set (a folder or file of any format that README.md lists), or "
+        "NAME=hf:ORGANISATION/NAME; repeatable.",
+    ),
+]
+
+
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
+]
+
+
+def quiet() -> None:
+    """Keep libraries from writing progress of their own."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def resolve(name: str, posir: bool = False) -> RetrieverSpec:
+    """The retriever of a name or of a folder."""
+    from attribution.retrievers import registry
+    from dashboard.protocols import posir_spec
+
+    folder, at, pooling = name, "", ""
+    if not Path(folder).is_dir():
+        folder, at, pooling = name.rpartition("@")
+    if name not in registry.known() and folder and Path(folder).is_dir():
+        if folder not in registry.known():
+            registry.register_folder(Path(folder).resolve().name, Path(folder))
+        name = Path(folder).resolve().name + at + pooling
+    spec = registry.resolve(name)
+    return posir_spec(spec) if posir else spec
+
+
+def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
+    """The same with the data set's statistics, where it has any."""
+    from attribution.retrievers.lexical import with_corpus
+
+    return with_corpus(spec, dataset)
+
+
+def method_of(
+    name: str, normalization: str, resampling: str, posir: bool, options: list[str] | None
+) -> Method:
+    """The method that the options describe."""
+    from attribution.methods import POSIR_CURVE, make_method
+
+    given = {}
+    for option in options or []:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise UserError(f"--option takes NAME=VALUE, not {option!r}.")
+        given[key] = value
+    curve = {"normalization": normalization, "resampling": resampling}
+    return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
+
+
+def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
+    """A data set by name or path, and the pairs that the protocol keeps."""
+    from attribution import datasets
+
+    if dataset not in datasets.names() and (name := _name_of(dataset)):
+        datasets.register(name, dataset)
+        dataset = name
+    data = datasets.read(dataset)
+    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
+    if data.rejected:
+        print(f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
+              f"{data.rejected[0].row}: {data.rejected[0].reason}", file=sys.stderr)  # fmt: skip
+    if not pairs:
+        raise UserError(
+            f"No pair of {dataset} is left: the PosIR protocol keeps documents of 1,024 tokens or "
+            "more with evidence in the middle."
+        )
+    return data, pairs
+
+
+def _name_of(source: str) -> str:
+    """The name that a data set's path gives it; nothing where there is none at that path."""
+    from attribution.datasets import formats, hub
+
+    path, variant = formats.split_variant(source)
+    if not path.startswith(hub.PREFIX) and not Path(path).exists():
+        return ""
+    name = path.removeprefix(hub.PREFIX).split("/")[-1] or path
+    name = Path(path).resolve().name if Path(path).exists() else name
+    return f"{name}@{variant}" if variant else name
+
+
+def named(value: str, what: str) -> tuple[str, Path]:
+    """NAME=FOLDER in its two parts."""
+    name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
+    return name, Path(folder).expanduser()
+
+
+def sources(values: list[str] | None) -> dict[str, str]:
+    """`--data` options: names and where their data sets are, `~` resolved."""
+    parted = (
+        _parted(value, "--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, "
+                f"not {value!r}.")
+        for value in values or []
+    )  # fmt: skip
+    return {name: str(Path(source).expanduser()) for name, source in parted}
+
+
+def _parted(value: str, message: str) -> tuple[str, str]:
+    name, separator, source = value.partition("=")
+    if not separator or not name or not source:
+        raise UserError(message)
+    return name, source

@@ -1,0 +1,249 @@
+"""Commands about pairs and data sets: explain, precompute, curve, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from attribution.types import Method
+from dashboard.commands.options import (
+    Dataset,
+    MethodName,
+    Model,
+    Normalization,
+    Options,
+    Posir,
+    Resampling,
+    TextFormat,
+    for_data,
+    method_of,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def explain(
+    query: Annotated[str, typer.Option(help="The query.")],
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    document: Annotated[str | None, typer.Option(help="The document's text.")] = None,
+    document_file: Annotated[
+        Path | None, typer.Option(help="File with the document; - for stdin.")
+    ] = None,
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row per token).")
+    ] = TextFormat.json,
+) -> None:
+    """Attribute one query-document pair."""
+    from attribution.text import clean
+    from attribution.types import TextPair
+
+    if (document is None) == (document_file is None):
+        raise UserError("Give the document either as --document or as --document-file.")
+    text = document if document is not None else _read_text(document_file)
+    pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
+    spec, chosen = resolve(model), method_of(method, normalization, resampling, False, option)
+    quiet()
+    from dashboard.compute import service
+
+    result = service().explain(pair, spec, chosen)
+    if result.notice:
+        print(result.notice, file=sys.stderr)
+    if format is TextFormat.csv:
+        from dashboard.export import attribution_frame, table_bytes
+
+        frame = attribution_frame(result.attribution, pair)
+        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        return
+    print(json.dumps(_as_json(result), ensure_ascii=False))
+
+
+def _read_text(path: Path | None) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: convert it first.") from error
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    from attribution.position import document_curve
+
+    attribution = result.attribution
+
+    def tokens(text: Any) -> list[dict[str, Any]]:
+        return [
+            {"text": t.text, "start": t.start, "end": t.end, "special": t.is_special}
+            for t in text.tokens
+        ]
+
+    return {
+        "model": attribution.model,
+        "method": repr(attribution.method),
+        "score": attribution.score,
+        "query": {"tokens": tokens(attribution.query)},
+        "document": {
+            "tokens": tokens(attribution.document),
+            "n_tokens_full": attribution.document.n_tokens_full,
+            "truncated": attribution.document.truncated,
+        },
+        "query_scores": attribution.query_scores.tolist(),
+        "document_scores": attribution.document_scores.tolist(),
+        "matrix": None if attribution.matrix is None else attribution.matrix.tolist(),
+        "bias_share": attribution.bias_share,
+        "completeness_error": attribution.completeness_error,
+        "curve": document_curve(attribution).tolist(),
+        "provenance": dict(result.provenance().items()),
+    }
+
+
+@app.command()
+@spoken
+def precompute(
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    posir: Posir = False,
+    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+) -> None:
+    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again."""
+    from dashboard.compute import service
+
+    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    data, pairs = pairs_of(dataset, posir)
+    spec = for_data(spec, data.name)
+    quiet()
+    from tqdm import tqdm
+
+    with tqdm(total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            if not bar.n:
+                bar.initial = progress.done - progress.computed
+            bar.n = progress.done
+            bar.refresh()
+
+        running = service().start_run(
+            spec, chosen, pairs, data.name, show, retry_failed=retry_failed
+        )
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            running.stop()
+            running.wait()
+            raise
+    if running.error:
+        raise UserError(running.error)
+    progress = running.progress
+    print(json.dumps({"model": spec.name, "method": repr(chosen), "dataset": data.name,
+                      "total": progress.total, "done": progress.done,
+                      "computed": progress.computed, "failed": progress.failed,
+                      "seconds": round(progress.seconds, 3)}))  # fmt: skip
+
+
+def _curve(model: str, chosen: Method, dataset: str, posir: bool):
+    from dashboard.compute import service
+
+    spec = resolve(model, posir)
+    data, pairs = pairs_of(dataset, posir)
+    spec = for_data(spec, data.name)
+    return service().curve(spec, chosen, pairs, data.name, "PosIR protocol" if posir else "")
+
+
+@app.command()
+@spoken
+def curve(
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    posir: Posir = False,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
+) -> None:
+    """Print a data set's aggregated curve from what `precompute` stored."""
+    from dashboard.export import curve_frame, table_bytes
+
+    chosen = method_of(method, normalization, resampling, posir, option)
+    found = _curve(model, chosen, dataset, posir)
+    frame = curve_frame([found.summary.curve])
+    sys.stdout.buffer.write(table_bytes(frame, format.value, [found.provenance()]))
+
+
+@app.command()
+@spoken
+def export(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    posir: Posir = False,
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+    table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
+) -> None:
+    """Write the aggregated curves of one or several models as a figure or a table."""
+    from dataclasses import replace
+
+    from dashboard.export import (
+        FIGURE_FORMATS,
+        TABLE_FORMATS,
+        curve_frame,
+        figure_bytes,
+        table_bytes,
+    )
+    from dashboard.figures import PRESETS, mean_curves
+
+    fmt = output.suffix.lstrip(".").lower()
+    if fmt not in (*FIGURE_FORMATS, *TABLE_FORMATS):
+        raise UserError(
+            f"{output.name} has no suffix that can be written: use .png, .svg, .pdf, .html, .json, "
+            ".csv or .parquet."
+        )
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    chosen = method_of(method, normalization, resampling, posir, option)
+    found = [
+        _curve(name, chosen, dataset, posir)
+        for name in model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
+    ]
+    provenance = [one.provenance() for one in found]
+    curves = [one.summary.curve for one in found]
+    if fmt in ("csv", "parquet") or table:
+        data = table_bytes(curve_frame(curves), fmt, provenance)  # type: ignore[arg-type]
+    else:
+        style = replace(PRESETS[size], palette=palette)
+        notes = {one.summary.curve.model: f"n={one.summary.curve.n}" for one in found}
+        figure = mean_curves(curves, style, notes=notes, provenance=provenance)
+        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror}).") from error
+    print(output)

@@ -1,0 +1,94 @@
+"""Faithfulness tests of pairs and of data sets, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attribution.errors import UserError
+from attribution.faithfulness import Faithfulness, Parameters
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, TextPair
+from cache.faithfulness import FaithfulnessStore
+from cache.faithfulness import run as run_tests
+from cache.precompute import Progress
+from cache.results import Stored
+from dashboard.compute import Compute, run_key
+from dashboard.runs import Report, Run
+
+
+def of_pair(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+) -> Faithfulness:
+    """How faithfully a method orders one pair's words; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    model = compute.identify(spec)
+    tests = FaithfulnessStore(compute.root)
+    found = tests.tests(model.key, method, parameters).get(model.key, method, pair)
+    if found is None:
+        run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            [pair],
+            compute.store,
+            tests,
+            parameters=parameters,
+            turn=compute.turn,
+            retry_failed=True,
+        )
+        stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
+        if not stored.results:
+            raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
+        found = stored.results[pair.pair_id]
+    return found
+
+
+def start(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    parameters: Parameters,
+) -> Run:
+    """Test a method on what is missing of `pairs`, in a thread."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        return run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            pairs,
+            compute.store,
+            FaithfulnessStore(compute.root),
+            parameters=parameters,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
+        )
+
+    return compute.start(run_key(model, method, f"{scope} {parameters!r}"), len(pairs), work)
+
+
+def run_of(
+    compute: Compute, spec: RetrieverSpec, method: Method, scope: str, parameters: Parameters
+) -> Run | None:
+    """The latest test run of this kind in this process."""
+    return compute.run_of(spec, method, f"{scope} {parameters!r}")
+
+
+def stored(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    parameters: Parameters,
+) -> Stored[Faithfulness]:
+    """What is stored of the tests of a method on `pairs`."""
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    return tests.select(model, method, pairs)

@@ -1,0 +1,147 @@
+"""Maps of texts and curves: what of a map is stored, and computing the rest. No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from attribution.errors import UserError
+from attribution.projection import Layout
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Array, Method, Side, TextPair
+from cache.embeddings import EMBEDDING, embed, make_map, map_key
+from cache.precompute import Progress, precompute
+from dashboard.compute import Compute, ModelIdentity, run_key
+from dashboard.runs import Report, Run, RunKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMap:
+    """The items that have a vector, in order, and their points [n, 2] where they were fitted."""
+
+    model: ModelIdentity
+    items: tuple[str, ...]
+    points: Array | None
+
+
+class MapSource(Protocol):
+    """What a map is made of."""
+
+    scope: str
+
+    def __len__(self) -> int:
+        """Items wanted."""
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """The items that have a stored vector, and the vectors [n, H]."""
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Store what is missing."""
+
+
+class TextMap:
+    """Embeddings of texts, which are their own items."""
+
+    def __init__(self, side: Side, texts: Sequence[str]) -> None:
+        self.side = side
+        self.texts = tuple(dict.fromkeys(texts))
+        digest = hashlib.sha256("\0".join(self.texts).encode("utf-8", "replace")).hexdigest()
+        self.scope = f"{side} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Texts that were embedded, and their vectors."""
+        found = compute.embeddings.select(model.key, self.side, self.texts)
+        kept = [text for text in self.texts if text in found]
+        return kept, np.array([found[text] for text in kept], dtype=np.float32)
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Embed the rest."""
+        if model.spec.family != "dense":
+            raise UserError(
+                f"{model.spec.name} has no one vector for a text: choose a dense model, or a map "
+                "of curves."
+            )
+        return embed(
+            compute.retriever(model), model.key, self.side, self.texts, compute.embeddings,
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+        )  # fmt: skip
+
+
+class CurveMap:
+    """Position curves of pairs under a method; items are pair ids."""
+
+    def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
+        self.method = method
+        self.pairs = tuple(pairs)
+        digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
+        self.scope = f"{method!r} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Pairs whose curves are stored, and the curves."""
+        stored = compute.store.curves(model.key, self.method, self.pairs)
+        return list(stored.pair_ids), stored.curves
+
+    def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
+        """Attribute the rest."""
+        return precompute(
+            compute.retriever(model), model.key, self.method, self.pairs, compute.store,
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+        )  # fmt: skip
+
+
+def stored_map(
+    compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
+) -> StoredMap:
+    """What there is of a map, computing nothing: which of the wanted items have a vector, and
+    their points where they were fitted."""
+    model = compute.identify(spec)
+    items, vectors = source.vectors(compute, model)
+    points = None
+    if len(vectors):
+        points = compute.embeddings.get_map(model.key, map_key(layout, vectors))
+    return StoredMap(model, tuple(items), points)
+
+
+def start_map(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run:
+    """Compute what is missing of a map's vectors and fit it, in a thread."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        run.stage = "Computing"
+        progress = source.compute(compute, model, run, report)
+        if progress.stopped:
+            return progress
+        _, vectors = source.vectors(compute, model)
+        run.stage = "Fitting the map"
+
+        def fitted(done: int, total: int) -> None:
+            if run.stopping:
+                raise UserError("The fit was stopped; vectors are kept.")
+            report(Progress(total, done, done, 0, time.perf_counter() - started))
+
+        report(Progress(0, 0, 0, 0, 0.0))  # numba compiles before the first epoch
+        started = time.perf_counter()
+        make_map(model.key, vectors, layout, compute.embeddings, fitted)
+        return progress
+
+    return compute.start(_key(model, source, layout), len(source), work)
+
+
+def map_run(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run | None:
+    """The latest run of this map in this process."""
+    return compute.run(_key(compute.identify(spec), source, layout))
+
+
+def _key(model: ModelIdentity, source: MapSource, layout: Layout) -> RunKey:
+    return run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
