@@ -145,7 +145,7 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert (
         "score as in sentence-transformers" in service().proof(service().identify(spec)).sentence()
     )  # type: ignore[union-attr]
-    assert service().test_pair(PAIR, spec, chosen, Parameters()).score != 0
+    assert faithfulness_runs.of_pair(service(), PAIR, spec, chosen, Parameters()).score != 0
 
 
 def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
