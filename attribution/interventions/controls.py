@@ -65,10 +65,19 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
     changed = replace(pair, pair_id=f"{pair.pair_id}#{kind}-{seed}")
     lot = np.random.default_rng([seed, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
     if kind == "unrelated":
-        fitting = [
-            p.query for p in pairs
-            if p.language == pair.language and p.document != pair.document and p.query != pair.query
-        ]  # fmt: skip
+
+        def fits(other: TextPair) -> bool:
+            return (
+                other.language == pair.language
+                and other.document != pair.document
+                and other.query != pair.query
+            )
+
+        # Draws find one at once in most data sets; a list of all would be made for every pair.
+        for index in lot.integers(len(pairs), size=32) if pairs else ():
+            if fits(pairs[index]):
+                return replace(changed, query=pairs[index].query)
+        fitting = [other.query for other in pairs if fits(other)]
         if not fitting:
             raise UserError(
                 f"No other document of the data set has a query in the language of pair "
