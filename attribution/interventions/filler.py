@@ -63,10 +63,10 @@ def filler(language: str | None, n_characters: int, first: int = 0) -> str:
     own = FILLERS[filler_language(language)]
     space = "" if filler_language(language) == "cmn" else " "
     parts: list[str] = []
-    length = 0
+    length = -len(space)
     while length < n_characters or not parts:
         parts.append(own[(first + len(parts)) % len(own)])
-        length += len(parts[-1]) + len(space)
+        length += len(space) + len(parts[-1])
     return space.join(parts)
 
 
