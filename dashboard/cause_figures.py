@@ -112,10 +112,11 @@ def causes_over_curve(
         )
     )  # fmt: skip
     if removed is not None:
-        edges = np.array(removed.spans, dtype=np.float64) / removed.spans[-1][1] * share * 100
+        edges = 100 * share * removed.edges.astype(np.float64)
         figure.add_trace(
             go.Bar(
-                x=edges.mean(1), y=_scaled(removed.effects), width=0.85 * np.diff(edges)[:, 0],
+                x=(edges[1:] + edges[:-1]) / 2, y=_scaled(removed.effects),
+                width=0.85 * np.diff(edges),
                 customdata=removed.effects, hovertemplate="%{customdata:+.4f}",
                 marker={"color": faint(str(style.line(1)["color"]), 0.55), "line": {"width": 0}},
                 name=legend_name(f"score lost by ablation ({removed.by})", style),

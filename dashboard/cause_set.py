@@ -197,7 +197,8 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     st.dataframe(cause_frames.lean_frame(found), hide_index=True)
     for note in dict.fromkeys(note for one in found for note in one.notes):
         st.caption(panels.plain(f"Of some pairs, {note}."))
-    panels.caption(known[0])
+    for one in known:
+        panels.caption(one)
     panels.downloads(
         f"cause.set.{what.name}", [data.name, label], known, figures={label: draw},
         frame=curve_frame([one.summary.curve for one in found]),

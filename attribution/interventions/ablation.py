@@ -22,7 +22,6 @@ from attribution.errors import Stopped, UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.methods.perturbation import varied
-from attribution.position import resample
 from attribution.scoring import score_texts
 from attribution.text import words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
@@ -52,12 +51,14 @@ def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
 class Ablation:
     """`effects` [B]: s(q, d) - s(q, d without part b), in the score's units; positive where the
     part raised the score. `spans` [B, 2] are the parts' characters, together all that the model
-    read: `read_share` of the document's characters."""
+    read: `read_share` of the document's characters. `edges` [B + 1] are where parts begin and end
+    as relative token positions, the axis of every curve."""
 
     model: str
     pair_id: str
     by: Replacement
     spans: tuple[Span, ...]
+    edges: Array
     effects: Array
     score: float
     read_share: float
@@ -67,10 +68,14 @@ class Ablation:
     def __post_init__(self) -> None:
         found = as_array(self.effects, (len(self.spans),), "a score")
         object.__setattr__(self, "effects", found)
+        edges = as_array(self.edges, (len(self.spans) + 1,), "a position")
+        object.__setattr__(self, "edges", edges)
 
     def curve(self, bins: int) -> Array:
-        """The effects at `bins` points of what was read, where the parts were fewer."""
-        return as_array(resample(self.effects, "bin_mean", bins), (bins,), "a curve")
+        """The effects of the parts at `bins` points of what was read."""
+        filled = np.concatenate(([0.0], np.cumsum(self.effects * np.diff(self.edges))))
+        at_edges = np.interp(np.linspace(0, 1, bins + 1), self.edges, filled)
+        return as_array(np.diff(at_edges) * bins, (bins,), "a curve")
 
 
 def parts_of(document: str, until: int, bins: int = N_BINS) -> tuple[Span, ...]:
@@ -128,12 +133,19 @@ def ablation(
         pair_id=pair.pair_id,
         by=by,
         spans=spans,
+        edges=_token_edges(tokens, spans),
         effects=np.float32(score) - changed,
         score=score,
         read_share=share,
         note="; ".join(notes),
         seconds=time.perf_counter() - started,
     )
+
+
+def _token_edges(tokens: TokenizedText, spans: tuple[Span, ...]) -> Array:
+    starts = [token.start for token in tokens.tokens if not token.is_special]
+    inner = np.searchsorted(starts, [start for start, _ in spans[1:]]) / len(starts)
+    return as_array([0.0, *inner, 1.0], (len(spans) + 1,), "a position")
 
 
 def _masked(

@@ -62,9 +62,7 @@ def with_relocation(curve: NDArray[np.floating], found: Relocation) -> float | N
 
 def with_ablation(curve: NDArray[np.floating], found: Ablation) -> float | None:
     """Spearman correlation of a curve [100] with the effects of the parts."""
-    length = found.spans[-1][1]
-    edges = np.array([0, *(end for _, end in found.spans)]) / length
-    return rank_correlation(averaged(curve, edges), found.effects.astype(np.float64))
+    return rank_correlation(averaged(curve, found.edges), found.effects.astype(np.float64))
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:

@@ -130,7 +130,8 @@ def mover() -> None:
 
     panels.show(draw(panels.screen_style(height_px=300), at), "cause.scores",
                 "Score against the position of the evidence")  # fmt: skip
-    panels.caption(known[0])
+    for each in known:
+        panels.caption(each)
     panels.downloads(
         "cause.relocation", [the_pair.pair_id, "relocation"], known,
         figures={"Relocation": draw}, frame=cause_frames.relocation_frame(moved, others),
@@ -195,7 +196,8 @@ for number, name in enumerate(removed):
         panels.show(against(name, panels.screen_style(height_px=320)), f"cause.against.{number}",
                     "A method's curve with relocation and ablation over it")  # fmt: skip
 if removed:
-    panels.caption(provenance_of(next(iter(removed)), ablation))
+    for name in removed:
+        panels.caption(provenance_of(name, ablation))
     panels.downloads(
         "cause.against", [pair.pair_id, method.name, "ablation", by],
         [provenance_of(name, ablation) for name in removed],
@@ -229,7 +231,8 @@ if st.toggle(
             panels.show(displacements(shifted, style), "cause.displacements", alt)
             for note in dict.fromkeys(one.note for one in shifted.values() if one.note):
                 st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
-            panels.caption(known[0])
+            for each in known:
+                panels.caption(each)
             panels.downloads(
                 "cause.displacement", [pair.pair_id, "displacement"], known,
                 figures={"Displacement": lambda style: displacements(shifted, style, known)},

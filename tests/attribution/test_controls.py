@@ -159,7 +159,18 @@ def test_agreement_is_spearmans_over_the_places_that_were_read() -> None:
 
 def test_agreement_with_ablation_uses_the_parts_own_edges() -> None:
     effects = np.array([1.0, 3.0, 2.0])
-    found = Ablation("m", "p", "delete", ((0, 50), (50, 60), (60, 100)), effects, 1, 1, "", 0)
+    found = Ablation(
+        "m",
+        "p",
+        "delete",
+        ((0, 50), (50, 60), (60, 100)),
+        np.array([0, 0.5, 0.6, 1]),
+        effects,
+        1,
+        1,
+        "",
+        0,
+    )
     curve = np.concatenate([np.full(50, 1.0), np.full(10, 5.0), np.full(40, 2.0)])
     assert with_ablation(curve, found) == pytest.approx(1)
 
