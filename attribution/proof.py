@@ -117,6 +117,7 @@ def _prove_scores(retriever: Any) -> Proof:
         reading = retriever.check(PROBE)
     coarse = retriever.precision in ("bfloat16", "float16")
     library = "bm25s" if retriever.family == "lexical" else "sentence-transformers"
+    library = getattr(retriever, "library", library)
     if not reading <= (0.05 if coarse else READING):
         raise UserError(
             f"{retriever.name} scores the same pair differently here than {library} does (by "

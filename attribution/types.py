@@ -61,6 +61,7 @@ class TextPair:
 
     `document_tokens` is the data set's own count of the document's tokens (PosIR's
     `pos_token_length`); it sorts pairs into length buckets before any model is loaded.
+    `query_type` is what kind of query the data set says it is, for choosing among pairs.
     """
 
     pair_id: str
@@ -71,6 +72,7 @@ class TextPair:
     domain: str | None = None
     dataset: str = "typed"
     document_tokens: int | None = None
+    query_type: str | None = None
 
     def __post_init__(self) -> None:
         if self.evidence is not None and self.evidence.end > len(self.document):

@@ -15,5 +15,6 @@ pages = [
     st.Page("views/cause.py", title="Cause", icon=":material/swap_vert:"),
     st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
+    st.Page("views/bias.py", title="Bias tests", icon=":material/balance:"),
 ]
 st.navigation(pages, position="top").run()

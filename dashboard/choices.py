@@ -49,7 +49,7 @@ class Selection:
     words: str
 
 
-def data_set() -> DataSet:
+def data_set(default: str = datasets.SAMPLE) -> DataSet:
     """Choose a data set or upload one; a name in the address that does not exist is said and
     left."""
     own: dict[str, DataSet] = st.session_state.setdefault(_UPLOADS, {})
@@ -58,14 +58,17 @@ def data_set() -> DataSet:
     if asked is not None and asked not in names:
         hint = " An uploaded file lives in one browser session: upload it again."
         st.warning(
-            f"There is no data set {asked[:80]!r}; {names[0]} is shown. Choose one of: "
+            f"There is no data set {asked[:80]!r}; {default} is shown. Choose one of: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
     # Names, not titles: the address holds what the list shows, and two files may share a title.
-    name = st.selectbox("Data set", names, key="dataset", bind="query-params", required=True)
+    name = st.selectbox(
+        "Data set", names, index=names.index(default), key="dataset", bind="query-params",
+        required=True,
+    )  # fmt: skip
     with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
         _uploader()
-    found = own[name] if name in own else datasets.read(name or names[0])
+    found = own[name] if name in own else datasets.read(name or default)
     if name in own:
         st.caption(
             f"{plain(found.title)}: {len(found.pairs):,} rows accepted, {len(found.rejected):,} "
@@ -115,15 +118,16 @@ def _uploader() -> None:
         "CSV, TSV, JSONL or Parquet, each also as .gz", key="upload", on_change=take,
         type=["csv", "tsv", "jsonl", "parquet", "gz"], max_upload_size=20,
         help="Columns query and document; optional: evidence (a passage of the document) or "
-        "evidence_start and evidence_end (characters), language, domain, pair_id, query_id, "
-        "document_id. Kept for this browser session only.",
+        "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
+        "query_id, document_id. Kept for this browser session only.",
     )  # fmt: skip
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")
 
 
 def filters(data: DataSet) -> Selection:
-    """Narrow the data set down by domain, language, length, evidence position and words."""
+    """Narrow the data set down by domain, language, type of query, length, evidence position and
+    words."""
 
     def pick(label: str, key: str, values: Iterable[str | None]) -> str:
         counts = Counter(filter(None, values))
@@ -147,6 +151,10 @@ def filters(data: DataSet) -> Selection:
         bucket = pick("Length bucket", "bucket", (_bucket(p) for p in data.pairs))
     with columns[1]:
         language = pick("Language", "language", (p.language for p in data.pairs))
+        # Few data sets name a type; where none is named a list of one word helps nobody.
+        query_type = _ANY
+        if any(p.query_type for p in data.pairs):
+            query_type = pick("Query type", "query_type", (p.query_type for p in data.pairs))
         low, high = st.slider(
             "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
@@ -156,7 +164,7 @@ def filters(data: DataSet) -> Selection:
     def passes(pair: TextPair) -> bool:
         if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
             return False
-        if bucket not in (_ANY, _bucket(pair)):
+        if bucket not in (_ANY, _bucket(pair)) or query_type not in (_ANY, pair.query_type):
             return False
         if (low, high) != (0, 100):
             position = evidence_position(pair)
@@ -169,7 +177,12 @@ def filters(data: DataSet) -> Selection:
 
     parts = [
         f"{name} {value}"
-        for name, value in (("domain", domain), ("language", language), ("bucket", bucket))
+        for name, value in (
+            ("domain", domain),
+            ("language", language),
+            ("bucket", bucket),
+            ("query type", query_type),
+        )
         if value != _ANY
     ]
     if (low, high) != (0, 100):

@@ -18,7 +18,7 @@ from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
-from attribution.retrievers import lexical
+from attribution.retrievers import families, lexical
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load, plan
 from attribution.retrievers.registry import RetrieverSpec, data_folder
@@ -139,6 +139,7 @@ class Compute:
             UserError: its files are not here.
         """
         files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
+        spec = families.settled(spec, files.folder)
         weights = files_fingerprint(files)
         key = model_fingerprint(
             weights, f"{spec.settings}, precision={precision}{lexical.settings(spec)}"
@@ -179,10 +180,10 @@ class Compute:
     def unfit(self, spec: RetrieverSpec, method: str) -> str:
         """Why `method` does not work on this model; empty where it does, as far as is known:
         what only the loaded model can tell is known once it was loaded."""
-        families = METHODS[method].families
-        if spec.family not in families:
-            return f"it is for {_listed(families)} retrievers"
-        proof = self.proof(self.identify(spec))
+        model, fitting = self.identify(spec), METHODS[method].families
+        if model.spec.family not in fitting:
+            return f"it is for {_listed(fitting)} retrievers"
+        proof = self.proof(model)
         return proof.unfit.get(method, "") if proof else ""
 
     # -- pairs ---------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Compute:
             found, notice = None, f"{error} The result below was computed and is not kept."
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
-        if spec.family not in METHODS[method.name].families:
+        if model.spec.family not in METHODS[method.name].families:
             raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
         retriever = self.retriever(model)
         if reason := self.unfit(spec, method.name):

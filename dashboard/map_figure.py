@@ -32,6 +32,9 @@ def point_map(
 ) -> go.Figure:
     """Points [n, 2] coloured by words (the commonest get a colour and a symbol each) or by numbers
     [n], NaN being grey; `diverging` centres the scale on zero. customdata is the point's index.
+
+    With `webgl` all points are small discs: other symbols and outlines are textures and second
+    passes there, which halve the frames per second (bench.map), and tell nothing at 3 pixels.
     """
     where = np.asarray(points, dtype=np.float64)
     n = len(labels)
@@ -44,6 +47,8 @@ def point_map(
     )  # fmt: skip
     kind = go.Scattergl if webgl else go.Scatter
     size = 0.7 * style.font_size if n < MANY else 4
+    if webgl:
+        size = 3
 
     def add(chosen: np.ndarray, name: str, marker: Mapping[str, object], legend: bool) -> None:
         figure.add_trace(
@@ -60,6 +65,9 @@ def point_map(
             )
         )
 
+    grey: dict[str, object] = {"color": style.colours.muted}
+    if not webgl:
+        grey["symbol"] = "circle-open"
     if n and isinstance(colours[0], str):  # type: ignore[index]
         words = [str(word) for word in colours]  # type: ignore[union-attr]
         counts = Counter(words)
@@ -67,18 +75,19 @@ def point_map(
         shown = [word for word, _ in counts.most_common(room if len(counts) <= room else room - 1)]
         for index, word in enumerate(shown):
             chosen = np.array([i for i, own in enumerate(words) if own == word])
-            marker = {"color": style.line(index)["color"], "symbol": SYMBOLS[index]}
+            marker = {"color": style.line(index)["color"]}
+            if not webgl:
+                marker["symbol"] = SYMBOLS[index]
             add(chosen, f"{word or 'not known'} ({counts[word]:,})", marker, True)
         rest = np.array([i for i, own in enumerate(words) if own not in shown], dtype=int)
         if len(rest):
-            grey = {"color": style.colours.muted, "symbol": "circle-open"}
             add(rest, f"{OTHERS} ({len(rest):,})", grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)
     values = np.asarray(colours, dtype=np.float64)
     known = np.flatnonzero(np.isfinite(values))
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
-        add(unknown, "not known", {"color": style.colours.muted, "symbol": "circle-open"}, False)
+        add(unknown, "not known", grey, False)
     if len(known):
         largest = float(np.abs(values[known]).max()) or 1.0
         ends = (
@@ -91,7 +100,7 @@ def point_map(
             "colorscale": [list(stop) for stop in style.diverging()] if diverging else "Cividis",
             "cmin": ends[0],
             "cmax": ends[1],
-            "line": {"color": style.colours.muted, "width": 0.4},
+            "line": {"color": style.colours.muted, "width": 0 if webgl else 0.4},
             "colorbar": {
                 "title": {"text": escape(colour_title), "side": "right"},
                 "thickness": style.font_size,

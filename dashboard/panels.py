@@ -14,11 +14,12 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from attribution.errors import UserError
-from attribution.interactions import MAX_COLUMNS, Interactions, interactions, top
+from attribution.interactions import MAX_COLUMNS as MAX_MATRIX
+from attribution.interactions import Interactions, interactions, top
 from attribution.methods import METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
-from attribution.types import Provenance
+from attribution.types import Provenance, TextPair
 from dashboard import url
 from dashboard.compute import Explained, service
 from dashboard.export import (
@@ -33,7 +34,7 @@ from dashboard.export import (
 from dashboard.figures import PRESETS, Style, interaction_matrix, pair_curves, quantity
 from dashboard.heatmap import View, pane
 from dashboard.heatmap.component import heatmap
-from dashboard.heatmap.data import Pane
+from dashboard.heatmap.data import MAX_COLUMNS, Pane
 from dashboard.heatmap.standalone import to_html, to_image
 from dashboard.palettes import PALETTES
 
@@ -86,10 +87,19 @@ def plain(text: str) -> str:
     return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&=^@" else c for c in one_line)
 
 
+def labels(results: Sequence[Explained]) -> list[str]:
+    """What tells the results apart: the model, and the data set where pairs of several stand side
+    by side."""
+    several = len({result.pair.dataset for result in results}) > 1
+    return [
+        f"{r.model.spec.name} · {r.pair.dataset}" if several else r.model.spec.name for r in results
+    ]
+
+
 def panes(results: Sequence[Explained]) -> list[Pane]:
     """A query and a document pane for each result."""
     drawn = []
-    for result in results:
+    for label, result in zip(labels(results), results, strict=True):
         entry = METHODS[result.attribution.method.name]
         pair = result.pair
         for side, text in (("query", pair.query), ("document", pair.document)):
@@ -98,6 +108,7 @@ def panes(results: Sequence[Explained]) -> list[Pane]:
                     result.attribution,
                     side,  # type: ignore[arg-type]
                     text,
+                    model=label,
                     words=words(text),
                     sentences=sentences(text, pair.language),
                     evidence=pair.evidence if side == "document" else None,
@@ -130,12 +141,13 @@ def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
     if pair.evidence is not None:
         length = len(pair.document)
         span = (pair.evidence.start / length, pair.evidence.end / length)
+    named = list(zip(labels(results), results, strict=True))
     return pair_curves(
-        {r.model.spec.name: document_curve(r.attribution) for r in results},
+        {label: document_curve(r.attribution) for label, r in named},
         span,
         style,
         quantity(results[0].attribution.method),
-        {r.model.spec.name: read_share(r) for r in results},
+        {label: read_share(r) for label, r in named},
         provenance=[r.provenance() for r in results],
     )
 
@@ -193,17 +205,35 @@ def matrix_figure(found: Interactions, style: Style, provenance: Sequence[Proven
     )  # fmt: skip
 
 
-def matrix_view(result: Explained, key: str) -> None:
+def other_version(name: str, other: TextPair, room: bool) -> bool:
+    """The other version of a pair, folded away; whether it is to be attributed beside this one,
+    which needs `room` for twice the panes."""
+    with st.expander(name):
+        left, right = st.columns(2)
+        left.caption("Query")
+        left.text(other.query)
+        right.caption("Document")
+        right.text(other.document)
+        beside = st.toggle(
+            "Attribute it too", key="versions", bind="query-params", disabled=not room,
+            help="Both versions side by side, under the same models.",
+        )  # fmt: skip
+        if not room:
+            st.caption(f"Side by side there is room for {MAX_COLUMNS // 2} models: choose fewer.")
+    return beside and room
+
+
+def matrix_view(result: Explained, key: str, label: str = "") -> None:
     """Which query token meets which document token: matrix, top cells, what is left apart."""
     attribution, pair = result.attribution, result.pair
     if attribution.matrix is None:
         return
-    st.markdown(f"**Query × document · {plain(result.model.spec.name)}**")
+    st.markdown(f"**Query × document · {plain(label or result.model.spec.name)}**")
     left, right, _ = st.columns([2, 3, 3])
     rows = left.segmented_control(
         "Rows", ["word", "token"], default="word", key=f"{key}.rows", required=True
     )
-    long = attribution.document.n_tokens_full > MAX_COLUMNS
+    long = attribution.document.n_tokens_full > MAX_MATRIX
     columns = right.segmented_control(
         "Columns", ["word", "token", "sentence", "bin"], default="sentence" if long else "word",
         key=f"{key}.columns", required=True,
@@ -249,11 +279,11 @@ def matrix_view(result: Explained, key: str) -> None:
     )  # fmt: skip
 
 
-def terms_view(result: Explained, key: str) -> None:
+def terms_view(result: Explained, key: str, label: str = "") -> None:
     """The terms that a sparse encoder finds in both texts; computed when it is asked for."""
     if result.model.spec.family != "sparse":
         return
-    name = plain(result.model.spec.name)
+    name = plain(label or result.model.spec.name)
     if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):
         return
     attribution = result.attribution
@@ -303,9 +333,12 @@ def caption(provenance: Provenance) -> None:
 def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
     """A row for each token of each result."""
     frames = []
+    several = len({result.pair.dataset for result in results}) > 1
     for result in results:
         frame = attribution_frame(result.attribution, result.pair)
         frame.insert(0, "model", result.model.spec.name)
+        if several:
+            frame.insert(1, "dataset", result.pair.dataset)
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 

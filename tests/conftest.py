@@ -31,7 +31,7 @@ settings.load_profile("poslens")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def posirlens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A fresh POSLENS_HOME for the whole run: no test reads or writes the user's own."""
     home = tmp_path_factory.mktemp("poslens_home")
     before = os.environ.get("POSLENS_HOME")

@@ -1,4 +1,4 @@
-"""The data sets known by name: the embedded sample, and those named when the program starts."""
+"""The data sets known by name: the embedded samples, and those named when the program starts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ __all__ = ["DataSet", "Rejection", "detect", "names", "posir_selection", "read",
            "register"]  # fmt: skip
 
 SAMPLE = "sample"
+SAMPLE_BIAS = "sample-bias"
 
-_folders: dict[str, Path] = {SAMPLE: Path(__file__).parent / "sample" / "posir"}
+_HERE = Path(__file__).parent / "sample"
+_folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "colder"}
 _variants: dict[str, str] = {}
-_titles = {SAMPLE: "Embedded sample (PosIR layout)"}
+_titles = {
+    SAMPLE: "Embedded sample (PosIR layout)",
+    SAMPLE_BIAS: "Embedded bias tests (ColDeR layout)",
+}
 
 
 def register(name: str, source: Path | str) -> list[str]:
@@ -38,8 +43,10 @@ def register(name: str, source: Path | str) -> list[str]:
     known = {name: variant}
     if detect(folder) == "multiclaim" and not variant:
         known[f"{name}-{formats.ENGLISH}"] = formats.ENGLISH
-    if SAMPLE in known:
-        raise UserError(f"{SAMPLE} is the embedded data set's name: give the other one another.")
+    if taken := known.keys() & _titles.keys():
+        raise UserError(
+            f"{taken.pop()} is the embedded data set's name: give the other one another."
+        )
     for one, its_variant in known.items():
         _folders[one] = folder.resolve()
         _variants[one] = its_variant
@@ -48,7 +55,7 @@ def register(name: str, source: Path | str) -> list[str]:
 
 
 def names() -> list[str]:
-    """Names of the data sets, the sample first."""
+    """Names of the data sets, the embedded ones first."""
     return list(_folders)
 
 

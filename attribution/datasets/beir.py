@@ -1,10 +1,12 @@
 """The BEIR layout (Thakur et al. 2021), as BEIR-PL uses it too.
 
 `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/<split>.tsv` (query-id,
-corpus-id, score, with that header); each may end in `.gz`. Judgements and queries are read first,
-then the corpus in one pass that keeps only the documents which pairs need, so that a corpus of
-millions of documents is never held. Title and text are joined by one space, as BEIR and
-sentence-transformers do for models that take one text.
+corpus-id, score, with that header); each may end in `.gz`. As on the hub, texts may also be
+`corpus.parquet` or `corpus/*.parquet`, and judgements `.jsonl` or `.parquet`, in one file or in
+parts, in `qrels/`, `data/` or beside the texts. Judgements and queries are read first, then the
+corpus in one pass that keeps only the documents which pairs need, so that a corpus of millions of
+documents is never held. Title and text are joined by one space, as BEIR and sentence-transformers
+do for models that take one text.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from typing import Any
 
 from attribution.datasets import languages
 from attribution.datasets.streams import File, json_lines, open_text
-from attribution.datasets.tables import json_row
+from attribution.datasets.tables import Row, json_row, rows, suffix
 from attribution.datasets.types import DataSet, Rejection, collect
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
 
 _SPLITS = ("test", "dev", "validation", "val", "train")
+JUDGEMENTS = (".tsv", ".jsonl", ".parquet")
+"""Formats of judgements, the one of the paper first."""
+
+_JUDGEMENT = ("query-id", "corpus-id", "score")
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
 # Where a line begins with a plain id, one that no pair needs is passed over unparsed.
 _ID = re.compile(r'\s*\{\s*"_id"\s*:\s*"([^"\\]*)"\s*[,}]')
 
@@ -35,6 +42,7 @@ class _Texts:
     file: str
     by_id: dict[str, str] = field(default_factory=dict)
     twice: dict[str, str] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
     unread: int = 0
     first_unread: str = ""
 
@@ -50,14 +58,16 @@ class _Texts:
 
 def folders(root: Path) -> list[Path]:
     """The folders with a corpus, `root` itself or up to two levels below it."""
-    found = {
-        path.parent
-        for depth in ("", "*/", "*/*/")
-        for name in ("corpus.jsonl", "corpus.jsonl.gz")
-        for path in root.glob(depth + name)
-        if path.is_file()
-    }
-    return sorted(found)
+    places = {path.parent for d in ("", "*/", "*/*/") for path in root.glob(f"{d}corpus*")}
+    return sorted(place for place in places if _files(place, "corpus"))
+
+
+def _files(folder: Path, stem: str) -> list[Path]:
+    """The files of one table: lines of JSON, one Parquet file, or a folder of its parts."""
+    for name in (f"{stem}.jsonl", f"{stem}.jsonl.gz", f"{stem}.parquet"):
+        if (folder / name).is_file():
+            return [folder / name]
+    return sorted((folder / stem).glob("*.parquet"))
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:
@@ -68,9 +78,9 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: a file is missing or damaged, or no judgement makes a pair.
     """
-    split: Path | None = None
+    split: list[Path] = []
     if path.is_file():
-        split = path
+        split = [path]
         path = path.parent.parent if path.parent.name == "qrels" else path.parent
     found = folders(path)
     if split:
@@ -78,10 +88,10 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     if not found:
         raise UserError(
             f"{path.name} holds no data set in the BEIR layout: it needs corpus.jsonl, "
-            "queries.jsonl and qrels/<split>.tsv, each with or without .gz."
+            "queries.jsonl and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
     chosen = [(folder, split or _split(folder)) for folder in found]
-    splits = sorted({_stem(file) for _, file in chosen})
+    splits = sorted({_stem(files[0]) for _, files in chosen})
     ids: set[str] = set()
 
     def pairs() -> Iterator[TextPair | Rejection]:
@@ -93,32 +103,42 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
 
 
 def _stem(file: Path) -> str:
-    return file.name.removesuffix(".gz").removesuffix(".tsv")
+    """The split that a file of judgements is of, or is a part of."""
+    name = file.name.removesuffix(".gz")
+    return _PART.sub("", name.removesuffix(suffix(name)))
 
 
-def _split(folder: Path) -> Path:
+def _split(folder: Path) -> list[Path]:
     # On the hub the judgements lie beside the texts, or come as a set of their own.
-    for place in (folder / "qrels", folder):
-        found = {_stem(f): f for f in sorted((*place.glob("*.tsv"), *place.glob("*.tsv.gz")))}
-        for split in (*_SPLITS, *found):
-            if split in found:
-                return found[split]
+    for place in (folder / "qrels", folder / "data", folder):
+        for kind in JUDGEMENTS:
+            found: dict[str, list[Path]] = {}
+            for file in sorted(place.glob("*")):
+                if suffix(file.name) == kind and _stem(file) not in ("corpus", "queries"):
+                    found.setdefault(_stem(file), []).append(file)
+            for split in (*_SPLITS, *found):
+                if split in found:
+                    return found[split]
     raise UserError(
         f"{folder.name}/qrels holds no .tsv file: put the judgements there as test.tsv, with the "
-        "header query-id, corpus-id, score."
+        "header query-id, corpus-id, score (or as .jsonl or .parquet)."
     )
 
 
 def _read_folder(
-    folder: Path, qrels: Path, inner: tuple[str, ...], dataset: str, ids: set[str]
+    folder: Path, qrels: list[Path], inner: tuple[str, ...], dataset: str, ids: set[str]
 ) -> Iterator[TextPair | Rejection]:
     shown = "/".join((*inner, ""))
-    judgements = list(_judgements(File(f"{shown}{qrels.relative_to(folder)}", qrels)))
+    judgements = [
+        found
+        for file in qrels
+        for found in _judgements(File(f"{shown}{file.relative_to(folder)}", file))
+    ]
     wanted = [found for found in judgements if isinstance(found, _Judgement)]
-    queries = _texts(folder, "queries.jsonl", shown, {j.query for j in wanted})
+    queries = _texts(folder, "queries", shown, {j.query for j in wanted})
     # Judgements whose query is missing need no document.
     documents = _texts(
-        folder, "corpus.jsonl", shown, {j.document for j in wanted if j.query in queries.by_id}
+        folder, "corpus", shown, {j.document for j in wanted if j.query in queries.by_id}
     )
     language, domain = languages.of_folder(_names(folder))
     taken: set[tuple[str, str]] = set()
@@ -168,6 +188,10 @@ class _Judgement:
 
 
 def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
+    if suffix(file.name) != ".tsv":
+        for row in rows(file, _JUDGEMENT):
+            yield _judgement(file.name, row)
+        return
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
             cells = line.rstrip("\r\n").split("\t")
@@ -186,6 +210,19 @@ def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
                 yield _Judgement(file.name, number, cells[0], cells[1])
 
 
+def _judgement(file: str, row: Row) -> _Judgement | Rejection:
+    if row.problem:
+        return Rejection(file, row.number, row.problem)
+    query, document, score = (row.cells.get(name) for name in _JUDGEMENT)
+    if not _is_id(query) or not _is_id(document):
+        return Rejection(file, row.number, "the row lacks query-id or corpus-id")
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return Rejection(file, row.number, f"the score {str(score)[:40]!r} is no number")
+    if not score > 0:
+        return Rejection(file, row.number, f"{query}: {document} is judged not relevant")
+    return _Judgement(file, row.number, str(query), str(document))
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -194,39 +231,59 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _texts(folder: Path, name: str, shown: str, wanted: set[str]) -> _Texts:
-    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-    if path is None:
+def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> _Texts:
+    files = [File(f"{shown}{p.relative_to(folder)}", p) for p in _files(folder, stem)]
+    if not files:
         raise UserError(
-            f"{shown}{name} is missing: the BEIR layout needs corpus.jsonl, queries.jsonl and "
-            "qrels/<split>.tsv, each with or without .gz."
+            f"{shown}{stem}.jsonl is missing: the BEIR layout needs corpus.jsonl, queries.jsonl "
+            "and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
-    texts = _Texts(f"{shown}{path.name}")
-    lines: dict[str, int] = {}
-    for number, line in json_lines(File(texts.file, path)):
-        if line and (plain := _ID.match(line)) and plain[1] not in wanted:
-            continue
-        row = json_row(number, line)
-        cells = row.cells
-        problem = row.problem
-        if not problem and not _is_id(cells.get("_id")):
-            problem = "the line has no _id"
-        if problem:
-            texts.unread += 1
-            texts.first_unread = texts.first_unread or f"line {number}, {problem}"
-            continue
-        identity = str(cells["_id"])
-        if identity not in wanted:
-            continue
-        text = _joined(cells.get("title"), cells.get("text"))
-        if lines.setdefault(identity, number) != number:
-            if texts.by_id.get(identity, text) != text:
-                texts.twice[identity] = f"lines {lines[identity]} and {number} of {texts.file}"
-            continue
-        texts.by_id[identity] = text
+    texts = _Texts(files[0].name if len(files) == 1 else f"{shown}{stem}")
+    for file in files:
+        for row in _rows(file, wanted):
+            _take(texts, file.name, row, wanted)
     for identity in texts.twice:
         del texts.by_id[identity]
     return texts
+
+
+def _rows(file: File, wanted: set[str]) -> Iterator[Row]:
+    if suffix(file.name) == ".parquet":
+        yield from rows(file, ("_id", "text"), ("title", "pos_char_span"))
+        return
+    for number, line in json_lines(file):
+        if line and (plain := _ID.match(line)) and plain[1] not in wanted:
+            continue
+        yield json_row(number, line)
+
+
+def _take(texts: _Texts, file: str, row: Row, wanted: set[str]) -> None:
+    cells = row.cells
+    problem = row.problem
+    if not problem and not _is_id(cells.get("_id")):
+        problem = "the line has no _id"
+    if problem:
+        texts.unread += 1
+        texts.first_unread = texts.first_unread or f"line {row.number}, {problem}"
+        return
+    if "pos_char_span" in cells:
+        raise UserError(
+            f"{file} is of the PosIR layout: give the folder that holds <language>/<domain>/, so "
+            "that the evidence is read too."
+        )
+    identity = str(cells["_id"])
+    if identity not in wanted:
+        return
+    text = _joined(cells.get("title"), cells.get("text"))
+    first = texts.places.setdefault(identity, (file, row.number))
+    if first == (file, row.number):
+        texts.by_id[identity] = text
+    elif texts.by_id.get(identity, text) != text:
+        texts.twice[identity] = (
+            f"lines {first[1]} and {row.number} of {file}"
+            if first[0] == file
+            else f"line {first[1]} of {first[0]} and line {row.number} of {file}"
+        )
 
 
 def _is_id(value: Any) -> bool:

@@ -45,7 +45,7 @@ def detect(path: Path) -> Format:
         if _own_files(path):
             return "own"
     elif path.is_file():
-        if path.parent.name == "qrels" and tables.suffix(path.name) == ".tsv":
+        if path.parent.name == "qrels" and tables.suffix(path.name) in beir.JUDGEMENTS:
             return "beir"
         if _colder_files(path):
             return "colder"

@@ -4,7 +4,8 @@
 instances, title) and `fact_check_post_mapping.csv` (fact_check_id, post_id). A text is a Python
 tuple (original, English, [(language, share), ...]), `ocr` a list of those. The query is the
 post's text followed by that of its pictures, joined by spaces as in the authors' code; the
-document is the claim. Both are read in the original or in their English version.
+document is the claim. Both are read in the original or in their English version, and each pair
+keeps the other one beside it (`DataSet.version_of`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
@@ -27,6 +28,9 @@ from attribution.types import TextPair
 
 Version = Literal["original", "english"]
 
+ENGLISH = "-english"
+"""Behind the name of the data set with all texts in English."""
+
 POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
 
 # One cell holds one post: far more is no cell of this data set, and parsing it costs memory.
@@ -35,8 +39,15 @@ _MAX_CELL = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    text: str
+    """Original and English; the original's language; of posts, which parts there were."""
+
+    original: str
+    english: str
     language: str | None
+    kind: str | None = None
+
+    def of(self, version: Version) -> str:
+        return self.english if version == "english" else self.original
 
 
 @dataclass(slots=True)
@@ -60,7 +71,8 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
     """One pair for each line of the mapping.
 
     `language` is the claim's, `domain` says whether the post was written in another one; both
-    are those of the originals, but English claims are all `eng`.
+    are those of the originals, but English claims are all `eng`. `query_type` says whether the
+    post is text, the text of pictures, or both.
 
     Raises:
         UserError: a file or column is missing, or no line makes a pair.
@@ -69,16 +81,31 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
     if found is None:
         raise UserError(f"{root.name} is not MultiClaim: it needs {POSTS}, {CLAIMS}, {MAPPING}.")
 
+    other: Version = "original" if version == "english" else "english"
+    other_name = name.removesuffix(ENGLISH) if version == "english" else name + ENGLISH
+    others: dict[str, TextPair] = {}
+
+    def pair_of(pair_id: str, post: _Text, claim: _Text, dataset: str, own: Version) -> TextPair:
+        return TextPair(
+            pair_id,
+            clean(post.of(own), "post").text,
+            clean(claim.of(own), "claim").text,
+            language="eng" if own == "english" else claim.language,
+            domain=_domain(post.language, claim.language),
+            dataset=dataset,
+            query_type=post.kind,
+        )
+
     def pairs() -> Iterator[TextPair | Rejection]:
         mapping = File(found[MAPPING].name, found[MAPPING])
         rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
         posts = _texts(
             found[POSTS], "post_id", {_id(r.cells, "post_id") for r in rows},
-            partial(_post, version=version), ("text", "ocr"),
+            _post, ("text", "ocr"),
         )  # fmt: skip
         claims = _texts(
             found[CLAIMS], "fact_check_id", {_id(r.cells, "fact_check_id") for r in rows},
-            partial(_claim, version=version), ("claim",),
+            _claim, ("claim",),
         )  # fmt: skip
         ids: set[str] = set()
         for row in rows:
@@ -90,21 +117,19 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
                 pair_id = f"{post_id}/{claim_id}"
                 if pair_id in ids:
                     raise UserError(f"post {post_id} with claim {claim_id} is there twice")
-                pair = TextPair(
-                    pair_id,
-                    clean(post.text, "post").text,
-                    clean(claim.text, "claim").text,
-                    language="eng" if version == "english" else claim.language,
-                    domain=_domain(post.language, claim.language),
-                    dataset=name,
-                )
+                pair = pair_of(pair_id, post, claim, name, version)
             except UserError as error:
                 yield Rejection(mapping.name, row.number, str(error))
                 continue
             ids.add(pair_id)
+            # A text that is empty in the other version alone leaves the pair without that one.
+            with suppress(UserError):
+                others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
             yield pair
 
-    return collect(name, title or f"{name} (MultiClaim, {version})", pairs())
+    title = title or f"{name} (MultiClaim, {version})"
+    called = "Original" if version == "english" else "English version"
+    return collect(name, title, pairs(), others, called)
 
 
 def _id(cells: Mapping[str, Any], name: str) -> str:
@@ -148,22 +173,27 @@ def _texts(
     return found
 
 
-def _post(cells: Mapping[str, Any], version: Version) -> _Text:
+def _post(cells: Mapping[str, Any]) -> _Text:
     pictures = _parsed(cells["ocr"], "ocr")
     if pictures is not None and not isinstance(pictures, list):
         raise UserError("ocr is no list of texts")
     whole = _parsed(cells["text"], "text")
-    parts = [_version(part, version) for part in (whole, *(pictures or ())) if part]
+    parts = [_versions(part) for part in (whole, *(pictures or ())) if part]
     # The longest part tells the post's language: shares of pictures' texts do not add up.
-    language = max(parts, key=lambda part: len(part.text)).language if parts else None
-    return _Text(" ".join(part.text for part in parts if part.text.strip()), language)
+    language = max(parts, key=lambda part: len(part.original)).language if parts else None
+    kind = "text" if not pictures else "text and pictures" if whole else "pictures"
+    original, english = (
+        " ".join(text for part in parts if (text := part.of(version)).strip())
+        for version in get_args(Version)
+    )
+    return _Text(original, english, language, kind if parts else None)
 
 
-def _claim(cells: Mapping[str, Any], version: Version) -> _Text:
+def _claim(cells: Mapping[str, Any]) -> _Text:
     claim = _parsed(cells["claim"], "claim")
     if not claim:
         raise UserError("it has no claim")
-    return _version(claim, version)
+    return _versions(claim)
 
 
 def _parsed(cell: str, name: str) -> Any:
@@ -182,7 +212,7 @@ def _parsed(cell: str, name: str) -> Any:
         raise UserError(f"{name} is not a Python tuple of texts") from error
 
 
-def _version(value: Any, version: Version) -> _Text:
+def _versions(value: Any) -> _Text:
     if (
         not isinstance(value, tuple)
         or len(value) != 3
@@ -197,4 +227,4 @@ def _version(value: Any, version: Version) -> _Text:
         and isinstance(share[1], int | float)
     ]  # fmt: skip
     language = iso_639_3(max(shares)[1]) if shares else None
-    return _Text(value[version == "english"], language)
+    return _Text(value[0], value[1], language)

@@ -2,8 +2,9 @@
 
 Columns `query` and `document`; optional are `evidence` (a passage of the document, letter for
 letter: its first occurrence counts) or `evidence_start` and `evidence_end` (characters of the
-document, [start, end)), `language`, `domain`, `pair_id`, `query_id` and `document_id`. Rows
-without `pair_id` are called after query_id and document_id, else after their row.
+document, [start, end)), `language`, `domain`, `query_type`, `pair_id`, `query_id` and
+`document_id`. Rows without `pair_id` are called after query_id and document_id, else after their
+row.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from attribution.types import EvidenceSpan, TextPair
 
 NEEDED = ("query", "document")
 OPTIONAL = (
-    "evidence", "evidence_start", "evidence_end", "language", "domain", "pair_id", "query_id",
-    "document_id",
+    "evidence", "evidence_start", "evidence_end", "language", "domain", "query_type", "pair_id",
+    "query_id", "document_id",
 )  # fmt: skip
 MAX_NAME = 200
 """Longest id, language or domain, in characters."""
@@ -141,6 +142,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
         language=iso_639_3(_short(cells, "language")),
         domain=_short(cells, "domain"),
         dataset=dataset,
+        query_type=_short(cells, "query_type"),
     )
     seen.pairs[pair_id] = where
     return pair

@@ -5,20 +5,19 @@ queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_leng
 
 Cross-lingual sets put another language's queries to a corpus: ids are shared by the translations
 of a domain, so a query keeps its text while judgement, span and length are those of the corpus's
-language.
+language. A column `query_type` of the queries is read where there is one.
 """
 
 from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from attribution.datasets import apart, tables
+from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet, Rejection, collect
 from attribution.errors import UserError
 from attribution.text import clean
@@ -29,6 +28,7 @@ _COLUMNS = {
     "corpus.parquet": ("_id", "text"),
     "qrels/test.parquet": ("query-id", "corpus-id", "score"),
 }
+_OPTIONAL = ("query_type",)
 
 
 def read(root: Path, name: str, title: str = "") -> DataSet:
@@ -46,6 +46,7 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     # The language with the most domains first: it is what most readers come for.
     domains = Counter(folder.parent.name for folder in folders)
     folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
+    _require_readable(folders)
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
     ids: set[str] = set()
@@ -75,6 +76,8 @@ def read_cross_lingual(
             f"ones of its languages {', '.join(languages)}."
         )
 
+    _require_readable([f for s in shared for f in (s, root / queries / s.name)])
+
     def pairs() -> Iterator[TextPair | Rejection]:
         ids: set[str] = set()
         for folder in shared:
@@ -87,23 +90,35 @@ def read_cross_lingual(
     return collect(name, title or f"{name} (queries {queries}, documents {documents})", pairs())
 
 
-def _rows(folder: Path, file: str) -> list[dict[str, Any]]:
-    path = folder / file
-    where = f"{folder.parent.name}/{folder.name}/{file}"
-    if not path.is_file():
-        raise UserError(f"{where} is missing: a domain needs {', '.join(_COLUMNS)}.")
-    try:
-        table = pq.read_table(path)
-        # To Python here already: text that is no UTF-8 shows only now.
-        rows = table.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{where} is not a Parquet file that can be read: replace it.") from error
-    if missing := set(_COLUMNS[file]) - set(table.column_names):
-        raise UserError(
-            f"{where} lacks the columns {', '.join(sorted(missing))}; it has "
-            f"{', '.join(table.column_names)}."
-        )
-    return rows
+def _require_readable(folders: Sequence[Path]) -> None:
+    apart.require_readable(
+        [
+            (_file(folder, name), (*columns, *_OPTIONAL))
+            for folder in folders
+            for name, columns in _COLUMNS.items()
+            if (folder / name).is_file()
+        ]
+    )
+
+
+def _file(folder: Path, name: str) -> File:
+    return File(f"{folder.parent.name}/{folder.name}/{name}", folder / name)
+
+
+def _rows(folder: Path, name: str) -> list[Mapping[str, Any]]:
+    file = _file(folder, name)
+    if not (folder / name).is_file():
+        raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
+    columns = _COLUMNS[name]
+    rows = list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
+    if any(row.problem for row in rows):
+        raise UserError(f"{file.name} is not a Parquet file that can be read: replace it.")
+    return [row.cells for row in rows]
+
+
+def _type(value: Any) -> str | None:
+    named = isinstance(value, str) and value.strip()
+    return clean(value.strip(), "query_type").text if named else None
 
 
 def _read_domain(
@@ -175,6 +190,7 @@ def _read_domain(
                 domain=domain,
                 dataset=dataset,
                 document_tokens=query["pos_token_length"],
+                query_type=_type(query.get("query_type")),
             )
         except UserError as error:
             yield reject(f"{query_id}: {error}")

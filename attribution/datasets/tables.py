@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -196,6 +197,7 @@ def _parquet(
     file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
     if limit is None:
+        apart.require_readable([(file, wanted)])
         return parquet_in_process(file, needed, wanted, None)
     with open_bytes(file, limit) as stream:
         data = stream.read()
@@ -210,17 +212,47 @@ def parquet_in_process(
     Raises:
         UserError: as `rows`.
     """
+    number = 0
+    # A damaged file may show itself as late as in a cell.
+    with _said(file):
+        for columns, batch in _parquet_batches(file, needed, wanted, limit):
+            for index in range(batch.num_rows):
+                number += 1
+                try:
+                    cells = {
+                        name: _value(batch.column(column)[index])
+                        for name, column in columns.items()
+                    }
+                except UnicodeDecodeError:
+                    yield Row(number, problem=_NOT_UTF8)
+                    continue
+                yield Row(number, cells)
+
+
+def decode(file: File, wanted: Sequence[str]) -> None:
+    """Decode columns to the end and keep nothing: what `parquet_in_process` asks of Arrow.
+
+    Raises:
+        UserError: as `rows`.
+    """
+    with _said(file):
+        for _ in _parquet_batches(file, (), wanted, None):
+            pass
+
+
+@contextmanager
+def _said(file: File) -> Iterator[None]:
     try:
-        yield from _parquet_rows(file, needed, wanted, limit)
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
         raise UserError(
             f"{file.name} is not a Parquet file that can be read: write it again."
         ) from error
 
 
-def _parquet_rows(
+def _parquet_batches(
     file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
-) -> Iterator[Row]:
+) -> Iterator[tuple[dict[str, str], pa.RecordBatch]]:
     with file.open() as raw:
         if raw.read(2) == b"\x1f\x8b":
             with open_bytes(file, limit) as stream:
@@ -245,23 +277,13 @@ def _parquet_rows(
             or pa.types.is_binary(kind)
         ]
         opened = pq.ParquetFile(raw, read_dictionary=texts)
-        number, count = 0, 0
+        count = 0
         for batch in opened.iter_batches(batch_size=256, columns=list(columns.values())):
-            lengths = [_lengths(batch.column(column)) for column in columns.values()]
-            for index in range(batch.num_rows):
-                number += 1
-                count += sum(column[index] for column in lengths)
-                if limit is not None and count > limit:
+            if limit is not None:
+                count += sum(sum(_lengths(batch.column(column))) for column in columns.values())
+                if count > limit:
                     raise too_large
-                try:
-                    cells = {
-                        name: _value(batch.column(column)[index])
-                        for name, column in columns.items()
-                    }
-                except UnicodeDecodeError:
-                    yield Row(number, problem=_NOT_UTF8)
-                    continue
-                yield Row(number, cells)
+            yield columns, batch
 
 
 def _value(scalar: pa.Scalar) -> Any:

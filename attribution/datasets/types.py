@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,12 +21,18 @@ class Rejection:
 
 @dataclass(frozen=True)
 class DataSet:
-    """All pairs of a data set; accepted + rejected = rows read."""
+    """All pairs of a data set; accepted + rejected = rows read.
+
+    `versions` are other versions of pairs by id, as translations, and `version_name` what to call
+    one; they belong to the data set that each of them names.
+    """
 
     name: str
     title: str
     pairs: tuple[TextPair, ...]
     rejected: tuple[Rejection, ...] = field(default=())
+    versions: Mapping[str, TextPair] = field(default_factory=dict, compare=False)
+    version_name: str = ""
 
     @cached_property
     def by_id(self) -> dict[str, TextPair]:
@@ -46,9 +52,19 @@ class DataSet:
             )
         return found
 
+    def version_of(self, pair: TextPair) -> TextPair | None:
+        """The other version of one of its pairs, where the data set has it."""
+        return self.versions.get(pair.pair_id)
 
-def collect(name: str, title: str, found: Iterable[TextPair | Rejection]) -> DataSet:
-    """The data set of what a reader gives, pair by pair.
+
+def collect(
+    name: str,
+    title: str,
+    found: Iterable[TextPair | Rejection],
+    versions: Mapping[str, TextPair] | None = None,
+    version_name: str = "",
+) -> DataSet:
+    """The data set of what a reader gives, pair by pair; `versions` may fill while it does.
 
     Raises:
         UserError: there is no row at all, or no row is a pair; the first reason is named.
@@ -68,4 +84,4 @@ def collect(name: str, title: str, found: Iterable[TextPair | Rejection]) -> Dat
             f"None of the {len(rejected):,} rows of {title or name} is a pair; mend {first.file} "
             f"row {first.row} first: {first.reason}"
         )
-    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected), versions or {}, version_name)

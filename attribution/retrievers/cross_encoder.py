@@ -40,6 +40,8 @@ class CrossEncoderRetriever:
     """
 
     family = "cross_encoder"
+    library = "sentence-transformers"
+    """Whose own score `check` compares with."""
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -52,6 +54,13 @@ class CrossEncoderRetriever:
                 f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
                 "tokenizer (tokenizer.json)."
             )
+        self.embeddings: nn.Module
+        self.entry: nn.Module
+        self._configure()
+
+    def _configure(self) -> None:
+        """What is said by the model beside its weights: labels, prompt, template, length."""
+        model, spec = self.model, self.spec
         if model.num_labels > 2:
             raise UserError(
                 f"{spec.name} gives {model.num_labels} labels and no relevance: use a model with "
@@ -60,8 +69,8 @@ class CrossEncoderRetriever:
         default = model.prompts.get(model.default_prompt_name or "") or ""
         self.prompt = spec.query_prompt if spec.query_prompt is not None else default
         self.templated = "message" in getattr(model[0], "modality_config", {})
-        self.embeddings: nn.Module = self.backbone.get_input_embeddings()
-        self.entry: nn.Module = self._entry()
+        self.embeddings = self.backbone.get_input_embeddings()
+        self.entry = self._entry()
         # Texts are cut at the same length here and where the library scores by itself.
         model.max_seq_length = self.max_length
 
@@ -127,7 +136,7 @@ class CrossEncoderRetriever:
             split = placed[0] if placed else end
             for side, start, stop in (("query", begin, split), ("document", split, end)):
                 text = pair.query if side == "query" else pair.document
-                tokens = tuple(_token(names[i], sides[i], side, text) for i in range(start, stop))
+                tokens = tuple(place(names[i], sides[i], side, text) for i in range(start, stop))
                 read = sum(not token.is_special for token in tokens)
                 if read == 0:
                     raise UserError(
@@ -295,7 +304,9 @@ def _relevance(scores: Tensor) -> Tensor:
     return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores[:, 0]
 
 
-def _token(name: str, placed: tuple[str, int, int] | None, side: str, text: str) -> Token:
+def place(name: str, placed: tuple[str, int, int] | None, side: str, text: str) -> Token:
+    """A token by the side and the characters that it was `placed` at; special where it is not of
+    `side`'s text."""
     if placed is None or placed[0] != side or placed[2] <= 0:
         return Token(name, 0, 0, is_special=True)
     return Token(name, max(placed[1], 0), min(placed[2], len(text)))

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attribution.errors import UserError
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec
+from attribution.retrievers import seq2seq
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec, presets
 
 _CLASSES = {
     "late_interaction": "MultiVectorEncoder",
@@ -34,6 +36,8 @@ def load(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision
     if spec.family not in _CLASSES:
         raise UserError(f"{spec.name} is of family {spec.family!r}, which PosLens does not read.")
     try:
+        if spec.family == "cross_encoder" and seq2seq.fits(files.folder):
+            return seq2seq.load(spec, files.folder, device, precision)
         model = _model(spec, files, device, precision)
     except UserError:
         raise
@@ -101,14 +105,22 @@ def _require_head(spec: RetrieverSpec, folder: Path) -> None:
         )
 
 
-def require_dense(spec: RetrieverSpec, folder: Path) -> None:
-    """A model named by its hub id shows its family when its files have come."""
+def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
+    """`spec` with the family that its files show: what was named by a hub id alone counts as dense
+    until they have come.
+
+    Raises:
+        UserError: a pooling was chosen for a model that pools nothing.
+    """
+    if not spec.source.startswith("hub:") or spec.family != "dense" or spec.base in presets():
+        return spec
     family = family_of(folder)
-    if family != "dense":
+    if family != "dense" and spec.pooling is not None:
         raise UserError(
-            f"{spec.name} turned out to be a {family.replace('_', '-')} model: choose it once "
-            "more, now that its files are here."
+            f"{spec.base} is a {family.replace('_', '-')} model, which has no pooling to replace: "
+            f"leave out what stands behind {spec.base}."
         )
+    return replace(spec, family=family)
 
 
 def family_of(folder: Path) -> str:
@@ -119,6 +131,8 @@ def family_of(folder: Path) -> str:
     if "HF_ColBERT" in _architectures(folder):
         return "late_interaction"
     if any(name.endswith("ForSequenceClassification") for name in _architectures(folder)):
+        return "cross_encoder"
+    if seq2seq.fits(folder):
         return "cross_encoder"
     return "dense"
 

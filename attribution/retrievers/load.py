@@ -112,9 +112,9 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
             needs code that is not allowed, or more memory than there is.
     """
     files, where, kind = plan(spec, device, precision)
+    spec = families.settled(spec, files.folder)
     if spec.family != "dense":
         return families.load(spec, files, where, kind)
-    families.require_dense(spec, files.folder)
     spread = must_spread(spec, files, where, kind, device)
     query_model: SentenceTransformer | None = None
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from attribution.errors import UserError
 from attribution.retrievers.packaged import minilm_folder
@@ -40,8 +41,9 @@ class RetrieverSpec:
     where the queries' own encoder comes from, if they have one. `remote_code` says that the model
     is defined by code in its repository, which runs only where it is allowed by name;
     `bidirectional` that transformers' own class computes the same with its causal mask off.
-    `parameters` are in millions, of both encoders where there are two. `strength` scales an
-    adapter's weights; None is all of it.
+    `parameters` are in millions, of both encoders where there are two. `answers` are the words for
+    relevant and not relevant of a sequence-to-sequence reranker. `strength` scales an adapter's
+    weights; None is all of it.
     """
 
     name: str
@@ -63,6 +65,7 @@ class RetrieverSpec:
     similarity: str | None = None
     remote_code: bool = False
     bidirectional: bool = False
+    answers: tuple[str, ...] | None = None
     strength: float | None = None
 
     @property
@@ -83,6 +86,8 @@ class RetrieverSpec:
             said += f", similarity={self.similarity}"
         if runs_bidirectional(self):
             said += ", bidirectional"
+        if self.answers is not None:
+            said += f", answers={'/'.join(self.answers)}"
         if self.strength is not None:
             said += f", strength={self.strength:g}"
         return said
@@ -139,8 +144,12 @@ def presets() -> Mapping[str, RetrieverSpec]:
     """The registry `presets.toml`, by name, in its order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
     return MappingProxyType(
-        {name: RetrieverSpec(name=name, **entry) for name, entry in raw.items()}
+        {name: RetrieverSpec(name=name, **_tuples(entry)) for name, entry in raw.items()}
     )
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
 
 
 _registered: dict[str, RetrieverSpec] = {}

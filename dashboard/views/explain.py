@@ -8,6 +8,7 @@ import streamlit as st
 
 from dashboard import choices, panels
 from dashboard.compute import Explained, service
+from dashboard.heatmap.data import MAX_COLUMNS
 
 PAUSE = 0.1  # seconds
 
@@ -26,16 +27,26 @@ if not names:
     st.info("Choose a model in the sidebar.")
     st.stop()
 
+shown = [pair]
+with panels.guarded():
+    data = choices.data_of(pair)
+    other = data.version_of(pair) if data else None
+    room = 2 * len(names) <= MAX_COLUMNS
+    if data and other and panels.other_version(data.version_name, other, room):
+        shown.append(other)
+
 results: list[Explained] = []
-for name in names:
-    with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
+for one in shown:
+    for name in names:
+        with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
+            results.append(service().explain(one, choices.spec(name, one.dataset), method))
 if not results:
     st.stop()
+labels = panels.labels(results)
 
-for column, result in zip(st.columns(len(results)), results, strict=True):
+for column, label, result in zip(st.columns(len(results)), labels, results, strict=True):
     with column:
-        st.markdown(f"**{panels.plain(result.model.spec.name)}**")
+        st.markdown(f"**{panels.plain(label)}**")
         panels.metrics(result)
         if result.notice:
             st.warning(result.notice)
@@ -45,10 +56,10 @@ view = panels.token_heatmap(results, key="explain.heatmap")
 # A chart that reaches the browser together with the heatmap holds its drawing up by some 250 ms.
 time.sleep(PAUSE)
 
-for number, result in enumerate(results):
+for number, (label, result) in enumerate(zip(labels, results, strict=True)):
     with panels.guarded():
-        panels.matrix_view(result, key=f"matrix{number}")
-        panels.terms_view(result, key=f"terms{number}")
+        panels.matrix_view(result, f"matrix{number}", label)
+        panels.terms_view(result, f"terms{number}", label)
 
 st.markdown("**Where in the document**")
 panels.show(

@@ -19,7 +19,8 @@ from dashboard.mapping import CurveMap, StoredMap, TextMap
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (
-    "domain", "language", "tokens", "evidence position", "score", "primacy-recency index",
+    "domain", "language", "query type", "tokens", "evidence position", "score",
+    "primacy-recency index",
 )  # fmt: skip
 
 method = None
@@ -64,8 +65,9 @@ def start() -> None:
 
 def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     """What colours each item: of an item in several pairs, their mean or the first."""
-    if colour in ("domain", "language"):
-        return [str(getattr(groups[item][0], colour) or "not known") for item in items]
+    if colour in ("domain", "language", "query type"):
+        field = colour.replace(" ", "_")
+        return [str(getattr(groups[item][0], field) or "not known") for item in items]
     if colour == "tokens":
         own = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
     elif colour == "evidence position":
@@ -187,7 +189,7 @@ def board() -> None:
             f"{unknown:,} points are grey: their {colour} is not known."
             + (
                 " Compute the curves of this model on the Curves page first."
-                if colour in COLOURS[4:]
+                if colour in ("score", "primacy-recency index")
                 else ""
             )
         )

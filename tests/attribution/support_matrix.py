@@ -65,6 +65,12 @@ def models(root: Path) -> Iterator[tuple[str, RetrieverSpec]]:
             "cross_encoder", lambda at: tiny_families.generative(causal, at)
         ),
     }  # fmt: skip
+    families["cross-encoder (T5, sequence to sequence)"] = (
+        "cross_encoder", lambda at: tiny_families.seq2seq(at)
+    )  # fmt: skip
+    families["cross-encoder (mT5, sequence to sequence)"] = (
+        "cross_encoder", lambda at: tiny_families.seq2seq(at, "mt5", tie_word_embeddings=False)
+    )  # fmt: skip
     for number, (label, (family, build)) in enumerate(families.items()):
         folder = build(root / f"family{number}")
         yield label, RetrieverSpec(label, label, family, f"folder:{folder}")

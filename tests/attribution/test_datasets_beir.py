@@ -8,12 +8,14 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution import datasets
-from attribution.datasets import beir, detect, languages
+from attribution.datasets import apart, beir, detect, languages, posir
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 
@@ -220,3 +222,94 @@ def test_it_is_known_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     assert datasets.register("mine", write(tmp_path / "set")) == ["mine"]
     assert len(datasets.read("mine").pairs) == 2
+
+
+# -- as on the hub: Parquet, in parts, and judgements as lines of JSON -----------------------------
+
+JUDGED = [
+    {"query-id": "q1", "corpus-id": "d1", "score": 1},
+    {"query-id": "q2", "corpus-id": "d2", "score": 2.0},
+]
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_hub(folder: Path, corpus: list[Any] = CORPUS, judged: list[Any] = JUDGED) -> Path:
+    """The corpus in two parts, one query file, judgements in `data/`."""
+    for number, rows in enumerate((corpus[:1], corpus[1:])):
+        parquet(folder / f"corpus/corpus-0000{number}-of-00002.parquet", rows)
+    parquet(folder / "queries.parquet", QUERIES)
+    parquet(folder / "data/test-00000-of-00001.parquet", judged)
+    return folder
+
+
+def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None:
+    expected = beir.read(write(tmp_path / "lines"), "mine").pairs
+    hub = write_hub(tmp_path / "hub")
+    assert detect(hub) == "beir"
+    found = beir.read(hub, "mine")
+    assert [(p.query, p.document) for p in found.pairs] == [(p.query, p.document) for p in expected]
+    assert (found.title, found.rejected) == ("mine (BEIR, test)", ())
+    mixed = write(tmp_path / "mixed")
+    (mixed / "qrels/test.tsv").unlink()
+    (mixed / "qrels/test.jsonl").write_text(lines(JUDGED))
+    assert detect(mixed / "qrels/test.jsonl") == detect(mixed) == "beir"
+    for path in (mixed, mixed / "qrels/test.jsonl"):
+        assert [p.pair_id for p in beir.read(path, "mine").pairs] == ["q1/d1", "q2/d2"]
+
+
+def test_rows_of_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
+    odd = [
+        {"query-id": "q1", "corpus-id": "d2", "score": 0}, {"query-id": "q1", "score": 1},
+        {"query-id": "q1", "corpus-id": "d2", "score": "much"}, "[]",
+        {"query-id": "q9", "corpus-id": "d1", "score": 1},
+    ]  # fmt: skip
+    folder = write(tmp_path / "mixed")
+    (folder / "qrels/test.tsv").unlink()
+    (folder / "qrels/test.jsonl").write_text(lines([*JUDGED, *odd]))
+    found = beir.read(folder, "mine")
+    assert len(found.pairs) == 2 and sorted(reasons(found)) == [3, 4, 5, 6, 7]
+    said = reasons(found)
+    assert "judged not relevant" in said[3] and "lacks query-id or corpus-id" in said[4]
+    assert "'much' is no number" in said[5] and "no object" in said[6]
+    assert said[7] == "query q9 does not exist"
+
+
+def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) -> None:
+    again = {"_id": "d1", "title": "Fog", "text": "It stays."}
+    found = beir.read(write_hub(tmp_path / "hub", [*CORPUS, again]), "mine")
+    assert reasons(found) == {
+        1: "document d1 is there twice with another text: line 1 of "
+        "corpus/corpus-00000-of-00002.parquet and line 3 of corpus/corpus-00001-of-00002.parquet"
+    }
+
+
+def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> None:
+    sample = Path(posir.__file__).parent / "sample" / "posir" / "eng"
+    with pytest.raises(UserError, match=r"queries.parquet is of the PosIR layout: give the folder"):
+        beir.read(sample, "mine")
+
+
+def test_a_file_that_ends_the_process_ends_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
+    folder = write_hub(tmp_path / "hub")
+    code = (
+        "import json, os, sys; files = json.loads(sys.stdin.read()); "
+        "print(json.dumps(files[0][0]), flush=True); os.abort()"
+    )
+    monkeypatch.setattr(apart, "_CHECK", code)
+    with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a Parquet file"):
+        beir.read(folder, "mine")
+
+
+def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
+    folder = write_hub(tmp_path / "hub")
+    path = folder / "queries.parquet"
+    path.write_bytes(path.read_bytes()[:-20] + bytes(20))
+    with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
+        beir.read(folder, "mine")

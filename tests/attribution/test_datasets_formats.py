@@ -147,6 +147,37 @@ def test_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
     assert (first.query, first.document) == ("First\nline picture", "A claim")
     assert (first.language, first.domain, first.dataset) == ("eng", "two languages", "mc-english")
     assert original.title == "mc (MultiClaim, original)"
+    # Each has the other beside it, as a pair of the other set: the same key, text for text.
+    for one, another, called in (
+        (original, english, "English version"), (english, original, "Original"),
+    ):  # fmt: skip
+        assert one.version_name == called
+        assert [one.version_of(pair) for pair in one.pairs] == list(another.pairs)
+
+
+def test_a_version_without_text_is_left_out(tmp_path: Path) -> None:
+    root = write_multiclaim(tmp_path / "x")
+    path = root / "fact_checks.csv"
+    path.write_text(path.read_text().replace("'Thesis'", "' '"))
+    assert "Thesis" not in path.read_text()
+    found = multiclaim.read(root, "mc")
+    assert [pair.pair_id for pair in found.pairs] == ["1/10", "1/11"]
+    assert [found.version_of(pair) is None for pair in found.pairs] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("ocr", "text", "kind"),
+    [("[]", "Text", "text"), ("", "Text", "text"), ("Bild", "", "pictures"),
+     ("Bild", "Text", "text and pictures")],
+)  # fmt: skip
+def test_posts_say_whether_they_hold_pictures(ocr: str, text: str, kind: str) -> None:
+    def one(word: str) -> str:
+        return repr((word, word.upper(), [("deu", 1.0)]))
+
+    cells = {"ocr": f"[{one(ocr)}]" if ocr.isalpha() else ocr, "text": one(text) if text else ""}
+    found = multiclaim._post(cells)
+    words = " ".join(filter(None, (text, ocr if ocr.isalpha() else "")))
+    assert (found.kind, found.original, found.english) == (kind, words, words.upper())
 
 
 def test_lines_of_the_mapping_that_make_no_pair(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ DOCUMENT = "Fog forms over cold water. It lifts at noon."
 FULL = {
     "pair_id": "p1", "query_id": "q1", "document_id": "d1", "query": "when does fog lift",
     "document": DOCUMENT, "evidence": "It lifts at noon.", "language": "en", "domain": "weather",
+    "query_type": "question",
 }  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def test_every_format_gives_the_same_pair(name: str, pack: bool) -> None:
     (pair,) = found.pairs
     assert (pair.pair_id, pair.query, pair.document) == ("p1", "when does fog lift", DOCUMENT)
     assert (pair.language, pair.domain, pair.dataset) == ("eng", "weather", found.name)
-    assert pair.evidence == EvidenceSpan(27, 44)
+    assert pair.evidence == EvidenceSpan(27, 44) and pair.query_type == "question"
     assert found.rejected == ()
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attribution import datasets
-from attribution.datasets import posir, posir_selection
+from attribution.datasets import apart, posir, posir_selection
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 from attribution.types import EvidenceSpan, TextPair
@@ -34,6 +34,18 @@ def judgement(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> 
 
 CORPUS: Rows = [{"_id": "d1", "text": DOCUMENT}, {"_id": "d2", "text": DOCUMENT + " Then rain."}]
 Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files that were to be checked in a child, whose start would take most of the tests' time."""
+    names: list[str] = []
+
+    def record(files: Any) -> None:
+        names.extend(file.name for file, _ in files)
+
+    monkeypatch.setattr(apart, "require_readable", record)
+    return names
 
 
 @pytest.fixture
@@ -169,7 +181,7 @@ def test_a_missing_column_names_what_is_missing_and_what_is_there(
 ) -> None:
     with pytest.raises(UserError) as caught:
         posir.read(write(**arguments), "mine")
-    assert str(caught.value) == (f"eng/weather/{file} lacks the columns {column}; it has {has}.")
+    assert str(caught.value) == (f"eng/weather/{file} lacks the column {column}; it has {has}.")
 
 
 def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
@@ -252,7 +264,7 @@ def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.Monke
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     root = write()
     datasets.register("mine", root)
-    assert datasets.names() == ["sample", "mine"]
+    assert datasets.names() == ["sample", "sample-bias", "mine"]
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # Registered anew, it is read anew.
@@ -270,3 +282,14 @@ def test_an_unknown_data_set_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(UserError, match="There is no data set") as caught:
         datasets.read(name)
     assert len(str(caught.value)) < 300
+
+
+def test_every_file_is_checked_before_it_is_read(write: Write, checked: list[str]) -> None:
+    posir.read(write([query(query_type=" why ")]), "mine")
+    files = ("queries.parquet", "corpus.parquet", "qrels/test.parquet")
+    assert checked == [f"eng/weather/{file}" for file in files]
+
+
+def test_a_column_with_the_type_of_query_is_read(write: Write) -> None:
+    found = posir.read(write([query(query_type=" why ")]), "mine")
+    assert [pair.query_type for pair in found.pairs] == ["why"]

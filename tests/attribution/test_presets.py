@@ -159,6 +159,57 @@ def test_the_causal_mask_is_off(both_ways: Path) -> None:
     assert abs(shares.completeness_error or 0.0) <= 1e-5
 
 
+def qwen2_both_ways(model: Any, ids: list[int]) -> torch.Tensor:
+    """Last hidden states [T, H] of a Qwen2 whose tokens all see each other, written down from its
+    weights: RMSNorm, rotary positions, grouped queries, SwiGLU."""
+    config, weights = model.config, model.state_dict()
+    heads, groups, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return weights[name] * x / (x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps).sqrt()
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        y = x @ weights[f"{name}.weight"].T
+        return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        """[T, heads, width]: dimensions i and i + width / 2 turned by t / theta^(2i / width)."""
+        theta = config.rope_parameters["rope_theta"]
+        angles = torch.arange(len(ids))[:, None] / theta ** (torch.arange(0, width, 2) / width)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        a, b = x[..., : width // 2], x[..., width // 2 :]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    x = weights["embed_tokens.weight"][ids]
+    for layer in range(config.num_hidden_layers):
+        at = f"layers.{layer}"
+        y = norm(x, f"{at}.input_layernorm.weight")
+        q, k, v = (linear(y, f"{at}.self_attn.{part}_proj") for part in "qkv")
+        q = turned(q.view(-1, heads, width))
+        k, v = turned(k.view(-1, groups, width)), v.view(-1, groups, width)
+        k, v = (part.repeat_interleave(heads // groups, 1) for part in (k, v))
+        seen = (torch.einsum("thw,shw->hts", q, k) / width**0.5).softmax(-1)
+        mixed = torch.einsum("hts,shw->thw", seen, v).flatten(1)
+        x = x + linear(mixed, f"{at}.self_attn.o_proj")
+        y = norm(x, f"{at}.post_attention_layernorm.weight")
+        gate, up = linear(y, f"{at}.mlp.gate_proj"), linear(y, f"{at}.mlp.up_proj")
+        x = x + linear(gate * gate.sigmoid() * up, f"{at}.mlp.down_proj")
+    return norm(x, "norm.weight")
+
+
+def test_what_runs_is_a_qwen2_without_a_mask(both_ways: Path) -> None:
+    spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}", bidirectional=True)
+    retriever = load(spec, device="cpu")
+    texts = [p.document for p in PAIRS]
+    with torch.no_grad():
+        encoded = retriever.encode_texts(texts, "document")
+        found = retriever.embed(encoded)
+        for row in range(len(texts)):
+            ids = encoded.row(encoded.features["input_ids"], row).tolist()
+            expected = qwen2_both_ways(retriever.backbone, ids)[-1]
+            torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_model_with_code_is_not_read_as_something_else(both_ways: Path) -> None:
     """transformers would load it with a causal mask and say nothing."""
     spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}")

@@ -17,6 +17,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
@@ -92,6 +93,30 @@ def generative(raw: Path, folder: Path, template: str = TEMPLATE) -> Path:
         str(folder / "model")
     )
     return folder / "model"
+
+
+def seq2seq(folder: Path, model_type: str = "t5", **settings: Any) -> Path:
+    """A T5 that answers with one of the first two whole words of its vocabulary."""
+    from tests.attribution import tiny_models
+
+    tokenizer = tiny_models.train_tokenizer("unigram")
+    words = [t for t in sorted(tokenizer.get_vocab()) if t[0] == "\u2581" and t[1:].isalpha()]
+    words = [
+        t[1:] for t in words if len(tokenizer(t[1:], add_special_tokens=False)["input_ids"]) == 1
+    ]
+    config = AutoConfig.for_model(
+        model_type, vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=48, num_layers=2,
+        num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
+        relative_attention_max_distance=32, decoder_start_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        answers=words[:2], **settings,
+    )  # fmt: skip
+    torch.manual_seed(19)
+    model = AutoModelForSeq2SeqLM.from_config(config).eval()
+    _spread(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def sparse(raw: Path, folder: Path, strategy: str = "max", **options: Any) -> Path:

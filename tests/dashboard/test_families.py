@@ -12,13 +12,16 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
+from attribution import datasets
+from attribution.bias_pairs import pairs_for
 from attribution.datasets import DataSet
+from attribution.errors import UserError
 from attribution.faithfulness import Parameters
 from attribution.methods import METHODS, make_method
 from attribution.retrievers import registry
 from attribution.retrievers.lexical import with_corpus
 from attribution.types import TextPair
-from dashboard import faithfulness_runs
+from dashboard import bias_runs, faithfulness_runs
 from dashboard.__main__ import app
 from dashboard.compute import Compute, service
 
@@ -162,3 +165,52 @@ def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Pat
 def test_every_method_says_which_families_it_is_for() -> None:
     known = {spec.family for spec in registry.presets().values()}
     assert known <= {family for entry in METHODS.values() for family in entry.families}
+
+
+def test_a_hub_model_that_is_not_dense_just_works(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its family shows only once its files have come; nothing is chosen twice."""
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    come: list[str] = []
+
+    def from_hub(hub_id: str, download: bool, code: bool) -> Path:
+        if not download and not come:
+            raise UserError("not here yet")
+        come.append(hub_id)
+        return folder
+
+    monkeypatch.setattr(registry, "_from_hub", from_hub)
+    spec = registry.resolve("organisation/reranker")
+    assert spec.family == "dense" and not come
+    found = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
+    assert found.model.spec.family == "cross_encoder" and found.attribution.document_scores.any()
+    assert found.model.key == Compute(tmp_path).identify(registry.resolve(spec.name)).key
+    come.clear()
+    pooled = registry.resolve("organisation/reranker@cls")
+    with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
+        Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
+
+
+def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    spec, compute = registry.register_folder("mine", folder), service()
+    pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
+    run = bias_runs.start(compute, spec, [pairs], "some")
+    run.wait()
+    assert not run.error
+    (found,) = bias_runs.tested(compute, spec, [pairs])
+    assert found.result.n == 2 and not found.failed
+    pair = pairs.pairs[0]
+    for name in {method, bias_runs.fitting(compute, spec)[0]}:
+        shown = bias_runs.contrasted(compute, pair, spec, make_method(name))
+        scores = [one.attribution.score for one in (shown.first, shown.second)]
+        wanted = found.scores[pair.item_id]
+        small = 1e-4 * max(1.0, *map(abs, scores))
+        assert scores == pytest.approx([wanted.first, wanted.second], abs=small)
+        parts = shown.contrast
+        if parts is not None:
+            total = parts.tokens + parts.query + parts.bias + parts.error
+            assert total == pytest.approx(wanted.first - wanted.second, abs=small)
+            if spec.family != "cross_encoder":
+                assert parts.query == pytest.approx(0, abs=small)

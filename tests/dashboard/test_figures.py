@@ -354,6 +354,16 @@ def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 7
 
 
+def test_a_map_in_webgl_is_plain_discs() -> None:
+    """Symbols and outlines halve its frames per second; colours stay apart, SVG keeps both."""
+    words = [f"domain {i % 9}" for i in range(30)]
+    for colours in (words, np.arange(30.0), np.full(30, np.nan)):
+        for trace in point_map(np.zeros((30, 2)), colours, words, "D", STYLE, webgl=True).data:
+            assert trace.marker.symbol in (None, "circle") and not trace.marker.line.width
+    figure = point_map(np.zeros((30, 2)), words, words, "D", STYLE, webgl=True)
+    assert len({t.marker.color for t in figure.data}) == 7
+
+
 def test_unknown_values_of_a_map_are_grey_and_zero_is_the_middle() -> None:
     values = np.array([np.nan, -2.0, 1.0])
     figure = point_map(np.zeros((3, 2)), values, list("abc"), "Index", STYLE, diverging=True)

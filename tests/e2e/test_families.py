@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.attribution import tiny_families
 from tests.attribution.test_datasets_beir import write as write_beir
+from tests.attribution.test_datasets_beir import write_hub
 from tests.attribution.test_datasets_formats import FOIL, write_colder, write_multiclaim
 from tests.e2e.conftest import TIMEOUT_MS, App
 
@@ -19,7 +20,7 @@ expect.set_options(timeout=TIMEOUT_MS)
 
 ROWS = [
     {"query": "what melts", "document": "Stone stays. Ice melts in spring.",
-     "evidence": "Ice melts in spring."},
+     "evidence": "Ice melts in spring.", "query_type": "question"},
     {"query": "what stays", "document": "Stone stays. Ice melts in spring."},
 ]  # fmt: skip
 
@@ -39,11 +40,13 @@ def wide_app(
         "judge": tiny_families.generative(
             tiny_folder("qwen3-left").parent / "raw", root / "generative"
         ),
+        "answerer": tiny_families.seq2seq(root / "seq2seq"),
     }
     rows = root / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     data = {
         "beir": write_beir(root / "beir"),
+        "hub": write_hub(root / "hub"),
         "colder": write_colder(root / "colder", foil=[FOIL]),
         "claims": write_multiclaim(root / "claims"),
         "rows": rows,
@@ -71,6 +74,7 @@ def drawn(page: Page) -> None:
         ("splade", "terms", "Not maxsim"),
         ("cross", "decomposition", "Not terms"),
         ("judge", "saliency", "Not terms"),
+        ("answerer", "decomposition", "Not maxsim"),
     ],
 )
 def test_each_family(
@@ -87,6 +91,7 @@ def test_each_family(
     ("data", "words"),
     [
         ("beir", "It lifts at noon"),
+        ("hub", "It lifts at noon"),
         ("colder", "Fog is long"),
         ("claims", "Tvrzení"),
         ("claims-english", "A claim"),
@@ -97,6 +102,29 @@ def test_each_format(wide_app: App, visit: Callable[..., Page], data: str, words
     page = visit(f"{wide_app.url}/?dataset={data}")
     drawn(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
+
+
+def test_both_versions_of_a_claim_side_by_side(wide_app: App, visit: Callable[..., Page]) -> None:
+    page = visit(f"{wide_app.url}/?dataset=claims")
+    drawn(page)
+    page.get_by_text("English version").click()
+    expect(page.get_by_test_id("stExpander").get_by_text("A claim")).to_be_visible()
+    page.get_by_text("Attribute it too").click()
+    documents = page.locator(".hm-pane[data-side=document] .hm-text")
+    expect(documents).to_have_count(2)
+    expect(documents.nth(0)).to_contain_text("Tvrzení")
+    expect(documents.nth(1)).to_contain_text("A claim")
+    expect(page.get_by_text("MiniLM · claims-english").first).to_be_visible()
+    expect(page).to_have_url(re.compile("versions=true"))
+    drawn(visit(page.url))
+
+
+def test_pairs_by_type_of_query(wide_app: App, visit: Callable[..., Page]) -> None:
+    page = visit(f"{wide_app.url}/?dataset=rows&query_type=question")
+    drawn(page)
+    expect(page.get_by_text("Choose a pair · 1 of 2")).to_be_visible()
+    page.get_by_text("Filter and order pairs").click()
+    expect(page.get_by_text("question (1)")).to_be_visible()
 
 
 def test_an_uploaded_file_is_this_readers_alone(

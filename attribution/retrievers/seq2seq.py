@@ -1,0 +1,227 @@
+"""Sequence-to-sequence rerankers (monoT5, Nogueira et al. 2020), read from transformers.
+
+The encoder reads `Query: {query} Document: {document} Relevant:`, and s(q, d) is the logit of the
+word for "relevant" minus that of the other one at the decoder's first step. Its logistic function
+is monoT5's probability, so rankings are the same. A long document loses its end, the query and the
+word `Relevant:` lose nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attribution.errors import UserError
+from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
+from attribution.retrievers.dense import Encoded
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Side, TextPair, TokenizedText
+
+ANSWERS = ("true", "false")
+"""monoT5's words for relevant and not relevant."""
+
+MAX_LENGTH = 512
+"""Tokens read where neither the tokenizer nor the spec says: T5 has no last position."""
+
+_BEFORE, _BETWEEN, _AFTER = "Query: ", " Document: ", " Relevant:"
+
+
+def fits(folder: Path) -> bool:
+    """Whether a folder holds a plain sequence-to-sequence model."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        architectures = config.get("architectures") or []
+        known = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
+    except (OSError, ValueError, AttributeError):
+        return False
+    generates = any(name.endswith("ForConditionalGeneration") for name in architectures)
+    # The encoder of such a model alone is what dense models of sentence-transformers are made of.
+    return known and generates and not (folder / "modules.json").is_file()
+
+
+class Reranker(nn.Module):
+    """The transformer and the difference of two of its logits, as CrossEncoder has it.
+
+    Raises:
+        UserError: an answer is not one token of its vocabulary.
+    """
+
+    def __init__(self, name: str, transformer: Any, tokenizer: Any, answers: Sequence[str]) -> None:
+        super().__init__()
+        self.transformers_model = transformer
+        self.tokenizer = tokenizer
+        self.max_seq_length: int | None = None
+        self.answer_ids = tuple(_only_token(name, tokenizer, word) for word in answers)
+        self.start_id = int(transformer.config.decoder_start_token_id)
+        with torch.no_grad():
+            start = torch.tensor([[self.start_id]], device=transformer.device)
+            # Not looked up at each pass: where the decoder shares the encoder's table, a hook on
+            # that would change what the decoder reads too.
+            self.start = transformer.decoder.get_input_embeddings()(start).clone()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transformer runs."""
+        return self.transformers_model.device
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Tensor]:
+        """`scores` [B] of `input_ids` and `attention_mask` [B, T]."""
+        ids = features["input_ids"]
+        logits = self.transformers_model(
+            input_ids=ids,
+            attention_mask=features["attention_mask"],
+            decoder_inputs_embeds=self.start.expand(len(ids), 1, -1),
+            use_cache=False,
+        ).logits[:, 0]
+        yes, no = self.answer_ids
+        return {"scores": logits[:, yes] - logits[:, no]}
+
+
+def _only_token(name: str, tokenizer: Any, word: str) -> int:
+    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        raise UserError(
+            f"{name} has no single token {word!r} to answer with: name its two words for relevant "
+            'and not relevant in its config.json, as in "answers": ["true", "false"].'
+        )
+    return int(ids[0])
+
+
+def load(
+    spec: RetrieverSpec, folder: Path, device: torch.device, precision: str
+) -> Seq2SeqRetriever:
+    """The retriever of a folder.
+
+    Raises:
+        UserError: no fast tokenizer, or an answer that is not one token.
+        ValueError: weights are missing.
+    """
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(
+        str(folder), use_safetensors=True, dtype=getattr(torch, precision),
+        trust_remote_code=False, local_files_only=True, output_loading_info=True,
+    )  # fmt: skip
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(folder), trust_remote_code=False, local_files_only=True
+    )
+    answers = spec.answers or getattr(model.config, "answers", None) or ANSWERS
+    reranker = Reranker(spec.name, model.to(device), tokenizer, answers)
+    limits = (spec.max_length, getattr(tokenizer, "model_max_length", None))
+    reranker.max_seq_length = min(
+        (int(limit) for limit in limits if limit and limit < 1e9), default=MAX_LENGTH
+    )
+    return Seq2SeqRetriever(reranker, spec, precision)
+
+
+class Seq2SeqRetriever(CrossEncoderRetriever):
+    """A sequence-to-sequence reranker seen from its encoder's word embeddings."""
+
+    library = "transformers"
+
+    def _configure(self) -> None:
+        self.embeddings = self.backbone.encoder.get_input_embeddings()
+        self.entry = self.embeddings
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of query and document together, those of the prompt included."""
+        return self.model.max_seq_length or MAX_LENGTH
+
+    def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+        """Tokenize prompt, query and document as one text, the document cut where it is too long.
+
+        Raises:
+            UserError: a side has no token that is text, or the query leaves no room.
+        """
+        rows: list[list[int]] = []
+        found: dict[Side, list[TokenizedText]] = {"query": [], "document": []}
+        for pair in pairs:
+            ids, sides, full = self._row(pair)
+            names = self.model.tokenizer.convert_ids_to_tokens(ids)
+            placed = [i for i, side in enumerate(sides) if side and side[0] == "document"]
+            split = placed[0] if placed else len(ids)
+            rows.append(ids)
+            for part, start, stop in (("query", 0, split), ("document", split, len(ids))):
+                text = pair.query if part == "query" else pair.document
+                tokens = tuple(place(names[i], sides[i], part, text) for i in range(start, stop))
+                if all(token.is_special for token in tokens):
+                    raise UserError(
+                        f"The {part} has no token that {self.name} reads as text: type a word, or "
+                        "shorten the other text."
+                    )
+                side: Side = "query" if part == "query" else "document"
+                found[side].append(TokenizedText(tokens, full[side], self.max_length))
+        longest = max(map(len, rows))
+        padding = self.model.tokenizer.pad_token_id or 0
+        padded = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        features = {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
+        offsets = tuple(len(text.tokens) for text in found["query"])
+        return (
+            Encoded(features, tuple(found["query"]), (0,) * len(rows)),
+            Encoded(features, tuple(found["document"]), offsets),
+        )
+
+    def _row(
+        self, pair: TextPair
+    ) -> tuple[list[int], list[tuple[str, int, int] | None], dict[Side, int]]:
+        """Token ids, side and characters of each, and how many tokens each whole text has."""
+        query = len(_BEFORE)
+        document = query + len(pair.query) + len(_BETWEEN)
+        end = document + len(pair.document)
+        whole = self.model.tokenizer(
+            prompted(pair), return_offsets_mapping=True, truncation=False, verbose=False
+        )
+        sides: list[tuple[str, int, int] | None] = []
+        for a, z in whole["offset_mapping"]:
+            side = None
+            if z > a and a < document - len(_BETWEEN) and z > query:
+                side = ("query", a - query, z - query)
+            elif z > a and a < end and z > document:
+                side = ("document", a - document, z - document)
+            sides.append(side)
+        full: dict[Side, int] = {
+            "query": sum(side is not None and side[0] == "query" for side in sides),
+            "document": sum(side is not None and side[0] == "document" for side in sides),
+        }
+        over = len(sides) - self.max_length
+        kept = list(range(len(sides)))
+        if over > 0:
+            inside = [i for i in kept if (sides[i] or [""])[0] == "document"]
+            if over >= len(inside):
+                raise UserError(
+                    f"The query leaves no room for a document in the {self.max_length} tokens that "
+                    f"{self.name} reads: shorten it."
+                )
+            cut = set(inside[-over:])
+            kept = [i for i in kept if i not in cut]
+        ids = whole["input_ids"]
+        return [ids[i] for i in kept], [sides[i] for i in kept], full
+
+    def check(self, pair: TextPair) -> float:
+        """Distance from what transformers generates for the prompt as a text, relative to it
+        where it is above 1."""
+        with torch.no_grad():
+            ours = float(self.embed(self.encode_pairs([pair])[0]))
+        inputs = self.model.tokenizer(prompted(pair), return_tensors="pt").to(self.device)
+        generated = self.backbone.generate(
+            **inputs, max_new_tokens=1, do_sample=False, num_beams=1, output_logits=True,
+            return_dict_in_generate=True,
+        )  # fmt: skip
+        yes, no = self.model.answer_ids
+        logits = generated.logits[0][0].float()
+        theirs = float(logits[yes] - logits[no])
+        return abs(ours - theirs) / max(abs(theirs), 1.0)
+
+
+def prompted(pair: TextPair) -> str:
+    """What the encoder reads of a pair that is short enough."""
+    return f"{_BEFORE}{pair.query}{_BETWEEN}{pair.document}{_AFTER}"

@@ -1,0 +1,108 @@
+"""Scores of the bias tests' pairs of documents, computed once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from attribution.bias_tests import DocumentPair, PairScores
+from attribution.errors import Stopped, UserError
+from attribution.retrievers.base import encode
+from attribution.scoring import score_texts
+from attribution.types import Method
+from cache.fingerprint import text_fingerprint
+from cache.precompute import Progress
+from cache.results import Key, Results
+from cache.store import ModelKey
+
+BIAS_SCORES = Method("bias_scores", {"version": 1})
+"""What the scores are kept under: raise the version when they change."""
+
+AHEAD = 16
+"""Pairs of documents that are scored together."""
+
+
+def store(root: Path) -> Results[DocumentPair, PairScores]:
+    """The scores kept below a cache's folder."""
+    return Results(
+        root,
+        "bias_scores",
+        key=_key,
+        pack=lambda found: {
+            "first": found.first, "second": found.second, "truncated": found.truncated,
+        },
+        unpack=lambda fields: PairScores(**fields),
+    )  # fmt: skip
+
+
+def _key(item: DocumentPair) -> Key:
+    texts = f"{text_fingerprint(item.first)}:{text_fingerprint(item.second)}"
+    return item.first.dataset, item.item_id, texts
+
+
+def score(
+    retriever: Any,
+    items: Sequence[DocumentPair],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[PairScores]:
+    """Both scores of each of `items`.
+
+    Raises:
+        Stopped: `should_stop` said so.
+        UserError: a text cannot be scored.
+    """
+    texts = [one for item in items for one in (item.first, item.second)]
+    scores = score_texts(
+        retriever, [(one.query, one.document) for one in texts], should_stop=should_stop
+    ).tolist()
+    with retriever.lock:
+        read = encode(retriever, texts)[1].texts
+    return [
+        PairScores(
+            scores[i], scores[i + 1], truncated=read[i].truncated or read[i + 1].truncated
+        )
+        for i in range(0, len(texts), 2)
+    ]  # fmt: skip
+
+
+def run(
+    retriever: Any,
+    model: ModelKey,
+    items: Sequence[DocumentPair],
+    results: Results[DocumentPair, PairScores],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    retry_failed: bool = False,
+) -> Progress:
+    """Score what `results` lacks of `items`, some at a time; stops within a batch, resumes at any
+    item. A pair that fails takes no other with it.
+
+    Raises:
+        UserError: the store cannot be written; what was stored before stays.
+    """
+    todo = results.missing(model, BIAS_SCORES, items, retry=retry_failed)
+    place = {item.item_id: number for number, item in enumerate(todo)}
+    ahead: dict[str, PairScores] = {}
+
+    def compute(item: DocumentPair) -> PairScores:
+        if item.item_id not in ahead:
+            start = place[item.item_id]
+            batch = todo[start : start + AHEAD]
+            try:
+                found = score(retriever, batch, should_stop)
+            except Stopped:
+                raise
+            except UserError:
+                batch = [item]
+                found = score(retriever, batch, should_stop)
+            ahead.update(zip((one.item_id for one in batch), found, strict=True))
+        return ahead.pop(item.item_id)
+
+    return results.run(
+        model, BIAS_SCORES, items, compute, should_stop=should_stop, on_progress=on_progress,
+        turn=turn, retry_failed=retry_failed,
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""The command about bias tests."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.commands.options import (
+    Dataset,
+    TextFormat,
+    for_data,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def bias(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Repeat for several; MiniLM by default.")
+    ] = None,
+    dataset: Dataset = "sample-bias",
+    test: Annotated[
+        list[str] | None,
+        typer.Option("--test", help="Repeat for several; all that the data set has by default."),
+    ] = None,
+    place: Annotated[
+        str,
+        typer.Option(
+            help="Where the position test moves the evidence to, if it is built from evidence "
+            "spans: end, middle or own."
+        ),
+    ] = "end",
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs a test at most, spread evenly over the data set.")
+    ] = 250,
+    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+    format: Annotated[TextFormat, typer.Option(help="json or csv.")] = TextFormat.json,
+) -> None:
+    """Run the bias tests of one or several models and print the table; stop with Ctrl-C, resume by
+    running again."""
+    from attribution.bias_pairs import available, pairs_for
+
+    data, _ = pairs_of(dataset, posir=False)
+    specs = [for_data(resolve(name), data.name) for name in model or ["MiniLM"]]
+    names = list(test or available(data))
+    if not names:
+        raise UserError(
+            f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias test "
+            "for it: choose another data set."
+        )
+    tests = [pairs_for(data, name, place, pairs) for name in dict.fromkeys(names)]
+    quiet()
+    from tqdm import tqdm
+
+    from dashboard import bias_runs
+    from dashboard.compute import service
+    from dashboard.export import table_bytes
+
+    results = []
+    for spec in specs:
+        with tqdm(unit="pair", desc=spec.name, file=sys.stderr) as bar:
+
+            def show(progress, bar=bar) -> None:
+                bar.total, bar.n = progress.total, progress.done
+                bar.refresh()
+
+            running = bias_runs.start(
+                service(), spec, tests, data.name, show, retry_failed=retry_failed
+            )
+            try:
+                running.wait()
+            except KeyboardInterrupt:
+                running.stop()
+                running.wait()
+                raise
+        if running.error:
+            raise UserError(running.error)
+        results += bias_runs.tested(service(), spec, tests)
+    results = bias_runs.with_adjusted_p(results)
+    made = [
+        bias_runs.provenance([one for one in results if one.model.spec == spec]) for spec in specs
+    ]
+    for sentence, labels in bias_runs.remarks(results).items():
+        print(f"{'; '.join(labels)}: {sentence}", file=sys.stderr)
+    sys.stdout.buffer.write(table_bytes(bias_runs.test_frame(results), format.value, made))

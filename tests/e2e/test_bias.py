@@ -1,0 +1,49 @@
+"""Bias tests in a real browser: run them, click a bar, open a pair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+from tests.e2e.test_app import choose, no_error, select
+
+Visit = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
+
+
+def test_run_the_tests_click_a_bar_and_open_a_pair(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/bias?models=MiniLM-recency&models=BM25&tests=position&tests=literal")
+    page.get_by_role("button", name="Test", exact=True).click()
+    expect(page.get_by_text("48 of 48 pairs of documents scored")).to_be_visible(
+        timeout=3 * TIMEOUT_MS
+    )
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    expect(page.get_by_text("this model does not see the difference")).to_be_visible()
+    figure = page.get_by_role("figure", name="Bias tests, a group of bars")
+    bars = figure.locator(".bars .point path")
+    expect(bars).to_have_count(4)
+    box = bars.nth(1).bounding_box()  # MiniLM-recency, literal
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_url(re.compile("test=literal"))
+    expect(page.get_by_text("the document gives it another name")).to_be_visible()
+    select(page, "Test (or click a bar)", "position")
+    expect(page.get_by_text("d2: evidence further down")).to_be_visible()
+    grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
+    grid.click(position={"x": 15, "y": 35 * 2 + 17})
+    page.wait_for_url(re.compile("item=position_bias"))
+    expect(page.get_by_text("in one colour range")).to_be_visible()
+    columns = page.locator(".hm-pane[data-side=document]")
+    expect(columns).to_have_count(2)
+    select(page, "Method", "saliency")
+    expect(page.get_by_text("gives no shares that add up to the score")).to_be_visible()
+    no_error(page)
+    # The address alone brings the same pair back.
+    again = visit(page.url)
+    expect(again.locator(".hm-pane[data-side=document]")).to_have_count(2)
+    choose(again.get_by_test_id("stMain"), "mean difference")
+    again.wait_for_url(re.compile("measure=mean"))
+    no_error(again)
