@@ -14,12 +14,14 @@ from tests.e2e.conftest import App
 from tests.e2e.test_app import no_error
 
 Visit = Callable[..., Page]
+RUN_MS = 240_000
+"""A run loads a model first, which takes its time on a shared machine."""
 SHORT = "geology-obsidian-q3"
 
 
 def settled(page: Page) -> Page:
     """Wait until everything about the pair is drawn."""
-    expect(page.get_by_text("Over the data set")).to_be_visible()
+    expect(page.get_by_text("Over the data set")).to_be_visible(timeout=RUN_MS)
     expect(page.get_by_test_id("stSpinner")).to_have_count(0)
     return page
 
@@ -64,11 +66,11 @@ def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
     pairs.press("Enter")
     expect(cause.get_by_text("0 of 8 results")).to_be_visible()
     cause.get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("8 of 8 results")).to_be_visible()
+    expect(cause.get_by_text("8 of 8 results")).to_be_visible(timeout=RUN_MS)
     expect(cause.get_by_text("Which method tells the truth about position?")).to_be_visible()
     cause.get_by_role("radio", name="unrelated query", exact=True).click()
     cause.get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("Undecided").first).to_be_visible()
+    expect(cause.get_by_text("Undecided").first).to_be_visible(timeout=RUN_MS)
     cause.locator("[class*=st-key-export-cause-set-relocation] button").first.click()
     body = cause.get_by_test_id("stPopoverBody")
     body.get_by_role("radio", name="json", exact=True).click()
@@ -85,8 +87,9 @@ def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
 def test_what_cannot_be_moved_is_one_sentence(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/cause?models=BM25&text=Own+text&q=tide&d=The+tide+rises.")
     expect(page.get_by_text("has no evidence span")).to_be_visible()
-    page.get_by_label("Evidence (optional)").fill("tide")
-    page.get_by_label("Evidence (optional)").press("Enter")
+    evidence = page.get_by_role("textbox", name="Evidence (optional)")
+    evidence.fill("tide")
+    evidence.press("Enter")
     expect(page.get_by_text("The document is one sentence")).to_be_visible()
     no_error(page)
 
@@ -94,7 +97,7 @@ def test_what_cannot_be_moved_is_one_sentence(app: App, visit: Visit) -> None:
 def test_curves_minus_null(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/curves?models=BM25&dataset=sample&language=tha&null=filler+text")
     page.get_by_role("button", name="Compute", exact=True).first.click()
-    expect(page.get_by_text("complete").first).to_be_visible()
+    expect(page.get_by_text("complete").first).to_be_visible(timeout=RUN_MS)
     page.get_by_role("button", name="Compute", exact=True).first.click()
     expect(page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
            ).to_be_visible()  # fmt: skip
