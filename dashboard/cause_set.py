@@ -98,13 +98,16 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
     )  # fmt: skip
     words = f"{limit} pairs spread evenly"
+    judged = {name: make_method(name) for name in names}
+    # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
+    judged[method.name] = method
     choice = Choice(
         specs=tuple(choices.spec(name, data.name) for name in models),
         interventions={
             "relocation": relocation_method(),
             f"ablation ({ablation.params['by']})": ablation,
         },
-        judged={name: make_method(name) for name in names},
+        judged=judged,
         pairs=tuple(movable[int(i * len(movable) / limit)] for i in range(limit)),
         scope=f"{data.name}: cause, {words}",
         words=words,
@@ -195,8 +198,10 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
     st.dataframe(cause_frames.lean_frame(found), hide_index=True)
-    for note in dict.fromkeys(note for one in found for note in one.notes):
-        st.caption(panels.plain(f"Of some pairs, {note}."))
+    notes_said = list(dict.fromkeys(note for one in found for note in one.notes))
+    if notes_said:
+        more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""
+        st.caption(panels.plain(f"Of some pairs: {'; '.join(notes_said[:3])}{more}."))
     for one in known:
         panels.caption(one)
     panels.downloads(
