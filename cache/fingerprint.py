@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.retrievers.registry import ModelFiles
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 from attribution.types import TextPair
 
 # (path, size, time of change, inode) -> digest. The inode's change time, which no program can
@@ -53,3 +54,31 @@ def model_fingerprint(weights: str, settings: str) -> str:
 def text_fingerprint(pair: TextPair) -> str:
     """16 hexadecimal digits over the two texts."""
     return hashlib.sha256(f"{pair.query}\0{pair.document}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class UsedModel:
+    """A model as it would be used here: `fingerprint` is the store's key, `weights` the files'."""
+
+    spec: RetrieverSpec
+    fingerprint: str
+    weights: str
+    precision: str
+    device: str
+
+
+def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
+    """The model as its files are now, on the device and in the precision that would be chosen;
+    cheap, loads nothing.
+
+    Raises:
+        UserError: its files are not here.
+    """
+    from attribution.retrievers import families, lexical
+    from attribution.retrievers.load import plan
+
+    files, where, kind = plan(spec, device, precision)
+    spec = families.settled(spec, files.folder)
+    weights = files_fingerprint(files)
+    settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
+    return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))

@@ -1,4 +1,4 @@
-"""Commands about pairs and data sets: explain, precompute, curve, export."""
+"""Commands about pairs and data sets: explain, curve, export."""
 
 from __future__ import annotations
 
@@ -112,51 +112,6 @@ def _as_json(result: Any) -> dict[str, Any]:
         "curve": document_curve(attribution).tolist(),
         "provenance": dict(result.provenance().items()),
     }
-
-
-@app.command()
-@spoken
-def precompute(
-    model: Model = "MiniLM",
-    method: MethodName = "saliency",
-    option: Options = None,
-    dataset: Dataset = "sample",
-    posir: Posir = False,
-    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
-) -> None:
-    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again."""
-    from dashboard.compute import service
-
-    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
-    data, pairs = pairs_of(dataset, posir)
-    spec = for_data(spec, data.name)
-    quiet()
-    from tqdm import tqdm
-
-    with tqdm(total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr) as bar:
-
-        def show(progress: Any) -> None:
-            if not bar.n:
-                bar.initial = progress.done - progress.computed
-            bar.n = progress.done
-            bar.refresh()
-
-        running = service().start_run(
-            spec, chosen, pairs, data.name, show, retry_failed=retry_failed
-        )
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            running.stop()
-            running.wait()
-            raise
-    if running.error:
-        raise UserError(running.error)
-    progress = running.progress
-    print(json.dumps({"model": spec.name, "method": repr(chosen), "dataset": data.name,
-                      "total": progress.total, "done": progress.done,
-                      "computed": progress.computed, "failed": progress.failed,
-                      "seconds": round(progress.seconds, 3)}))  # fmt: skip
 
 
 def _curve(model: str, chosen: Method, dataset: str, posir: bool):

@@ -59,7 +59,7 @@ def wide_app(
 
 def drawn(page: Page) -> None:
     """The heatmap and the curve are there and nothing has failed."""
-    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
+    expect(page.locator(".hm-pane[data-side=document] .hm-text").first).to_be_visible()
     expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
     expect(page.get_by_test_id("stException")).to_have_count(0)
     expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
@@ -124,7 +124,7 @@ def test_pairs_by_type_of_query(wide_app: App, visit: Callable[..., Page]) -> No
     drawn(page)
     expect(page.get_by_text("Choose a pair · 1 of 2")).to_be_visible()
     page.get_by_text("Filter and order pairs").click()
-    expect(page.get_by_text("question (1)")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Query type")).to_have_value("question (1)")
 
 
 def test_an_uploaded_file_is_this_readers_alone(
