@@ -9,8 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from attribution import datasets
 from attribution.types import TextPair
-from cache.faithfulness import _key
 from cache.fingerprint import text_fingerprint
+from cache.results import pair_key
 
 ROWS = (
     "query,document,query_type\n"
@@ -61,4 +61,4 @@ def test_a_data_set_without_types_has_no_such_facet(app: AppTest) -> None:
 def test_a_type_changes_no_key() -> None:
     plain, typed = (TextPair("p", "q", "d", query_type=kind) for kind in (None, "question"))
     assert text_fingerprint(plain) == text_fingerprint(typed)
-    assert _key(plain) == _key(typed)
+    assert pair_key(plain) == pair_key(typed)
