@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
 
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,3 +52,27 @@ def halving(run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
     # Outside the except block, so that the failed attempt's tensors are freed first.
     middle = len(batch) // 2
     return halving(run, batch[:middle]) + halving(run, batch[middle:])
+
+
+_should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
+
+
+@contextmanager
+def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Let `checkpoint` ask `should_stop` while this is open: for one slow pair, which is no batch
+    to stop after."""
+    token = _should_stop.set(should_stop)
+    try:
+        yield
+    finally:
+        _should_stop.reset(token)
+
+
+def checkpoint() -> None:
+    """Called by methods between the passes that one pair takes.
+
+    Raises:
+        Stopped: whoever asked for it does not want it any more.
+    """
+    if _should_stop.get()():
+        raise Stopped("Stopped before the result was there.")

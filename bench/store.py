@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def result(n: int) -> tuple[TextPair, Attribution]:
     text = TokenizedText(
         tuple(Token(w, 7 * k, 7 * k + 6) for k, w in enumerate(words)), len(words), 512
     )
-    scores = np.random.default_rng(n).gamma(2, 0.01, len(words))
+    scores = np.random.default_rng(n).gamma(2, 0.01, len(words)).astype(np.float32)
     pair = TextPair(f"p{n}", f"query {n}", " ".join(words), language="eng", dataset="bench")
     return pair, Attribution("bench", METHOD, pair.pair_id, 0.5, text, text, scores, scores)
 
@@ -81,9 +82,7 @@ def point_reads(store: Store, n: int) -> None:
     """Reads of results drawn at random."""
     generator = random.Random(0)
     pairs = [result(generator.randrange(n))[0] for _ in range(1000)]
-    took = sorted(
-        1000 * seconds(lambda pair=pair: store.get(MODEL, METHOD, pair)) for pair in pairs
-    )
+    took = sorted(1000 * seconds(partial(store.get, MODEL, METHOD, pair)) for pair in pairs)
     print(f"point read of {n:,}: p50 {took[500]:.2f} ms, p99 {took[990]:.2f} ms")
 
 
@@ -123,7 +122,7 @@ def appends(folder: Path, n: int) -> None:
     """Single puts, the last against the first."""
     store, results = Store(folder), [result(k) for k in range(n)]
     store.put(MODEL, METHOD, [result(n)])
-    took = [seconds(lambda one=one: store.put(MODEL, METHOD, [one])) for one in results]
+    took = [seconds(partial(store.put, MODEL, METHOD, [one])) for one in results]
     tenth = n // 10
     first, last = sum(took[:tenth]), sum(took[-tenth:])
     print(f"{n:,} single appends: median {1000 * statistics.median(took):.1f} ms, "
@@ -159,9 +158,7 @@ def writes(folder: Path) -> None:
             a for k in range(0, BATCH, 8) for a in attribute(retriever, METHOD, pairs[k : k + 8])
         ]
         computing = time.perf_counter() - started
-        put = seconds(
-            lambda d=done, p=pairs: store.put(MODEL, METHOD, list(zip(p, d, strict=True)))
-        )
+        put = seconds(partial(store.put, MODEL, METHOD, list(zip(pairs, done, strict=True))))
         shares.append(put / computing)
     print(f"writing batches of {BATCH}: {100 * statistics.median(shares):.2f}% of computing them")
     store.release()

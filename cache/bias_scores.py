@@ -20,8 +20,9 @@ from cache.store import ModelKey
 BIAS_SCORES = Method("bias_scores", {"version": 1})
 """What the scores are kept under: raise the version when they change."""
 
-AHEAD = 16
-"""Pairs of documents that are scored together."""
+CPU_AHEAD, GPU_AHEAD = 4, 64
+"""Pairs of documents that are scored together: on a CPU a larger batch gains nothing and makes
+the estimate of what is left jump."""
 
 
 def store(root: Path) -> Results[DocumentPair, PairScores]:
@@ -84,14 +85,15 @@ def run(
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
+    ahead = CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD
     todo = results.missing(model, BIAS_SCORES, items, retry=retry_failed)
     place = {item.item_id: number for number, item in enumerate(todo)}
-    ahead: dict[str, PairScores] = {}
+    scored: dict[str, PairScores] = {}
 
     def compute(item: DocumentPair) -> PairScores:
-        if item.item_id not in ahead:
+        if item.item_id not in scored:
             start = place[item.item_id]
-            batch = todo[start : start + AHEAD]
+            batch = todo[start : start + ahead]
             try:
                 found = score(retriever, batch, should_stop)
             except Stopped:
@@ -99,8 +101,8 @@ def run(
             except UserError:
                 batch = [item]
                 found = score(retriever, batch, should_stop)
-            ahead.update(zip((one.item_id for one in batch), found, strict=True))
-        return ahead.pop(item.item_id)
+            scored.update(zip((one.item_id for one in batch), found, strict=True))
+        return scored.pop(item.item_id)
 
     return results.run(
         model, BIAS_SCORES, items, compute, should_stop=should_stop, on_progress=on_progress,

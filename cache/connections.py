@@ -239,6 +239,7 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
             db.execute("BEGIN IMMEDIATE")
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 db.execute(statement)
+            db.execute("INSERT INTO meta VALUES ('epoch', hex(randomblob(8)))")
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {VERSION}")
             db.execute("COMMIT")

@@ -23,6 +23,7 @@ from cache.store import ModelKey, Store
 EMBEDDING = Method("embedding")
 """Embeddings are no method's own; the store keeps them under this name."""
 
+_AT_ONCE = 500
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
     "vector BLOB NOT NULL, PRIMARY KEY (side, text)) WITHOUT ROWID",
@@ -41,11 +42,20 @@ class EmbeddingStore:
         """The stored vector [H] of each of `texts` that has one."""
         names = {_digest(text): text for text in texts}
         found: dict[str, Array] = {}
+        asked = list(names)
         with self._reading(model) as db:
-            rows = db.execute("SELECT text, vector FROM embedding WHERE side = ?", (side,))
-            for name, data in rows if names else ():
-                if name in names and (vector := unpack_floats(data)) is not None:
-                    found[names[name]] = vector
+            # By name, some at a time: a corpus is asked for block by block, each of which would
+            # otherwise read every vector there is.
+            for start in range(0, len(asked), _AT_ONCE):
+                some = asked[start : start + _AT_ONCE]
+                rows = db.execute(
+                    "SELECT text, vector FROM embedding WHERE side = ? "
+                    f"AND text IN ({','.join('?' * len(some))})",
+                    (side, *some),
+                )
+                for name, data in rows:
+                    if (vector := unpack_floats(data)) is not None:
+                        found[names[name]] = vector
         return found
 
     def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:

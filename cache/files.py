@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -91,7 +92,6 @@ def describe(model: ModelKey, method: Method) -> dict[str, str]:
         "fingerprint": model.fingerprint,
         "core": method.core,
         "method": json.dumps([method.name, dict(method.params)]),
-        "epoch": os.urandom(8).hex(),
     }
 
 
@@ -166,6 +166,13 @@ def vacuum(path: Path) -> None:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return 1 << 62
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what a disk can do wrong into one sentence."""
@@ -174,7 +181,12 @@ def explained(path: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         text = str(error).lower()
         number = getattr(error, "errno", None)
-        if "full" in text or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if (
+            "full" in text
+            or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            # SQLite says "disk I/O error" where the log's index finds no room.
+            or ("disk i/o" in text and _free_bytes(path) < 1 << 20)
+        ):
             reason = "the disk is full: free some space"
         elif "disk i/o" in text or number == errno.EIO:
             reason = "the disk reports an error: check it, or set POSLENS_HOME to another one"

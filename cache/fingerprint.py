@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.retrievers.registry import ModelFiles, data_folder
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec, data_folder
 from attribution.types import TextPair
 from cache.digests import Digests, Key, key_of
 
@@ -76,3 +77,31 @@ def text_fingerprint(pair: TextPair) -> str:
             _texts.clear()
         _texts[key] = found
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class UsedModel:
+    """A model as it would be used here: `fingerprint` is the store's key, `weights` the files'."""
+
+    spec: RetrieverSpec
+    fingerprint: str
+    weights: str
+    precision: str
+    device: str
+
+
+def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
+    """The model as its files are now, on the device and in the precision that would be chosen;
+    cheap, loads nothing.
+
+    Raises:
+        UserError: its files are not here.
+    """
+    from attribution.retrievers import families, lexical
+    from attribution.retrievers.load import plan
+
+    files, where, kind = plan(spec, device, precision)
+    spec = families.settled(spec, files.folder)
+    weights = files_fingerprint(files)
+    settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
+    return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))

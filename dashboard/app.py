@@ -12,9 +12,11 @@ pages = [
     st.Page("views/explain.py", title="Explain", icon=":material/highlight:", default=True),
     st.Page("views/compare.py", title="Compare", icon=":material/compare:"),
     st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
+    st.Page("views/ranking.py", title="Ranking", icon=":material/leaderboard:"),
     st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
     st.Page("views/bias.py", title="Bias tests", icon=":material/balance:"),
+    st.Page("views/published.py", title="Published", icon=":material/library_books:"),
     st.Page("views/cache.py", title="Cache", icon=":material/database:"),
 ]
 st.navigation(pages, position="top").run()

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from attribution.bias_tests import TESTS, BiasResult
 from dashboard.canvas import Provenances, canvas, faint, legend_name, with_legend
-from dashboard.palettes import Style, escape, wrap
+from dashboard.palettes import Style, escape, text_width, wrap
 
 MEASURES = {
     "t": "Paired t statistic",
@@ -61,8 +61,10 @@ def bias_chart(
     figure = canvas("bias_tests", style, "", MEASURES[measure], provenance)
     models = list(dict.fromkeys(one.model for one in bars))
     tests = [name for name in TESTS if any(one.test == name for one in bars)]
-    # A word a line: on a narrow page the bars stand close.
-    labels = {name: "<br>".join(map(escape, TESTS[name].title.split())) for name in tests}
+    # One word each, as large as leaves its neighbours room: a column of a paper is narrow.
+    labels = {name: TESTS[name].title.split()[0] for name in tests}
+    room = (style.width_px - 6 * style.font_size) / max(1, len(tests))
+    longest = max((text_width(label, 1.0) for label in labels.values()), default=1.0)
     for index, model in enumerate(models):
         own = [one for one in bars if one.model == model]
         colour = str(style.line(index)["color"])
@@ -111,7 +113,7 @@ def bias_chart(
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
     figure.update_xaxes(
         categoryorder="array", categoryarray=[labels[name] for name in tests], ticks="",
-        showline=False, automargin=True,
+        showline=False, tickangle=0, tickfont={"size": min(style.small, room / longest)},
     )  # fmt: skip
     figure.update_yaxes(showgrid=True)
     return with_legend(figure, style)

@@ -174,9 +174,12 @@ def test_frame(results: Sequence[Tested]) -> pd.DataFrame:
 
 
 def remarks(results: Sequence[Tested]) -> dict[str, list[str]]:
-    """Each sentence that some results need, with the results it is about."""
+    """Each sentence that some results need, with the results it is about; nothing of those whose
+    pairs are not all scored yet."""
     found: dict[str, list[str]] = {}
     for one in results:
+        if one.missing:
+            continue
         label = f"{one.model.spec.name}, {TESTS[one.result.test].title.lower()}"
         for sentence in one.result.remarks:
             found.setdefault(sentence, []).append(label)

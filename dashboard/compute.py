@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,23 +14,25 @@ from typing import Any
 
 import torch
 
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
-from attribution.retrievers import families, lexical, registry
+from attribution.retrievers import registry
 from attribution.retrievers.base import Retriever
-from attribution.retrievers.load import load, plan
+from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec, data_folder
 from attribution.retrievers.sparse import Term
 from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.claims import at_work
 from cache.embeddings import EmbeddingStore
-from cache.fingerprint import files_fingerprint, model_fingerprint
-from cache.precompute import Progress, precompute
+from cache.fingerprint import used_model
+from cache.precompute import Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard import stored_models
-from dashboard.runs import Report, Run, RunKey, Turnstile
-from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
+from dashboard.device_queue import DeviceQueue, Place, ready
+from dashboard.runs import Report, Run, RunKey
+from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
 
 
 @cache
@@ -126,7 +128,7 @@ class Compute:
         self.root = folder
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
-        self._turnstile = Turnstile()
+        self.queue = DeviceQueue(QUEUE_LIMIT.get)
         self._loading = threading.Lock()
         self._models: OrderedDict[tuple[str, str], Retriever] = OrderedDict()
         self._proofs: dict[tuple[str, str], Proof] = {}
@@ -145,14 +147,10 @@ class Compute:
         if not registry.installed(spec) and (stored := stored_models.find(self.store, spec)):
             named = replace(stored.key, name=spec.name)
             return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
-        files, device, precision = plan(spec, DEVICE.get(), PRECISION.get())
-        spec = families.settled(spec, files.folder)
-        weights = files_fingerprint(files)
-        key = model_fingerprint(
-            weights, f"{spec.settings}, precision={precision}{lexical.settings(spec)}"
-        )
-        about = stored_models.about(spec, weights, precision)
-        return ModelIdentity(spec, ModelKey(spec.name, key, about), weights, precision, str(device))
+        model = used_model(spec, DEVICE.get(), PRECISION.get())
+        about = stored_models.about(model.spec, model.weights, model.precision)
+        key = ModelKey(model.spec.name, model.fingerprint, about)
+        return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
 
     def stored_only(self) -> list[str]:
         """Names of models whose results are here but not their weights; they can be resolved."""
@@ -234,7 +232,7 @@ class Compute:
                 for outcome in batch
             ]
         if not outcomes:
-            raise UserError("Stopped before this pair's turn came.")
+            raise Stopped("Stopped before this pair's turn came.")
         result = outcomes[0].attribution
         if result is None:
             raise UserError(outcomes[0].reason)
@@ -244,6 +242,20 @@ class Compute:
             except UserError as error:
                 notice = f"{error} The result below is not kept."
         return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
+        """A place in the device's queue for one pair's attribution: `explain` for pages, which
+        share the work where they ask for the same.
+
+        Raises:
+            UserError: the model is not here, or too many requests wait.
+        """
+        model = self.identify(spec)
+        with suppress(UserError):  # a store that cannot be read: `explain` has the notice
+            if (found := self.store.get(model.key, method, pair)) is not None:
+                return ready(Explained(found, model, pair, from_cache=True))
+        key = ("explain", model.key, repr(method), pair)
+        return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 
     def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
         """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
@@ -286,6 +298,12 @@ class Compute:
         """How many of `pairs` still have to be computed."""
         return len(self.store.missing(self.identify(spec).key, method, pairs))
 
+    def failures(
+        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+    ) -> dict[str, str]:
+        """Why those of `pairs` that failed gave no result, by pair id."""
+        return self.store.curves(self.identify(spec).key, method, pairs).failed
+
     def start_run(
         self,
         spec: RetrieverSpec,
@@ -295,29 +313,34 @@ class Compute:
         on_progress: Report = lambda progress: None,
         *,
         retry_failed: bool = False,
+        executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
     ) -> Run:
         """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
-        is returned instead of a second one."""
+        is returned instead of a second one. `executor` is where to, if not on this process's
+        device."""
         model = self.identify(spec)
 
+        def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
+            return nullcontext(OneDevice(self.retriever(model), method, self.turn))
+
         def work(run: Run, report: Report) -> Progress:
-            return precompute(
-                self.retriever(model),
-                model.key,
-                method,
-                pairs,
-                self.store,
-                should_stop=lambda: run.stopping,
-                on_progress=report,
-                turn=self.turn,
-                retry_failed=retry_failed,
-            )
+            with (executor or here)(model) as place:
+                return precompute(
+                    place,
+                    model.key,
+                    method,
+                    pairs,
+                    self.store,
+                    should_stop=lambda: run.stopping,
+                    on_progress=report,
+                    retry_failed=retry_failed,
+                )
 
         return self.start(run_key(model, method, dataset), len(pairs), work, on_progress)
 
     def turn(self) -> AbstractContextManager[None]:
         """Wait for one's turn at the device and hold it; a run takes one for each batch."""
-        return self._turnstile.turn()
+        return self.queue.turn()
 
     def start(
         self,
@@ -351,6 +374,10 @@ class Compute:
     def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
         """The latest run of this kind in this process."""
         return self.run(run_key(self.identify(spec), method, dataset))
+
+    def jobs(self, spec: RetrieverSpec, method: Method) -> int:
+        """How many runs of any process of this host compute for this model and method now."""
+        return at_work(claims_folder(self.store, self.identify(spec).key, method))
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

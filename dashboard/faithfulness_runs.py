@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attribution.errors import UserError
 from attribution.faithfulness import Faithfulness, Parameters
@@ -13,11 +13,35 @@ from cache.faithfulness import run as run_tests
 from cache.precompute import Progress
 from cache.results import Stored
 from dashboard.compute import Compute, run_key
+from dashboard.device_queue import Place, ready
 from dashboard.runs import Report, Run
 
 
-def of_pair(
+def ask(
     compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+) -> Place[Faithfulness]:
+    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+
+    Raises:
+        UserError: the model is not here, or too many requests wait.
+    """
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    if (found := tests.get(model, method, pair)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("faithfulness", model, repr(method), repr(parameters), pair),
+        lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
+    )
+
+
+def of_pair(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    parameters: Parameters,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
     """How faithfully a method orders one pair's words; from the store or computed and kept.
 
@@ -36,6 +60,7 @@ def of_pair(
             compute.store,
             tests,
             parameters=parameters,
+            should_stop=should_stop,
             turn=compute.turn,
             retry_failed=True,
         )

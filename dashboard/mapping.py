@@ -15,7 +15,7 @@ from attribution.projection import Layout
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.embeddings import EMBEDDING, embed, make_map, map_key
-from cache.precompute import Progress, precompute
+from cache.precompute import OneDevice, Progress, precompute
 from dashboard.compute import Compute, ModelIdentity, run_key
 from dashboard.runs import Report, Run, RunKey
 
@@ -94,9 +94,10 @@ class CurveMap:
 
     def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
         """Attribute the rest."""
+        device = OneDevice(compute.retriever(model), self.method, compute.turn)
         return precompute(
-            compute.retriever(model), model.key, self.method, self.pairs, compute.store,
-            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+            device, model.key, self.method, self.pairs, compute.store,
+            should_stop=lambda: run.stopping, on_progress=report,
         )  # fmt: skip
 
 

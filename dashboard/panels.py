@@ -88,12 +88,13 @@ def plain(text: str) -> str:
 
 
 def labels(results: Sequence[Explained]) -> list[str]:
-    """What tells the results apart: the model, and the data set where pairs of several stand side
-    by side."""
+    """What tells the results apart: the attribution's label (the model), and the data set where
+    pairs of several stand side by side."""
     several = len({result.pair.dataset for result in results}) > 1
-    return [
-        f"{r.model.spec.name} · {r.pair.dataset}" if several else r.model.spec.name for r in results
-    ]
+    names = [result.attribution.model for result in results]
+    if not several:
+        return names
+    return [f"{name} · {r.pair.dataset}" for name, r in zip(names, results, strict=True)]
 
 
 def panes(results: Sequence[Explained]) -> list[Pane]:

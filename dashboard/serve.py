@@ -38,17 +38,20 @@ def serve(
     models: Mapping[str, Path],
     data: Mapping[str, str],
     allow_code: Sequence[str] = (),
+    published: Sequence[Path] = (),
 ) -> None:
     """Run the dashboard until interrupted.
 
     `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
-    then choose by name; `allow_code` names models that may run the code of their repositories.
+    then choose by name; `allow_code` names models that may run the code of their repositories;
+    `published` are folders of published results.
 
     Raises:
         UserError: the port is taken, a folder is not there, a name is none, or a data set cannot
             be read.
     """
     from attribution import datasets
+    from attribution.published import register as register_published
     from attribution.retrievers import registry
 
     for name, folder in models.items():
@@ -57,6 +60,8 @@ def serve(
     for name, source in data.items():
         for known in datasets.register(name, source):
             datasets.read(known)
+    for folder in published:
+        register_published(folder.expanduser())
     _require_free(port)
     print("Loading PosLens ...", file=sys.stderr, flush=True)
     _warm_up()

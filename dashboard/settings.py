@@ -46,6 +46,16 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return read
 
 
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(raw: str) -> int:
+        value = int(raw)
+        if not low <= value <= high:
+            raise ValueError(raw)
+        return value
+
+    return read
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def read(raw: str) -> str:
         if raw not in choices:
@@ -78,5 +88,9 @@ ALLOW_CODE = Setting(
     "POSLENS_ALLOW_CODE", "", str, "names of models, separated by commas, that may run the code of "
     "their repositories; empty is none.",
 )  # fmt: skip
+QUEUE_LIMIT = Setting(
+    "POSLENS_QUEUE_LIMIT", 32, _whole(1, 10_000), "requests of pages that may wait for the device, "
+    "1 to 10000; one more is told so at once.",
+)  # fmt: skip
 
-SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME, ALLOW_CODE)
+SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME, ALLOW_CODE, QUEUE_LIMIT)

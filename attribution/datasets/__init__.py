@@ -6,14 +6,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from attribution.datasets import formats, hub
+from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.formats import detect
 from attribution.datasets.own import read_upload
 from attribution.datasets.types import DataSet, Rejection
 from attribution.errors import UserError
 from attribution.types import TextPair
 
-__all__ = ["DataSet", "Rejection", "detect", "names", "posir_selection", "read", "read_upload",
-           "register"]  # fmt: skip
+__all__ = ["Collection", "DataSet", "Rejection", "collection", "detect", "from_pairs", "names",
+           "posir_selection", "read", "read_upload", "register"]  # fmt: skip
 
 SAMPLE = "sample"
 SAMPLE_BIAS = "sample-bias"
@@ -51,6 +52,7 @@ def register(name: str, source: Path | str) -> list[str]:
         _folders[one] = folder.resolve()
         _variants[one] = its_variant
     _read.cache_clear()
+    _collection.cache_clear()
     return list(known)
 
 
@@ -73,6 +75,23 @@ def read(name: str) -> DataSet:
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
     return formats.read(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+
+
+def collection(name: str) -> Collection:
+    """The data set of this name with its whole corpus, read once and kept; the corpus stays where
+    it is and is read as it is searched.
+
+    Raises:
+        UserError: there is none, or its files judge no relevance or are not as they should be.
+    """
+    if name not in _folders:
+        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
+    return _collection(name)
+
+
+@lru_cache(maxsize=4)
+def _collection(name: str) -> Collection:
+    return formats.collection(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
 
 
 def posir_selection(pair: TextPair) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _SHIPPED = Path(__file__).parent / "sample"
 _ROOT = Path(__file__).parents[2]
-_CHILD = f"import sys; from {__name__} import main; sys.exit(main())"
 _CHECK = f"import sys; from {__name__} import check; sys.exit(check())"
 _MAX_MEMORY = 4 << 30
 _MAX_MEMORY_ON_DISK = 8 << 30
@@ -48,20 +47,37 @@ def parquet_rows(
     """
     from attribution.datasets.tables import Row
 
-    damaged = UserError(f"{name} is not a Parquet file that can be read: write it again.")
+    damaged = f"{name} is not a Parquet file that can be read: write it again."
+    for line in run(main, [name, needed, wanted, limit], data, damaged).splitlines():
+        yield Row(**json.loads(line))
+
+
+def run(child: Callable[[], int], arguments: list[Any], data: bytes, damaged: str) -> bytes:
+    """What `child` writes to stdout in a process of its own, `data` on its stdin and `arguments`
+    as JSON in its first argument; `child` is a function of a module and limits itself.
+
+    Raises:
+        UserError: the child said so (`said`), or `damaged`, where it ended otherwise.
+    """
+    program = f"import sys; from {child.__module__} import {child.__name__} as f; sys.exit(f())"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD, json.dumps([name, needed, wanted, limit])],
+            [sys.executable, "-c", program, json.dumps(arguments)],
             input=data, capture_output=True, cwd=_ROOT, timeout=2 * _MAX_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise damaged from error
+        raise UserError(damaged) from error
     if done.returncode == _SAID:
         raise UserError(json.loads(done.stdout.splitlines()[-1]))
     if done.returncode:
-        raise damaged
-    for line in done.stdout.splitlines():
-        yield Row(**json.loads(line))
+        raise UserError(damaged)
+    return done.stdout
+
+
+def said(error: UserError) -> int:
+    """The exit code of a child after its sentence was written."""
+    sys.stdout.write(json.dumps(str(error)) + "\n")
+    return _SAID
 
 
 def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
@@ -96,7 +112,7 @@ def check() -> int:
     """Decode the files that stdin names; other errors than the end of this process are left to
     who reads them."""
     asked = json.loads(sys.stdin.buffer.read())
-    _limit_this_process(_MAX_MEMORY_ON_DISK, None)
+    limit_this_process(_MAX_MEMORY_ON_DISK, None)
     from attribution.datasets.streams import File
     from attribution.datasets.tables import decode
 
@@ -108,7 +124,8 @@ def check() -> int:
     return 0
 
 
-def _limit_this_process(memory: int, seconds: int | None) -> None:
+def limit_this_process(memory: int = _MAX_MEMORY, seconds: int | None = _MAX_SECONDS) -> None:
+    """Limits on memory and time, for a child to begin with."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -126,7 +143,7 @@ def _other(value: Any) -> list[Any]:
 
 def main() -> int:
     """Rows of the file on stdin as lines of JSON on stdout, a sentence for the user as the last."""
-    _limit_this_process(_MAX_MEMORY, _MAX_SECONDS)
+    limit_this_process()
     from attribution.datasets.streams import File
     from attribution.datasets.tables import parquet_in_process
 
@@ -135,6 +152,5 @@ def main() -> int:
         for row in parquet_in_process(File(name, sys.stdin.buffer.read()), needed, wanted, limit):
             sys.stdout.write(json.dumps(asdict(row), default=_other) + "\n")
     except UserError as error:
-        sys.stdout.write(json.dumps(str(error)) + "\n")
-        return _SAID
+        return said(error)
     return 0

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from attribution.datasets import languages
+from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.streams import File, json_lines, open_text
 from attribution.datasets.tables import Row, json_row, rows, suffix
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -78,6 +79,47 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: a file is missing or damaged, or no judgement makes a pair.
     """
+    path, chosen = _chosen(path)
+    found = pairs_of(_judged(path, chosen, name))
+    return collect(name, _title(name, title, chosen), found)
+
+
+def collection(path: Path, name: str, title: str = "") -> Collection:
+    """Queries, judgements and the whole corpus of each folder; documents are read row by row as
+    they are asked for.
+
+    Raises:
+        UserError: as `read`.
+    """
+    path, chosen = _chosen(path)
+
+    def stream() -> Iterator[Document]:
+        for folder, _ in chosen:
+            part = folder.relative_to(path).as_posix().removeprefix(".")
+            language, _ = languages.of_folder(_names(folder))
+            seen: set[str] = set()
+            for file in _files(folder, "corpus"):
+                shown = File(file.relative_to(path).as_posix(), file)
+                for row in _rows(shown, None):
+                    identity = row.cells.get("_id")
+                    known = "" if row.problem or not _is_id(identity) else str(identity)
+                    known = "" if known in seen else known
+                    seen.add(known)
+                    text = _joined(row.cells.get("title"), row.cells.get("text"))
+                    yield Document(known, text, part, language, shown.name, row.number)
+
+    files = [file for folder, _ in chosen for file in _files(folder, "corpus")]
+    title = _title(name, title, chosen)
+    return gather(name, title, _judged(path, chosen, name), stream, files)
+
+
+def _title(name: str, title: str, chosen: list[tuple[Path, list[Path]]]) -> str:
+    splits = sorted({_stem(files[0]) for _, files in chosen})
+    return title or f"{name} (BEIR, {', '.join(splits)})"
+
+
+def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
+    """The root, and each folder with the files of its judgements."""
     split: list[Path] = []
     if path.is_file():
         split = [path]
@@ -90,16 +132,15 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
             f"{path.name} holds no data set in the BEIR layout: it needs corpus.jsonl, "
             "queries.jsonl and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
-    chosen = [(folder, split or _split(folder)) for folder in found]
-    splits = sorted({_stem(files[0]) for _, files in chosen})
+    return path, [(folder, split or _split(folder)) for folder in found]
+
+
+def _judged(
+    root: Path, chosen: list[tuple[Path, list[Path]]], name: str
+) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
-
-    def pairs() -> Iterator[TextPair | Rejection]:
-        for folder, qrels in chosen:
-            inner = folder.relative_to(path).parts
-            yield from _read_folder(folder, qrels, inner, name, ids)
-
-    return collect(name, title or f"{name} (BEIR, {', '.join(splits)})", pairs())
+    for folder, qrels in chosen:
+        yield from _read_folder(folder, qrels, folder.relative_to(root).parts, name, ids)
 
 
 def _stem(file: Path) -> str:
@@ -127,14 +168,14 @@ def _split(folder: Path) -> list[Path]:
 
 def _read_folder(
     folder: Path, qrels: list[Path], inner: tuple[str, ...], dataset: str, ids: set[str]
-) -> Iterator[TextPair | Rejection]:
+) -> Iterator[Judgement | Rejection]:
     shown = "/".join((*inner, ""))
     judgements = [
         found
         for file in qrels
         for found in _judgements(File(f"{shown}{file.relative_to(folder)}", file))
     ]
-    wanted = [found for found in judgements if isinstance(found, _Judgement)]
+    wanted = [found for found in judgements if isinstance(found, _Line)]
     queries = _texts(folder, "queries", shown, {j.query for j in wanted})
     # Judgements whose query is missing need no document.
     documents = _texts(
@@ -169,7 +210,11 @@ def _read_folder(
         if pair_id in ids:
             pair_id = f"{shown}{pair_id}"
         ids.add(pair_id)
-        yield TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
+        pair = TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
+        yield Judgement(
+            pair, judgement.query, judgement.document, judgement.relevance, "/".join(inner),
+            language,
+        )  # fmt: skip
 
 
 def _names(folder: Path) -> tuple[str, ...]:
@@ -180,14 +225,15 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judgement:
+class _Line:
     file: str
     row: int
     query: str
     document: str
+    relevance: int
 
 
-def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
+def _judgements(file: File) -> Iterator[_Line | Rejection]:
     if suffix(file.name) != ".tsv":
         for row in rows(file, _JUDGEMENT):
             yield _judgement(file.name, row)
@@ -207,10 +253,10 @@ def _judgements(file: File) -> Iterator[_Judgement | Rejection]:
             elif not float(cells[2]) > 0:
                 yield Rejection(file.name, number, f"{cells[0]}: {cells[1]} is judged not relevant")
             else:
-                yield _Judgement(file.name, number, cells[0], cells[1])
+                yield _Line(file.name, number, cells[0], cells[1], grade(float(cells[2])))
 
 
-def _judgement(file: str, row: Row) -> _Judgement | Rejection:
+def _judgement(file: str, row: Row) -> _Line | Rejection:
     if row.problem:
         return Rejection(file, row.number, row.problem)
     query, document, score = (row.cells.get(name) for name in _JUDGEMENT)
@@ -220,7 +266,7 @@ def _judgement(file: str, row: Row) -> _Judgement | Rejection:
         return Rejection(file, row.number, f"the score {str(score)[:40]!r} is no number")
     if not score > 0:
         return Rejection(file, row.number, f"{query}: {document} is judged not relevant")
-    return _Judgement(file, row.number, str(query), str(document))
+    return _Line(file, row.number, str(query), str(document), grade(score))
 
 
 def _is_number(text: str) -> bool:
@@ -247,12 +293,13 @@ def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> _Texts:
     return texts
 
 
-def _rows(file: File, wanted: set[str]) -> Iterator[Row]:
+def _rows(file: File, wanted: set[str] | None) -> Iterator[Row]:
+    """The rows of texts; of lines of JSON only those `wanted`, where not all are."""
     if suffix(file.name) == ".parquet":
         yield from rows(file, ("_id", "text"), ("title", "pos_char_span"))
         return
     for number, line in json_lines(file):
-        if line and (plain := _ID.match(line)) and plain[1] not in wanted:
+        if wanted is not None and line and (plain := _ID.match(line)) and plain[1] not in wanted:
             continue
         yield json_row(number, line)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from attribution.datasets import beir, colder, multiclaim, own, posir, tables
+from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
@@ -87,6 +88,28 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
     if kind == "colder":
         return colder.read(_colder_files(path), name, title)
     return own.read(_own_files(path), name, title)
+
+
+def collection(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
+    """The queries, judgements and corpus of a data set; of plain pairs, their documents.
+
+    Raises:
+        UserError: ColDeR, which judges no relevance, or as `read`.
+    """
+    kind = detect(path)
+    if kind == "posir":
+        return posir.collection(path, name, title, variant)
+    if kind == "beir":
+        return beir.collection(path, name, title)
+    if kind == "multiclaim":
+        version: multiclaim.Version = "english" if variant == ENGLISH else "original"
+        return multiclaim.collection(path, name, title, version)
+    if kind == "colder":
+        raise UserError(
+            f"{title or name} compares two documents for one query and judges no relevance: choose "
+            "a data set with judgements to rank."
+        )
+    return from_pairs(read(path, name, title, variant))
 
 
 def _own_files(path: Path) -> list[File]:

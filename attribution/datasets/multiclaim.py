@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from attribution.datasets.corpus import Collection, Document, gather
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
 from attribution.datasets.tables import csv_rows
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -77,13 +78,56 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
     Raises:
         UserError: a file or column is missing, or no line makes a pair.
     """
+    others: dict[str, TextPair] = {}
+    found = pairs_of(_judged(_files(root), name, version, others))
+    title = title or f"{name} (MultiClaim, {version})"
+    called = "Original" if version == "english" else "English version"
+    return collect(name, title, found, others, called)
+
+
+def collection(root: Path, name: str, title: str = "", version: Version = "original") -> Collection:
+    """Posts as queries and every fact-checked claim as a document, whether a post makes it or not;
+    claims are read as they are asked for.
+
+    Raises:
+        UserError: as `read`.
+    """
+    found = _files(root)
+
+    def stream() -> Iterator[Document]:
+        path = found[CLAIMS]
+        seen: set[str] = set()
+        for row in csv_rows(File(path.name, path), ("fact_check_id", "claim")):
+            at = (path.name, row.number)
+            identity = "" if row.problem else _id(row.cells, "fact_check_id")
+            try:
+                if not identity or identity in seen:
+                    raise UserError("no id of its own")
+                claim = _claim(row.cells)
+            except UserError:
+                yield Document("", "", "", None, *at)
+                continue
+            seen.add(identity)
+            language = "eng" if version == "english" else claim.language
+            yield Document(identity, claim.of(version), "", language, *at)
+
+    title = title or f"{name} (MultiClaim, {version})"
+    return gather(name, title, _judged(found, name, version, {}), stream, [found[CLAIMS]])
+
+
+def _files(root: Path) -> dict[str, Path]:
     found = files(root)
     if found is None:
         raise UserError(f"{root.name} is not MultiClaim: it needs {POSTS}, {CLAIMS}, {MAPPING}.")
+    return found
 
+
+def _judged(
+    found: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
+) -> Iterator[Judgement | Rejection]:
+    """Every line of the mapping; the pairs' other version goes into `others`."""
     other: Version = "original" if version == "english" else "english"
     other_name = name.removesuffix(ENGLISH) if version == "english" else name + ENGLISH
-    others: dict[str, TextPair] = {}
 
     def pair_of(pair_id: str, post: _Text, claim: _Text, dataset: str, own: Version) -> TextPair:
         return TextPair(
@@ -96,40 +140,36 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
             query_type=post.kind,
         )
 
-    def pairs() -> Iterator[TextPair | Rejection]:
-        mapping = File(found[MAPPING].name, found[MAPPING])
-        rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
-        posts = _texts(
-            found[POSTS], "post_id", {_id(r.cells, "post_id") for r in rows},
-            _post, ("text", "ocr"),
-        )  # fmt: skip
-        claims = _texts(
-            found[CLAIMS], "fact_check_id", {_id(r.cells, "fact_check_id") for r in rows},
-            _claim, ("claim",),
-        )  # fmt: skip
-        ids: set[str] = set()
-        for row in rows:
-            try:
-                if row.problem:
-                    raise UserError(row.problem)
-                post_id, claim_id = _id(row.cells, "post_id"), _id(row.cells, "fact_check_id")
-                post, claim = _get(posts, "post", post_id), _get(claims, "claim", claim_id)
-                pair_id = f"{post_id}/{claim_id}"
-                if pair_id in ids:
-                    raise UserError(f"post {post_id} with claim {claim_id} is there twice")
-                pair = pair_of(pair_id, post, claim, name, version)
-            except UserError as error:
-                yield Rejection(mapping.name, row.number, str(error))
-                continue
-            ids.add(pair_id)
-            # A text that is empty in the other version alone leaves the pair without that one.
-            with suppress(UserError):
-                others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
-            yield pair
-
-    title = title or f"{name} (MultiClaim, {version})"
-    called = "Original" if version == "english" else "English version"
-    return collect(name, title, pairs(), others, called)
+    mapping = File(found[MAPPING].name, found[MAPPING])
+    rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
+    posts = _texts(
+        found[POSTS], "post_id", {_id(r.cells, "post_id") for r in rows},
+        _post, ("text", "ocr"),
+    )  # fmt: skip
+    claims = _texts(
+        found[CLAIMS], "fact_check_id", {_id(r.cells, "fact_check_id") for r in rows},
+        _claim, ("claim",),
+    )  # fmt: skip
+    ids: set[str] = set()
+    for row in rows:
+        try:
+            if row.problem:
+                raise UserError(row.problem)
+            post_id, claim_id = _id(row.cells, "post_id"), _id(row.cells, "fact_check_id")
+            post, claim = _get(posts, "post", post_id), _get(claims, "claim", claim_id)
+            pair_id = f"{post_id}/{claim_id}"
+            if pair_id in ids:
+                raise UserError(f"post {post_id} with claim {claim_id} is there twice")
+            pair = pair_of(pair_id, post, claim, name, version)
+        except UserError as error:
+            yield Rejection(mapping.name, row.number, str(error))
+            continue
+        ids.add(pair_id)
+        # A text that is empty in the other version alone leaves the pair without that one.
+        with suppress(UserError):
+            others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
+        query_language = "eng" if version == "english" else post.language
+        yield Judgement(pair, post_id, claim_id, query_language=query_language)
 
 
 def _id(cells: Mapping[str, Any], name: str) -> str:

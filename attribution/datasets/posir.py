@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attribution.datasets import apart, tables
+from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.streams import File
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -37,23 +38,29 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: no such layout below `root`, or a file lacks a column.
     """
+    folders = _folders(root)
+    pairs: list[TextPair] = []
+    rejected: list[Rejection] = []
+    ids: set[str] = set()
+    for folder in folders:
+        for found in pairs_of(_read_domain(folder, name, ids)):
+            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
+    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+
+
+def _folders(root: Path) -> list[Path]:
+    """The domains' folders, the language with the most domains first: it is what most readers
+    come for."""
     folders = sorted(p.parent for p in root.glob("*/*/queries.parquet"))
     if not folders:
         raise UserError(
             f"{root.name} holds no data set in the PosIR layout: it needs "
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
-    # The language with the most domains first: it is what most readers come for.
     domains = Counter(folder.parent.name for folder in folders)
     folders.sort(key=lambda f: (-domains[f.parent.name], f.parent.name, f.name))
     _require_readable(folders)
-    pairs: list[TextPair] = []
-    rejected: list[Rejection] = []
-    ids: set[str] = set()
-    for folder in folders:
-        for found in _read_domain(folder, name, ids):
-            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
-    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+    return folders
 
 
 def read_cross_lingual(
@@ -67,6 +74,13 @@ def read_cross_lingual(
         UserError: no domain has both languages, a file lacks a column, or no judgement makes a
             pair.
     """
+    shared = _shared(root, queries, documents)
+    found = pairs_of(_cross_lingual(root, shared, name, queries))
+    return collect(name, title or f"{name} (queries {queries}, documents {documents})", found)
+
+
+def _shared(root: Path, queries: str, documents: str) -> list[Path]:
+    """The folders of `documents` whose domain `queries` has too."""
     folders = sorted(p.parent for p in root.glob(f"{glob.escape(documents)}/*/queries.parquet"))
     shared = [f for f in folders if (root / queries / f.name / "queries.parquet").is_file()]
     if not shared or queries == documents:
@@ -75,19 +89,49 @@ def read_cross_lingual(
             f"{root.name} has no domain in both {queries} and {documents}: choose two different "
             f"ones of its languages {', '.join(languages)}."
         )
-
     _require_readable([f for s in shared for f in (s, root / queries / s.name)])
+    return shared
 
-    def pairs() -> Iterator[TextPair | Rejection]:
-        ids: set[str] = set()
-        for folder in shared:
-            texts = {
-                row["_id"]: row["text"]
-                for row in _rows(root / queries / folder.name, "queries.parquet")
-            }
-            yield from _read_domain(folder, name, ids, (queries, texts))
 
-    return collect(name, title or f"{name} (queries {queries}, documents {documents})", pairs())
+def _cross_lingual(
+    root: Path, folders: Sequence[Path], name: str, queries: str
+) -> Iterator[Judgement | Rejection]:
+    ids: set[str] = set()
+    for folder in folders:
+        texts = {
+            row["_id"]: row["text"]
+            for row in _rows(root / queries / folder.name, "queries.parquet")
+        }
+        yield from _read_domain(folder, name, ids, (queries, texts))
+
+
+def collection(root: Path, name: str, title: str = "", variant: str = "") -> Collection:
+    """Queries, judgements and the whole corpus of each domain, documents read as they are asked
+    for; `variant` is `eng-pol` for English queries with Polish documents.
+
+    Raises:
+        UserError: as `read` and `read_cross_lingual`.
+    """
+    found: Iterable[Judgement | Rejection]
+    if variant:
+        queries, documents = variant.split("-")
+        folders = _shared(root, queries, documents)
+        found = _cross_lingual(root, folders, name, queries)
+    else:
+        folders, ids = _folders(root), set[str]()
+        found = (one for folder in folders for one in _read_domain(folder, name, ids))
+
+    def stream() -> Iterator[Document]:
+        for folder in folders:
+            file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
+            part, language = f"{folder.parent.name}/{folder.name}", folder.parent.name
+            for row in tables.parquet_in_process(file, columns, columns, None):
+                identity, text = row.cells.get("_id"), row.cells.get("text")
+                known = "" if row.problem or identity is None else str(identity)
+                yield Document(known, str(text or ""), part, language, file.name, row.number)
+
+    files = [folder / "corpus.parquet" for folder in folders]
+    return gather(name, title or name, found, stream, files)
 
 
 def _require_readable(folders: Sequence[Path]) -> None:
@@ -126,7 +170,7 @@ def _read_domain(
     dataset: str,
     ids: set[str],
     translated: tuple[str, Mapping[str, str | None]] | None = None,
-) -> Iterator[TextPair | Rejection]:
+) -> Iterator[Judgement | Rejection]:
     """`translated`: another language and its queries' texts by id, to be put in place."""
     language, domain = folder.parent.name, folder.name
     documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
@@ -197,4 +241,7 @@ def _read_domain(
             continue
         taken.add((query_id, document_id))
         ids.add(pair_id)
-        yield pair
+        yield Judgement(
+            pair, str(query_id), str(document_id), grade(judgement["score"]),
+            f"{language}/{domain}", translated[0] if translated else language,
+        )  # fmt: skip

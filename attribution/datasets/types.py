@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,22 @@ class Rejection:
     file: str
     row: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A pair as the data set judges it, with the ids that its files use.
+
+    `part` is the corpus that the query is put to, where a data set has several (a domain of PosIR,
+    a folder of BEIR). `pair.language` is the document's language, `query_language` the query's.
+    """
+
+    pair: TextPair
+    query_id: str
+    document_id: str
+    relevance: int = 1
+    part: str = ""
+    query_language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,12 @@ class DataSet:
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of one of its pairs, where the data set has it."""
         return self.versions.get(pair.pair_id)
+
+
+def pairs_of(found: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
+    """The pairs of judgements; rejections as they are."""
+    for one in found:
+        yield one.pair if isinstance(one, Judgement) else one
 
 
 def collect(

@@ -17,6 +17,7 @@ import torch
 from captum.attr import InputXGradient
 from torch import Tensor, nn
 
+from attribution.batching import checkpoint
 from attribution.errors import UserError
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
@@ -226,6 +227,7 @@ def interactions(
     directions = _linear_directions(retriever, documents, *leaves)
     rows, constants = [], []
     for start in range(0, len(vectors), MATRIX_CHUNK):
+        checkpoint()
         part = vectors[start : start + MATRIX_CHUNK]
         last = start + MATRIX_CHUNK >= len(vectors)
         gradients, bias, *credited = _gradients(directions, leaves, part[:, None, :], not last)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from attribution.batching import checkpoint
 from attribution.retrievers.base import Embedded, compare, encode, held
 from attribution.retrievers.dense import Encoded
 from attribution.types import Side, TextPair
@@ -37,6 +38,7 @@ def varied(retriever: Embedded, pair: TextPair, side: Side) -> Varied:
     constant = held(retriever, other)
 
     def score(inputs: Tensor) -> Tensor:
+        checkpoint()
         copies = encoded.repeated(len(inputs))
         with retriever.reading(inputs):
             vectors = retriever.embed(copies)

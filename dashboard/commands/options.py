@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -182,3 +182,31 @@ def _parted(value: str, message: str) -> tuple[str, str]:
     if not separator or not name or not source:
         raise UserError(message)
     return name, source
+
+
+def suffix_of(output: Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
+    found = output.suffix.lstrip(".").lower()
+    if found not in formats:
+        *most, last = (f".{name}" for name in formats)
+        raise UserError(
+            f"{output.name} has no suffix that can be written: use {', '.join(most)} or {last}."
+        )
+    return found
+
+
+def write(output: Path, data: bytes) -> None:
+    """Write a result's file and say where it is.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror}).") from error
+    print(output)

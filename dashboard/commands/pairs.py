@@ -1,4 +1,4 @@
-"""Commands about pairs and data sets: explain, precompute, curve, export."""
+"""Commands about pairs and data sets: explain, curve, export."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from dashboard.commands.options import (
     quiet,
     resolve,
     spoken,
+    suffix_of,
+    write,
 )
 
 app = typer.Typer()
@@ -114,51 +116,6 @@ def _as_json(result: Any) -> dict[str, Any]:
     }
 
 
-@app.command()
-@spoken
-def precompute(
-    model: Model = "MiniLM",
-    method: MethodName = "saliency",
-    option: Options = None,
-    dataset: Dataset = "sample",
-    posir: Posir = False,
-    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
-) -> None:
-    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again."""
-    from dashboard.compute import service
-
-    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
-    data, pairs = pairs_of(dataset, posir)
-    spec = for_data(spec, data.name)
-    quiet()
-    from tqdm import tqdm
-
-    with tqdm(total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr) as bar:
-
-        def show(progress: Any) -> None:
-            if not bar.n:
-                bar.initial = progress.done - progress.computed
-            bar.n = progress.done
-            bar.refresh()
-
-        running = service().start_run(
-            spec, chosen, pairs, data.name, show, retry_failed=retry_failed
-        )
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            running.stop()
-            running.wait()
-            raise
-    if running.error:
-        raise UserError(running.error)
-    progress = running.progress
-    print(json.dumps({"model": spec.name, "method": repr(chosen), "dataset": data.name,
-                      "total": progress.total, "done": progress.done,
-                      "computed": progress.computed, "failed": progress.failed,
-                      "seconds": round(progress.seconds, 3)}))  # fmt: skip
-
-
 def _curve(model: str, chosen: Method, dataset: str, posir: bool):
     from dashboard.compute import service
 
@@ -220,12 +177,7 @@ def export(
     )
     from dashboard.figures import PRESETS, mean_curves
 
-    fmt = output.suffix.lstrip(".").lower()
-    if fmt not in (*FIGURE_FORMATS, *TABLE_FORMATS):
-        raise UserError(
-            f"{output.name} has no suffix that can be written: use .png, .svg, .pdf, .html, .json, "
-            ".csv or .parquet."
-        )
+    fmt = suffix_of(output, [*dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))])
     if size not in PRESETS:
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
     chosen = method_of(method, normalization, resampling, posir, option)
@@ -242,8 +194,4 @@ def export(
         notes = {one.summary.curve.model: f"n={one.summary.curve.n}" for one in found}
         figure = mean_curves(curves, style, notes=notes, provenance=provenance)
         data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror}).") from error
-    print(output)
+    write(output, data)

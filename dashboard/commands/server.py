@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,13 @@ def run(
         list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
     ] = None,
     data: Data = None,
+    published: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--published",
+            help="Folder of published results (.npz, .pkl, .json), offered by name; repeatable.",
+        ),
+    ] = None,
     allow_code: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,4 +49,5 @@ def run(
         dict(named(value, "--model") for value in model or []),
         sources(data),
         allow_code or [],
+        published or [],
     )

@@ -204,6 +204,8 @@ def chart(found: list[Tested]) -> None:
     )  # fmt: skip
     for sentence, labels in bias_runs.remarks(found).items():
         st.warning(panels.plain(f"{', '.join(labels)}: {sentence}"), icon=":material/info:")
+    if any(one.missing for one in found):
+        st.caption("Some of these tests stand on part of their pairs so far.")
     st.caption(
         "low and high: 95% t interval of the mean of s(d1) − s(d2). d_z: that mean over the "
         "standard deviation. Accuracy: share of pairs with d1 above, of foil and poison with d2 "

@@ -10,6 +10,7 @@ from dashboard import choices, panels
 from dashboard.compute import DataSetCurve, Explained, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
+from dashboard.waiting import wait
 
 pair = method = None
 with st.sidebar:
@@ -30,7 +31,7 @@ if first == second:
 results: list[Explained] = []
 for name in (first, second):
     with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-        results.append(service().explain(pair, choices.spec(name, pair.dataset), method))
+        results.append(wait(service().ask(pair, choices.spec(name, pair.dataset), method)))
 if not results:
     st.stop()
 

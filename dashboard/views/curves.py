@@ -15,6 +15,8 @@ from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
 from dashboard.runs import Run
 
+WATCH_S = 3.0
+
 with st.sidebar:
     with panels.guarded():
         data = choices.data_set()
@@ -59,6 +61,11 @@ def run_of(name: str) -> Run | None:
     return service().run_of(choices.spec(name, data.name, posir=posir), method, scope)
 
 
+def elsewhere(name: str) -> bool:
+    """Whether other processes are computing for this model and method."""
+    return service().jobs(choices.spec(name, data.name, posir=posir), method) > 0
+
+
 def start(name: str, retry_failed: bool = False) -> None:
     """Compute what this model lacks."""
     try:
@@ -97,6 +104,8 @@ def status_row(name: str) -> DataSetCurve | None:
             text += f" · about {_duration(progress.remaining_seconds)} left"
         if run.stopping:
             text += " · stopping"
+    elif missing and elsewhere(name):
+        text += " · another process is computing"
     bar.progress((total - missing) / total, text=text)
     if active:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
@@ -161,14 +170,14 @@ def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
 
 
 def is_active() -> bool:
-    """Whether any of the chosen models is being run."""
+    """Whether any of the chosen models is being run, here or by another process."""
     for name in names:
         try:
             run = run_of(name)
+            if (run is not None and run.active) or elsewhere(name):
+                return True
         except UserError:
             continue
-        if run is not None and run.active:
-            return True
     return False
 
 
@@ -252,3 +261,13 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
 
 
 board()
+
+
+@st.fragment(run_every=None if ticking else WATCH_S)
+def watch() -> None:
+    """See when another process begins to compute what is shown here."""
+    if not ticking and is_active():
+        st.rerun()
+
+
+watch()

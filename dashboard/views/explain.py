@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import choices, panels
 from dashboard.compute import Explained, service
 from dashboard.heatmap.data import MAX_COLUMNS
+from dashboard.waiting import wait
 
 PAUSE = 0.1  # seconds
 
@@ -39,7 +40,7 @@ results: list[Explained] = []
 for one in shown:
     for name in names:
         with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
-            results.append(service().explain(one, choices.spec(name, one.dataset), method))
+            results.append(wait(service().ask(one, choices.spec(name, one.dataset), method)))
 if not results:
     st.stop()
 labels = panels.labels(results)

@@ -14,6 +14,7 @@ from dashboard.compute import service
 from dashboard.figures import Style
 from dashboard.perturbation_figures import deletion_insertion, gains
 from dashboard.runs import Run
+from dashboard.waiting import wait
 
 PARAMETERS = Parameters()
 SLOW = ("integrated_gradients", "occlusion")
@@ -50,9 +51,10 @@ for model in models:
     for name, method in methods.items():
         label = name if len(models) == 1 else f"{model}, {name}"
         with panels.guarded(), st.spinner(f"Testing {label}", show_time=True):
-            results[label] = faithfulness_runs.of_pair(
+            place = faithfulness_runs.ask(
                 service(), pair, choices.spec(model, pair.dataset), method, PARAMETERS
             )
+            results[label] = wait(place)
 if not results:
     st.stop()
 

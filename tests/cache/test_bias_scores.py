@@ -13,7 +13,7 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.scoring import score_texts
 from attribution.types import TextPair
 from cache import bias_scores
-from cache.bias_scores import AHEAD, BIAS_SCORES
+from cache.bias_scores import BIAS_SCORES, CPU_AHEAD
 from cache.results import Results
 from cache.store import ModelKey
 
@@ -40,7 +40,7 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
     progress = bias_scores.run(bert, MODEL, items, store)
     assert (progress.done, progress.computed, progress.failed) == (24, 24, 0)
     found = store.select(MODEL, BIAS_SCORES, items).results
-    for item in (items[0], items[AHEAD], items[-1]):
+    for item in (items[0], items[CPU_AHEAD], items[-1]):
         texts = [(one.query, one.document) for one in (item.first, item.second)]
         wanted = [float(score_texts(bert, [one])[0]) for one in texts]
         scores = found[item.item_id]

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cache.precompute
 from attribution import methods
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.position import document_curve
 from attribution.retrievers.dense import DenseRetriever
-from attribution.types import TextPair
-from cache.precompute import Progress, precompute
+from attribution.types import Method, TextPair
+from cache.precompute import OneDevice, Progress, precompute
 from cache.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -45,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ids of the pairs that were really computed, in order; batches of at most four."""
+    """Ids of the pairs that were really computed, in order."""
     seen: list[str] = []
 
     def counting(retriever, method, part):
@@ -55,13 +54,12 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     entry = dataclasses.replace(methods.METHODS["saliency"], compute=counting)
     monkeypatch.setitem(methods.METHODS, "saliency", entry)
-    real = methods.attribute_batches
-
-    def in_small_batches(retriever, method, pairs, should_stop):
-        return real(retriever, method, pairs, should_stop, max_tokens=4 * retriever.max_length)
-
-    monkeypatch.setattr(cache.precompute, "attribute_batches", in_small_batches)
     return seen
+
+
+def device(retriever: DenseRetriever, method: Method = METHOD, **options) -> OneDevice:
+    """One device that takes batches of at most four."""
+    return OneDevice(retriever, method, max_tokens=4 * retriever.max_length, **options)
 
 
 def ids(pairs) -> list[str]:
@@ -72,7 +70,7 @@ def test_everything_is_computed_once(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     steps: list[Progress] = []
-    last = precompute(retriever, MODEL, METHOD, PAIRS, store, on_progress=steps.append)
+    last = precompute(device(retriever), MODEL, METHOD, PAIRS, store, on_progress=steps.append)
     assert sorted(computed) == ids(PAIRS)
     assert (last.total, last.done, last.computed, last.failed) == (12, 12, 12, 0)
     assert not last.stopped and store.missing(MODEL, METHOD, PAIRS) == []
@@ -82,7 +80,7 @@ def test_everything_is_computed_once(
         assert found is not None and found.document == alone.document
         np.testing.assert_allclose(found.document_scores, alone.document_scores, rtol=1e-4)
     computed.clear()
-    again = precompute(retriever, MODEL, METHOD, PAIRS, store)
+    again = precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     assert computed == [] and (again.total, again.done, again.computed) == (12, 12, 0)
     assert again.rate is None and again.remaining_seconds is None and not again.stopped
 
@@ -92,7 +90,7 @@ def test_progress_counts_up_to_the_end(
 ) -> None:
     store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
     steps: list[Progress] = []
-    precompute(retriever, MODEL, METHOD, PAIRS, store, on_progress=steps.append)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store, on_progress=steps.append)
     assert (steps[0].done, steps[0].computed, steps[0].total) == (1, 0, 12)
     assert steps[0].rate is None
     assert len(steps) >= 4, "told after each batch"
@@ -116,7 +114,7 @@ def test_each_batch_is_durable_before_it_is_told(
         # Another connection sees as many as were told.
         assert len(PAIRS) - len(Store(store.root).missing(MODEL, METHOD, PAIRS)) == step.done
 
-    precompute(retriever, MODEL, METHOD, PAIRS, store, on_progress=check)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store, on_progress=check)
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
@@ -124,7 +122,7 @@ def test_stopped_and_resumed_gives_the_same_curves(
     retriever: DenseRetriever, store: Store, tmp_path: Path, computed: list[str], batches: int
 ) -> None:
     whole = Store(tmp_path / "whole")
-    precompute(retriever, MODEL, METHOD, PAIRS, whole)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, whole)
     computed.clear()
     asked: list[int] = []
 
@@ -132,12 +130,12 @@ def test_stopped_and_resumed_gives_the_same_curves(
         asked.append(1)
         return len(asked) > batches
 
-    first = precompute(retriever, MODEL, METHOD, PAIRS, store, should_stop=stop)
+    first = precompute(device(retriever), MODEL, METHOD, PAIRS, store, should_stop=stop)
     assert first.stopped and first.done == first.computed == len(computed) < 12
     assert (len(computed) > 0) == (batches > 0)
     before = list(computed)
     assert ids(store.missing(MODEL, METHOD, PAIRS)) == sorted(set(ids(PAIRS)) - set(before))
-    second = precompute(retriever, MODEL, METHOD, PAIRS, store)
+    second = precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     assert not second.stopped and second.done == 12 and second.computed == 12 - len(before)
     assert sorted(computed) == ids(PAIRS), "computed twice"
     for options in ({}, {"resampling": "point"}, {"normalization": "max"}):
@@ -157,10 +155,10 @@ def test_a_run_that_dies_keeps_what_it_had(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        precompute(retriever, MODEL, METHOD, PAIRS, store, on_progress=dies)
+        precompute(device(retriever), MODEL, METHOD, PAIRS, store, on_progress=dies)
     before = list(computed)
     assert 0 < len(before) < 12
-    precompute(retriever, MODEL, METHOD, PAIRS, store)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     assert sorted(computed) == ids(PAIRS)
 
 
@@ -168,7 +166,7 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     pairs = [*PAIRS[:5], FAILING]
-    last = precompute(retriever, MODEL, METHOD, pairs, store)
+    last = precompute(device(retriever), MODEL, METHOD, pairs, store)
     assert (last.total, last.done, last.computed, last.failed) == (6, 6, 6, 1)
     found = store.curves(MODEL, METHOD, pairs)
     assert found.pair_ids == tuple(p.pair_id for p in PAIRS[:5])
@@ -176,19 +174,19 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
     for pair, curve in zip(PAIRS, found.curves, strict=False):
         (alone,) = attribute(retriever, METHOD, [pair])
         np.testing.assert_allclose(curve, document_curve(alone, METHOD), atol=1e-4)
-    resumed = precompute(retriever, MODEL, METHOD, pairs, store)
+    resumed = precompute(device(retriever), MODEL, METHOD, pairs, store)
     assert (resumed.computed, resumed.failed) == (0, 0)
-    again = precompute(retriever, MODEL, METHOD, pairs, store, retry_failed=True)
+    again = precompute(device(retriever), MODEL, METHOD, pairs, store, retry_failed=True)
     assert (again.computed, again.failed, again.done) == (1, 1, 6)
 
 
 def test_another_resampling_computes_nothing(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
-    precompute(retriever, MODEL, METHOD, PAIRS, store)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     computed.clear()
     point = make_method("saliency", {"resampling": "point"})
-    assert precompute(retriever, MODEL, point, PAIRS, store).computed == 0
+    assert precompute(device(retriever, point), MODEL, point, PAIRS, store).computed == 0
     assert computed == [] and len(store.curves(MODEL, point, PAIRS).pair_ids) == 12
 
 
@@ -215,7 +213,7 @@ def test_the_turn_is_held_for_computing_alone(
             stored.append(inside[0])
             return real(*args, **kwargs)
 
-    precompute(retriever, MODEL, METHOD, PAIRS, Watched(store.root), turn=turn)
+    precompute(device(retriever, turn=turn), MODEL, METHOD, PAIRS, Watched(store.root))
     assert len(turns) >= len(stored) >= 3 and not any(stored) and not inside[0]
 
 
@@ -224,11 +222,11 @@ def test_a_store_that_cannot_be_written_is_a_sentence(
 ) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match=r"^The cache could not be used"):
-        precompute(retriever, MODEL, METHOD, PAIRS[:2], Store(tmp_path / "cache"))
+        precompute(device(retriever), MODEL, METHOD, PAIRS[:2], Store(tmp_path / "cache"))
 
 
 def test_nothing_to_do(retriever: DenseRetriever, store: Store) -> None:
-    last = precompute(retriever, MODEL, METHOD, [], store)
+    last = precompute(device(retriever), MODEL, METHOD, [], store)
     assert (last.total, last.done, last.stopped) == (0, 0, False)
     assert not store.root.exists()
 
@@ -239,7 +237,7 @@ def test_a_damaged_result_is_computed_again(
     """As Store.get says of a damaged result, once something has tried to read it."""
     import sqlite3
 
-    precompute(retriever, MODEL, METHOD, PAIRS, store)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     computed.clear()
     with sqlite3.connect(store.path(MODEL, METHOD)) as db:
         db.execute("UPDATE payload SET data = x'00' WHERE pair = 'p03'")
@@ -247,6 +245,6 @@ def test_a_damaged_result_is_computed_again(
     point = make_method("saliency", {"resampling": "point"})
     store.curves(MODEL, point, PAIRS)
     assert store.get(MODEL, point, PAIRS[3]) is None
-    precompute(retriever, MODEL, point, PAIRS, store)
+    precompute(device(retriever, point), MODEL, point, PAIRS, store)
     assert computed == ["p03"]
     assert len(store.curves(MODEL, point, PAIRS).pair_ids) == 12

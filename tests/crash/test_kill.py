@@ -64,4 +64,5 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(tmp_path: Path) -> None
                 path.unlink() if path.is_file() else path.rmdir()
         assert sentences > 10
     finally:
+        Store(disk).release()
         subprocess.run(["umount", str(disk)], check=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from dashboard import bias_runs
 from dashboard.__main__ import app
 from dashboard.bias_figures import MEASURES, bar, bias_chart
 from dashboard.compute import Compute, service
-from dashboard.figures import Style
+from dashboard.figures import PRESETS, Style
+from dashboard.palettes import text_width
 
 PAGE = Path(__file__).parents[2] / "dashboard" / "views" / "bias.py"
 
@@ -152,6 +154,20 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
                 assert height + up == pytest.approx(known.high)
     words = [text for trace in figure.data for text in trace.text if text]
     assert words == ([] if measure == "mean difference" else ["tie"])
+
+
+def test_the_labels_fit_into_a_column(results) -> None:
+    style = PRESETS["single column"]
+    bars = [bar("x", one.result, "t") for one in results["MiniLM-primacy"]]
+    axis = bias_chart(bars, "t", style).layout.xaxis
+    room = (style.width_px - 6 * style.font_size) / len(TESTS)
+    assert all(text_width(label, axis.tickfont.size) <= room for label in axis.categoryarray)
+    assert len(set(axis.categoryarray)) == len(TESTS)
+
+
+def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
+    one = of(results["BM25"], "position")
+    assert bias_runs.remarks([one]) and not bias_runs.remarks([replace(one, missing=1)])
 
 
 def test_names_from_data_are_escaped_in_the_chart() -> None:

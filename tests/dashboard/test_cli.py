@@ -79,6 +79,8 @@ def test_explain_as_csv_has_a_row_per_token() -> None:
         ),
         (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
         (["precompute", "--dataset", "nope"], "no data set 'nope'"),
+        (["precompute", "--workers", "2"], "belong to --executor ray"),
+        (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["export", "x.bmp"], "use .png"),
         (["models", "fetch", "nope"], "nope"),
@@ -116,6 +118,20 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     target = tmp_path / "curve.html"
     written = run("export", str(target), "--model", "MiniLM", "--dataset", root)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
+
+
+def test_failures_are_listed_and_tried_again_on_demand(tmp_path: Path) -> None:
+    data = tmp_path / "two.jsonl"
+    rows = [{"pair_id": "good", "query": "what melts", "document": "Ice melts."},
+            {"pair_id": "bad", "query": "\u200b", "document": "Ice melts."}]  # fmt: skip
+    data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    done = json.loads(run("precompute", "--dataset", str(data)).stdout)
+    assert (done["total"], done["done"], done["computed"], done["failed"]) == (2, 2, 2, 1)
+    (failed,) = json.loads(run("failures", "--dataset", str(data)).stdout)["failed"]
+    assert failed["pair"] == "bad" and "no token" in failed["reason"]
+    assert json.loads(run("precompute", "--dataset", str(data)).stdout)["computed"] == 0
+    again = run("precompute", "--dataset", str(data), "--retry-failed")
+    assert json.loads(again.stdout)["computed"] == 1
 
 
 def test_lists() -> None:

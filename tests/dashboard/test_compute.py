@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.methods import make_method
+from attribution.errors import Stopped, UserError
+from attribution.methods import make_method, perturbation
 from attribution.proof import Proof
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.compute import Compute
-from dashboard.runs import Turnstile
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
 METHOD = make_method("saliency")
@@ -74,24 +73,6 @@ def test_a_cache_that_cannot_be_written_only_leaves_a_notice(
     assert "cache could not be used" in result.notice and result.attribution.score != 0
 
 
-def test_turns_come_in_the_order_of_asking() -> None:
-    turnstile, order = Turnstile(), []
-    threads = []
-    with turnstile.turn():
-        for name in "abc":
-
-            def wait(name: str = name) -> None:
-                with turnstile.turn():
-                    order.append(name)
-
-            threads.append(threading.Thread(target=wait))
-            threads[-1].start()
-            time.sleep(0.05)
-    for thread in threads:
-        thread.join(5)
-    assert order == ["a", "b", "c"]
-
-
 def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_path: Path) -> None:
     compute = Compute(tmp_path / "home")
     pairs = [
@@ -122,6 +103,65 @@ def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_p
     assert compute.curve(spec, METHOD, pairs, "d").summary.curve.n == 60
 
 
+def test_twenty_who_ask_for_the_same_have_it_computed_once(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    computed = 0
+    real = compute.explain
+
+    def counting(*arguments):
+        nonlocal computed
+        computed += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(compute, "explain", counting)
+    with compute.turn():  # nobody is served before all have asked
+        places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
+        assert not places[0].wait(0.3) and compute.queue.requests == 1
+    results = [place.result() for place in places]
+    assert computed == 1 and all(r is results[0] for r in results) and not results[0].from_cache
+    again = compute.ask(PAIR, spec, METHOD)
+    assert again.wait(0) and again.result().from_cache and computed == 1
+    # What is stored is shown however many wait.
+    monkeypatch.setenv("POSLENS_QUEUE_LIMIT", "1")
+    with compute.turn():
+        compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
+        assert compute.ask(PAIR, spec, METHOD).result().from_cache
+        with pytest.raises(UserError, match="1 requests are waiting"):
+            compute.ask(replace(PAIR, pair_id="r"), spec, METHOD)
+
+
+def test_a_slow_pair_that_nobody_waits_for_frees_the_device_within_a_second(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    compute.retriever(compute.identify(spec))
+    passes: list[int] = []
+    real = perturbation.checkpoint
+
+    def slow() -> None:  # as on a large model: some 0.1 s between a pair's passes
+        passes.append(1)
+        time.sleep(0.1)
+        real()
+
+    monkeypatch.setattr(perturbation, "checkpoint", slow)
+    occlusion = make_method("occlusion", {"level": "token"})
+    pair = TextPair("long", "what melts", "Ice melts. Stone stays. " * 400, dataset="d")
+    place = compute.ask(pair, spec, occlusion)
+    while not passes:
+        time.sleep(0.01)
+    place.leave()
+    left = time.monotonic()
+    with compute.turn():
+        waited = time.monotonic() - left
+    with pytest.raises(Stopped):
+        place.result()
+    assert waited < 1 and compute.queue.requests == 0
+    assert compute.store.get(compute.identify(spec).key, occlusion, pair) is None
+    assert compute.store.missing(compute.identify(spec).key, occlusion, [pair]) == [pair]
+
+
 def test_the_least_recently_used_model_makes_room(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,4 +185,4 @@ def test_what_does_not_fit_is_said_and_refused(
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(spec, "decomposition") == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
-    assert compute.unfit(replace(spec, family="lexical"), "saliency").startswith("it is for dense")
+    assert compute.unfit(spec, "maxsim").startswith("it is for late-interaction")

@@ -1,0 +1,223 @@
+"""A test collection: queries, which documents answer them, and the whole corpus to search.
+
+Pairs are what attribution needs; a ranking needs also the documents that nobody asks for. They may
+be millions, so a collection holds its queries and gives its documents out one at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from attribution.datasets.types import DataSet, Judgement, Rejection
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import TextPair
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as its file has it, and where it stands there.
+
+    `part` is the corpus it belongs to, where a data set has several. One without an id could not
+    be read.
+    """
+
+    document_id: str
+    text: str
+    part: str = ""
+    language: str | None = None
+    file: str = ""
+    row: int = 0
+
+    @property
+    def key(self) -> str:
+        """Its id in the collection: parts may share ids."""
+        return _key(self.part, self.document_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query and its judgements.
+
+    `relevant` maps document keys to grades from 1, `pairs` to the data set's pair ids. `evidence`
+    is the mid-point of the (first) evidence over its document's characters, `document_tokens` that
+    document's length as the data set counts it; None where the data set does not say.
+    """
+
+    query_id: str
+    text: str
+    part: str
+    language: str | None
+    relevant: Mapping[str, int]
+    pairs: Mapping[str, str]
+    evidence: float | None
+    document_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a corpus holds: `n` documents, how many of each part and language, and the rows that
+    are no documents."""
+
+    n: int
+    languages: Mapping[tuple[str, str | None], int]
+    rejected: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Queries, judgements and a corpus that can be read any number of times."""
+
+    name: str
+    title: str
+    queries: tuple[Query, ...]
+    stream: Callable[[], Iterator[Document]]
+    files: tuple[Path, ...] = ()
+    rejected: tuple[Rejection, ...] = field(default=())
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The corpora that queries are put to, in order."""
+        return tuple(dict.fromkeys(query.part for query in self.queries))
+
+    def documents(
+        self, reject: Callable[[Rejection], None] = lambda rejection: None
+    ) -> Iterator[Document]:
+        """Every document of the corpus in its order, cleaned; what cannot be searched goes to
+        `reject`, so that accepted + rejected = rows read.
+
+        Raises:
+            UserError: a file of the corpus cannot be read.
+        """
+        for one in self.stream():
+            try:
+                if not one.document_id:
+                    raise UserError("the row cannot be read, has no id, or its id is there twice")
+                text = clean(one.text, "document").text
+            except UserError as error:
+                reject(
+                    Rejection(one.file, one.row, f"{one.document_id[:80]}: {error}".lstrip(": "))
+                )
+                continue
+            yield Document(one.document_id, text, one.part, one.language, one.file, one.row)
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What one pass over the corpus counts.
+
+        Raises:
+            UserError: as `documents`.
+        """
+        rejected: list[Rejection] = []
+        counts = Counter((one.part, one.language) for one in self.documents(rejected.append))
+        return Survey(counts.total(), counts, tuple(rejected))
+
+    def texts(self, keys: Iterable[str]) -> dict[str, str]:
+        """The texts of documents, in one pass over the corpus that ends with the last of them."""
+        wanted = set(keys)
+        found: dict[str, str] = {}
+        if not wanted:
+            return found
+        for document in self.documents():
+            if document.key in wanted:
+                found[document.key] = document.text
+                if len(found) == len(wanted):
+                    break
+        return found
+
+    def digest(self) -> str:
+        """16 hexadecimal digits over queries and judgements; the corpus is its files' matter."""
+        total = hashlib.sha256()
+        for query in self.queries:
+            row = (query.query_id, query.text, query.part, sorted(query.relevant.items()))
+            total.update(f"{row!r}\n".encode())
+        return total.hexdigest()[:16]
+
+
+def gather(
+    name: str,
+    title: str,
+    found: Iterable[Judgement | Rejection],
+    stream: Callable[[], Iterator[Document]],
+    files: Sequence[Path] = (),
+) -> Collection:
+    """The collection of what a reader judges, and of the corpus that `stream` reads.
+
+    Raises:
+        UserError: nothing is judged relevant.
+    """
+    judged: dict[str, list[Judgement]] = {}
+    rejected: list[Rejection] = []
+    for one in found:
+        if isinstance(one, Judgement):
+            judged.setdefault(_key(one.part, one.query_id), []).append(one)
+        else:
+            rejected.append(one)
+    if not judged:
+        hint = f"; mend {rejected[0].file} row {rejected[0].row} first: {rejected[0].reason}"
+        raise UserError(
+            f"{title} has no query with a relevant document" + (hint if rejected else "")
+        )
+    queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
+    return Collection(name, title, queries, stream, tuple(files), tuple(rejected))
+
+
+def _query(query_id: str, judged: Sequence[Judgement]) -> Query:
+    first = next((one for one in judged if one.pair.evidence is not None), judged[0])
+    span, document = first.pair.evidence, first.pair.document
+    return Query(
+        query_id,
+        first.pair.query,
+        first.part,
+        first.query_language,
+        {_key(one.part, one.document_id): one.relevance for one in judged},
+        {_key(one.part, one.document_id): one.pair.pair_id for one in judged},
+        None if span is None else (span.start + span.end) / 2 / len(document),
+        first.pair.document_tokens,
+    )
+
+
+def from_pairs(data: DataSet) -> Collection:
+    """The collection of a set that is pairs alone: its corpus are their distinct documents, each
+    called after the first pair that has it; pairs of one query text are one query's.
+
+    A document of a pair is taken to answer its query; all others not to.
+    """
+    documents: dict[str, TextPair] = {}
+    queries: dict[str, str] = {}
+    for pair in data.pairs:
+        documents.setdefault(pair.document, pair)
+        queries.setdefault(pair.query, pair.pair_id)
+    judged = [
+        Judgement(
+            pair, queries[pair.query], documents[pair.document].pair_id,
+            query_language=pair.language,
+        )
+        for pair in data.pairs
+    ]  # fmt: skip
+    corpus = [
+        Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
+    ]
+    return gather(data.name, data.title, [*judged, *data.rejected], lambda: iter(corpus))
+
+
+def corpus_digest(collection: Collection) -> str:
+    """16 hexadecimal digits over every document of a collection without files."""
+    total = hashlib.sha256()
+    for document in collection.documents():
+        total.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
+    return total.hexdigest()[:16]
+
+
+def grade(score: float) -> int:
+    """A judgement above zero as a grade; pytrec_eval takes whole numbers."""
+    return max(1, round(score))
+
+
+def _key(part: str, identity: str) -> str:
+    return f"{part}/{identity}" if part else identity

@@ -1,0 +1,403 @@
+"""Exact search: the best k documents of each query, over a corpus read block by block.
+
+No index and no n x m matrix: of each block's scores only what beats the best so far is kept.
+Equal scores go to the document that stands first in the corpus, whatever the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
+from attribution.datasets.corpus import Collection, Document
+from attribution.errors import Stopped, UserError
+from attribution.retrievers.late_interaction import Vectors
+from attribution.types import Array, Side, TextPair, as_array
+
+DEPTH = 100
+"""Documents kept of each query: what Recall@100 looks at."""
+BLOCK = 32
+"""Documents scored between two looks at whether to stop."""
+
+_NOT_FOUND = -(2**63)
+_LOW = 2**32 - 1
+_QUERIES_AT_ONCE = 512
+
+Vectorise = Callable[[Sequence[str], Side], Tensor]
+Turn = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One query's documents, best first: keys, scores [n] and languages."""
+
+    query_id: str
+    document_ids: tuple[str, ...]
+    scores: Array
+    languages: tuple[str | None, ...]
+
+
+class TopK:
+    """The best k of each of n queries as sortable numbers [n, k]: score above, place in the corpus
+    below; `seen` documents of the corpus are in it."""
+
+    def __init__(self, n: int, k: int = DEPTH) -> None:
+        self.keys = torch.full((n, k), _NOT_FOUND, dtype=torch.int64)
+        self.seen = 0
+
+    def add(self, rows: Sequence[int], scores: Tensor, first: int) -> None:
+        """Take in scores [len(rows), m] of the documents `first`, `first` + 1, ... of the corpus;
+        minus infinity is a document not found.
+
+        Raises:
+            UserError: a score is not a number.
+        """
+        if bool(scores.isnan().any()):
+            raise UserError(
+                "The model gave a score that is not a number: load it in float32, or check its "
+                "weights."
+            )
+        # Zero has two signs and one rank; the bits of a negative float sort backwards.
+        bits = (scores.float() + 0.0).cpu().contiguous().view(torch.int32).long()
+        ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        places = _LOW - torch.arange(first, first + scores.shape[1])
+        keys = (ordered << 32) | places
+        keys[torch.isneginf(scores).cpu()] = _NOT_FOUND
+        at = torch.as_tensor(rows, dtype=torch.long)
+        k = self.keys.shape[1]
+        self.keys[at] = torch.cat([self.keys[at], keys], dim=1).topk(k, dim=1).values
+
+    def found(self, row: int) -> tuple[list[int], Tensor]:
+        """Places in the corpus and scores [n] of one query's documents, best first."""
+        keys = self.keys[row]
+        keys = keys[keys != _NOT_FOUND]
+        high = keys >> 32
+        bits = torch.where(high < 0, high ^ 0x7FFFFFFF, high).to(torch.int32)
+        return (_LOW - (keys & _LOW)).tolist(), bits.view(torch.float32)
+
+
+class Scorer(Protocol):
+    """How a family scores texts against the queries it was made with."""
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Scores [len(rows), len(documents)]; minus infinity where nothing can be found."""
+        ...
+
+
+def scorer(
+    retriever: Any,
+    queries: Sequence[str],
+    vectorise: Vectorise | None = None,
+    turn: Turn = nullcontext,
+) -> Scorer:
+    """The scorer of a retriever that reads documents one by one.
+
+    `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
+    without it `turn` is entered for each batch that the model reads.
+
+    Raises:
+        UserError: the family is scored otherwise (BM25, cross-encoders).
+    """
+    kinds: dict[str, Callable[[], Scorer]] = {
+        "dense": lambda: Dense(retriever, queries, vectorise, turn),
+        "sparse": lambda: Sparse(retriever, queries, turn),
+        "late_interaction": lambda: LateInteraction(retriever, queries, turn),
+    }
+    if retriever.family not in kinds:
+        raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
+    return kinds[retriever.family]()
+
+
+def search(
+    collection: Collection,
+    scorer: Scorer,
+    *,
+    own_corpus: bool = False,
+    best: TopK | None = None,
+    block: int = BLOCK,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_block: Callable[[TopK], None] = lambda best: None,
+) -> TopK:
+    """Search the corpus for every query; with `own_corpus` each only in its own part.
+
+    `best` is an earlier search that was stopped: the documents that it saw are passed over.
+    `seen` tells whether this one came to the end.
+    """
+    best = TopK(len(collection.queries)) if best is None else best
+    rows = _rows(collection, own_corpus)
+    place = 0
+    for part, documents in _blocks(collection, block, own_corpus):
+        first, place = place, place + len(documents)
+        if place <= best.seen:
+            continue
+        if should_stop():
+            return best
+        asked = rows.get(part, [])
+        if asked:
+            try:
+                best.add(asked, scorer(asked, [one.text for one in documents]), first)
+            except Stopped:
+                return best
+        best.seen = place
+        on_block(best)
+    return best
+
+
+def _rows(collection: Collection, own_corpus: bool) -> dict[str, list[int]]:
+    """Which queries are put to each part; all to the one part `` unless `own_corpus`."""
+    rows: dict[str, list[int]] = {}
+    for row, query in enumerate(collection.queries):
+        rows.setdefault(query.part if own_corpus else "", []).append(row)
+    return rows
+
+
+def _blocks(
+    collection: Collection, size: int, own_corpus: bool
+) -> Iterator[tuple[str, tuple[Document, ...]]]:
+    """The corpus in blocks, none across two parts where each query has its own."""
+    parts = groupby(collection.documents(), key=lambda one: one.part if own_corpus else "")
+    for part, documents in parts:
+        while block := tuple(islice(documents, size)):
+            yield part, block
+
+
+def rankings(collection: Collection, best: TopK) -> list[Ranking]:
+    """What a search found, by ids; one ranking a query, in the collection's order."""
+    known = [(one.key, one.language) for one in collection.documents()]
+    found = []
+    for row, query in enumerate(collection.queries):
+        places, scores = best.found(row)
+        found.append(
+            Ranking(
+                query.query_id,
+                tuple(known[place][0] for place in places),
+                as_array(scores.numpy(), (len(places),), "a score"),
+                tuple(known[place][1] for place in places),
+            )
+        )
+    return found
+
+
+# -- families ------------------------------------------------------------------------------------
+
+
+def readable(retriever: Any, texts: Sequence[str], side: Side) -> list[bool]:
+    """Of which texts the retriever reads at least one token."""
+    try:
+        retriever.encode_texts(texts, side)
+    except UserError:
+        if len(texts) == 1:
+            return [False]
+        half = len(texts) // 2
+        return readable(retriever, texts[:half], side) + readable(retriever, texts[half:], side)
+    return [True] * len(texts)
+
+
+def _read(
+    retriever: Any, texts: Sequence[str], side: Side, turn: Turn
+) -> Iterator[tuple[list[int], Any]]:
+    """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
+    without a token are left out."""
+    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    known = readable(retriever, texts, side)
+
+    def length(number: int) -> int:
+        return min(len(texts[number].encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
+
+    def run(numbers: list[int]) -> list[tuple[list[int], Any]]:
+        with turn(), retriever.lock, torch.no_grad():
+            encoded = retriever.encode_texts([texts[number] for number in numbers], side)
+            return [(numbers, retriever.embed(encoded).detach())]
+
+    for batch in batches([n for n, ok in enumerate(known) if ok], length, limit):
+        yield from halving(run, batch)
+
+
+class Dense:
+    """Vectors compared by the model's own similarity."""
+
+    def __init__(
+        self,
+        retriever: Any,
+        queries: Sequence[str],
+        vectorise: Vectorise | None = None,
+        turn: Turn = nullcontext,
+    ) -> None:
+        self._retriever, self._turn = retriever, turn
+        self._vectorise = vectorise or self._embed
+        known, vectors = self._vectors(queries, "query")
+        self._known = torch.zeros(len(queries), dtype=torch.bool)
+        self._known[known] = True
+        self._queries = torch.zeros(len(queries), vectors.shape[-1])
+        self._queries[known] = vectors
+
+    def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
+        found: dict[int, Tensor] = {}
+        for numbers, vectors in _read(self._retriever, texts, side, self._turn):
+            found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
+        if len(found) < len(texts):
+            raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
+        return torch.stack([found[number] for number in range(len(texts))])
+
+    def _vectors(self, texts: Sequence[str], side: Side) -> tuple[list[int], Tensor]:
+        """Vectors [n, H] of those texts that the model can read, and their numbers."""
+        try:
+            return list(range(len(texts))), self._vectorise(texts, side).float().cpu()
+        except Stopped:
+            raise
+        except UserError:
+            known = [n for n, ok in enumerate(readable(self._retriever, texts, side)) if ok]
+            if len(known) == len(texts):
+                raise
+        if not known:
+            return [], torch.zeros(0, 0)
+        return known, self._vectorise([texts[n] for n in known], side).float().cpu()
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Similarities."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known, vectors = self._vectors(documents, "document")
+        asked = torch.as_tensor(rows)
+        if known and self._queries.shape[1]:
+            similarity = self._retriever.model.similarity(self._queries[asked], vectors)
+            scores[:, known] = similarity.float()
+            scores[~self._known[asked]] = float("-inf")
+        return scores
+
+
+class Sparse:
+    """Weights of vocabulary terms; a document that shares no term is not found."""
+
+    def __init__(self, retriever: Any, queries: Sequence[str], turn: Turn = nullcontext) -> None:
+        self._retriever, self._turn = retriever, turn
+        found: dict[int, Tensor] = {}
+        for numbers, weights in _read(retriever, queries, "query", turn):
+            found |= {n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)}
+        self._queries = found
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Dot products."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known = [at for at, row in enumerate(rows) if row in self._queries]
+        if not known:
+            return scores
+        asked = torch.stack([self._queries[rows[at]] for at in known])
+        for numbers, weights in _read(self._retriever, documents, "document", self._turn):
+            products = torch.sparse.mm(asked, weights.float().cpu().T)
+            products[products <= 0] = float("-inf")
+            scores[torch.tensor(known)[:, None], torch.tensor(numbers)] = products
+        return scores
+
+
+class LateInteraction:
+    """A vector for each token, compared by the model's own MaxSim."""
+
+    def __init__(self, retriever: Any, queries: Sequence[str], turn: Turn = nullcontext) -> None:
+        self._retriever, self._turn = retriever, turn
+        self._queries: dict[int, tuple[Tensor, Tensor]] = {}
+        for numbers, vectors in _read(retriever, queries, "query", turn):
+            for at, number in enumerate(numbers):
+                self._queries[number] = (vectors.tokens[at], vectors.mask[at])
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """MaxSim."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known = [at for at, row in enumerate(rows) if row in self._queries]
+        for numbers, read in _read(self._retriever, documents, "document", self._turn):
+            for at, number in enumerate(numbers):
+                one = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
+                if not bool(one.mask.any()):
+                    continue
+                for start in range(0, len(known), _QUERIES_AT_ONCE):
+                    some = known[start : start + _QUERIES_AT_ONCE]
+                    asked = self._padded([rows[i] for i in some])
+                    found = self._retriever.similarity(asked, one)
+                    scores[some, number] = found.float().cpu()
+        return scores
+
+    def _padded(self, rows: Sequence[int]) -> Vectors:
+        pad = torch.nn.utils.rnn.pad_sequence
+        return Vectors(
+            pad([self._queries[row][0] for row in rows], batch_first=True),
+            pad([self._queries[row][1] for row in rows], batch_first=True),
+        )
+
+
+def search_lexical(
+    collection: Collection,
+    k1: float,
+    b: float,
+    *,
+    own_corpus: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> TopK | None:
+    """BM25 by bm25s with the corpus's own statistics; a document without a word of the query is
+    not found. None where it was stopped."""
+    import bm25s
+
+    from attribution.retrievers.lexical import terms_of
+
+    best = TopK(len(collection.queries))
+    rows = _rows(collection, own_corpus)
+    parts = groupby(collection.documents(), key=lambda one: one.part if own_corpus else "")
+    for part, documents in parts:
+        words = []
+        for one in documents:
+            if should_stop():
+                return None
+            words.append(list(terms_of(one.text)))
+        first, best.seen = best.seen, best.seen + len(words)
+        if part not in rows or not any(words):
+            continue
+        index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
+        index.index(words, show_progress=False)
+        for row in rows[part]:
+            if should_stop():
+                return None
+            asked = list(terms_of(collection.queries[row].text))
+            scores = torch.from_numpy(index.get_scores(asked))[None].float()
+            scores[scores <= 0] = float("-inf")
+            best.add([row], scores, first)
+    return best
+
+
+def rerank(retriever: Any, query: str, candidates: Ranking, texts: Sequence[str]) -> Ranking:
+    """A first stage's ranking in the order of a cross-encoder; `texts` are the candidates'."""
+    pairs = [TextPair(key, query, text) for key, text in zip(
+        candidates.document_ids, texts, strict=True)]  # fmt: skip
+    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    scores = torch.full((1, len(pairs)), float("-inf"))
+
+    def length(number: int) -> int:
+        pair = pairs[number]
+        size = len((pair.query + pair.document).encode("utf-8", "replace")) // 4 + 8
+        return min(size, retriever.max_length)
+
+    def run(numbers: list[int]) -> list[float]:
+        try:
+            with retriever.lock, torch.no_grad():
+                encoded = retriever.encode_pairs([pairs[number] for number in numbers])[0]
+                return retriever.embed(encoded).float().cpu().tolist()
+        except UserError:
+            if len(numbers) == 1:
+                return [float("-inf")]
+        return run(numbers[: len(numbers) // 2]) + run(numbers[len(numbers) // 2 :])
+
+    for batch in batches(list(range(len(pairs))), length, limit):
+        scores[0, batch] = torch.tensor(halving(run, batch))
+    best = TopK(1, max(1, len(pairs)))
+    best.add([0], scores, 0)
+    places, found = best.found(0)
+    return Ranking(
+        candidates.query_id,
+        tuple(candidates.document_ids[place] for place in places),
+        as_array(found.numpy(), (len(places),), "a score"),
+        tuple(candidates.languages[place] for place in places),
+    )

@@ -1,0 +1,304 @@
+"""What PosIR's 421,708 pairs under its ten models take on 1, 8 and 64 GPUs: hours and bytes.
+
+    python -m bench.plan [--gpus 1 8 64] [--rate NAME=PAIRS_PER_SECOND ...] [--measure]
+
+A closed formula, and a simulation of the executor that checks it. Every input is an argument;
+`--measure` measures on this machine what can be (bytes and seconds of the store) and prints it.
+A rate read off `precompute` on one GPU replaces the estimate from a model's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from attribution.batching import GPU_BATCH_TOKENS
+
+# Millions of parameters of the ten models of the PosIR paper, as their presets have them. Tables
+# of word embeddings compute nothing, so that for multilingual encoders this is up to twice the
+# work; it is counted whole, as an upper bound.
+MODELS: Mapping[str, int] = {
+    "gte-multilingual-base": 305,
+    "bge-m3": 568,
+    "Qwen3-Embedding-0.6B": 596,
+    "inf-retriever-v1-1.5b": 1543,
+    "Qwen3-Embedding-4B": 4022,
+    "inf-retriever-v1": 7069,
+    "llama-embed-nemotron-8b": 7505,
+    "Qwen3-Embedding-8B": 7568,
+    "NV-Embed-v2": 7850,
+    "KaLM-Embedding-Gemma3-12B-2511": 11766,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the plan stands on; the comments say which are measured and which assumed."""
+
+    pairs: int = 421_708  # PosIR's own count
+    document_tokens: float = 1100.0  # assumed mean, cut at 2,048 as the PosIR protocol does
+    query_tokens: float = 30.0  # assumed
+    peak_flops: float = 989e12  # H100 SXM's data sheet: dense bfloat16
+    utilisation: float = 0.35  # assumed; padding, attention and gaps between batches are in it
+    # A forward pass takes 2 operations per parameter and token, a gradient to the inputs alone 2
+    # more, since no gradient of the weights is taken. On two CPU cores both together take 2.1 to
+    # 2.3 forward passes (docs/performance.md).
+    flops_per_parameter: float = 4.6
+    load_bytes_per_second: float = 2e9  # assumed: weights from a local disk
+    bytes_fixed: float = 1350.0  # measured: --measure
+    bytes_per_token: float = 10.2  # measured: --measure
+    writes_per_second: float = 200.0  # measured: --measure
+    slow_share: float = 0.05  # assumed: workers that run at half the speed
+    lost_per_hour: float = 0.02  # assumed: deaths of a worker in an hour
+    rates: Mapping[str, float] = field(default_factory=dict)  # measured pairs per second and GPU
+
+    def rate(self, model: str) -> float:
+        """Pairs per second on one GPU."""
+        if model in self.rates:
+            return self.rates[model]
+        tokens = self.document_tokens + self.query_tokens
+        flops = self.flops_per_parameter * MODELS[model] * 1e6 * tokens
+        return self.peak_flops * self.utilisation / flops
+
+    def load_seconds(self, model: str) -> float:
+        """Reading the weights, two bytes a parameter."""
+        return 2e6 * MODELS[model] / self.load_bytes_per_second
+
+    @property
+    def result_bytes(self) -> float:
+        """One stored result."""
+        return self.bytes_fixed + self.bytes_per_token * (self.document_tokens + self.query_tokens)
+
+    @property
+    def batch(self) -> int:
+        """Pairs in a batch on a GPU."""
+        return max(1, int(GPU_BATCH_TOKENS // self.document_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One model on a number of GPUs."""
+
+    model: str
+    gpus: int
+    seconds: float
+    writing: bool  # whether the one writer is what takes longest
+
+
+def estimate(inputs: Inputs, model: str, gpus: int) -> Estimate:
+    """The closed formula.
+
+    Work over the workers' speed together, or the writer's time where that is longer; loading once;
+    the tail, in which on average half a batch of a usual worker is waited for; and for each lost
+    worker half a batch and its loading again, spread over all.
+    """
+    batch_seconds = inputs.batch / inputs.rate(model)
+    slow = round(gpus * inputs.slow_share)
+    speed = gpus - slow / 2
+    computing = inputs.pairs / inputs.rate(model) / speed
+    deaths = inputs.lost_per_hour * gpus * computing / 3600
+    computing += deaths * (0.5 * batch_seconds + inputs.load_seconds(model)) / speed
+    writing = inputs.pairs / inputs.writes_per_second
+    tail = batch_seconds * (0.5 if gpus > 1 else 0)
+    return Estimate(
+        model,
+        gpus,
+        max(computing, writing) + tail + inputs.load_seconds(model),
+        writing > computing,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulated run took, how often a worker died, and how often each batch was stored."""
+
+    seconds: float
+    deaths: int
+    stored: Sequence[int]
+
+
+def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
+    """The executor event by event: workers pull batches, longest first, without a gap (each has
+    the next one already); some are slow, some die, which gives their batch to another, and come
+    back after loading the model; one writer stores what arrives."""
+    chance = random.Random(seed)
+    per_pair = 1 / inputs.rate(model)
+    # Lengths: lognormal around the mean, cut as the protocol cuts.
+    lengths = sorted(
+        (min(2048.0, chance.lognormvariate(0.0, 0.5)) for _ in range(inputs.pairs)), reverse=True
+    )
+    scale = len(lengths) / sum(lengths)
+    work = [
+        sum(lengths[start : start + inputs.batch]) * scale * per_pair
+        for start in range(0, len(lengths), inputs.batch)
+    ]
+    sizes = [len(lengths[s : s + inputs.batch]) for s in range(0, len(lengths), inputs.batch)]
+    slow = round(gpus * inputs.slow_share)
+    speeds = [0.5 if worker < slow else 1.0 for worker in range(gpus)]
+    todo = list(range(len(work)))[::-1]
+    stored = [0] * len(work)
+    load = inputs.load_seconds(model)
+    # (time, worker, batch): a batch ends, or None: the worker is ready for one.
+    events: list[tuple[float, int, int]] = [(load, worker, -1) for worker in range(gpus)]
+    heapq.heapify(events)
+    writer, deaths = 0.0, 0
+    doomed: set[tuple[float, int, int]] = set()
+    while events:
+        event = heapq.heappop(events)
+        now, worker, done = event
+        if event in doomed:
+            # It died at it: the batch goes to whoever is free next, the worker loads again.
+            doomed.discard(event)
+            deaths += 1
+            todo.append(done)
+            heapq.heappush(events, (now + load, worker, -1))
+            continue
+        if done >= 0:
+            stored[done] += 1
+            writer = max(writer, now) + sizes[done] / inputs.writes_per_second
+        if not todo:
+            if any(other for _, _, other in events if other >= 0) and doomed:
+                heapq.heappush(events, (now + 1.0, worker, -1))  # a lost batch may come back
+            continue
+        batch = todo.pop()
+        seconds = work[batch] / speeds[worker]
+        death = (
+            chance.expovariate(inputs.lost_per_hour / 3600) if inputs.lost_per_hour else math.inf
+        )
+        if death < seconds:
+            event = (now + death, worker, batch)
+            doomed.add(event)
+        else:
+            event = (now + seconds, worker, batch)
+        heapq.heappush(events, event)
+    return Simulated(max(writer, load), deaths, stored)
+
+
+def table(inputs: Inputs, gpus: Sequence[int]) -> str:
+    """Hours of each model, and all together, as Markdown."""
+    head = ["model", "pairs/s on one GPU", *(f"hours on {n}" for n in gpus)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    totals = [0.0] * len(gpus)
+    for model in MODELS:
+        found = [estimate(inputs, model, n) for n in gpus]
+        hours = [one.seconds / 3600 for one in found]
+        totals = [a + b for a, b in zip(totals, hours, strict=True)]
+        cells = [f"{h:.2f}" + (" (writer)" if e.writing else "")
+                 for h, e in zip(hours, found, strict=True)]  # fmt: skip
+        lines.append(f"| {model} | {inputs.rate(model):.1f} | " + " | ".join(cells) + " |")
+    free = replace(inputs, writes_per_second=math.inf)
+    alone = [sum(estimate(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
+    lines.append("| all ten | | " + " | ".join(f"**{total:.1f}**" for total in totals) + " |")
+    lines.append(
+        "| all ten, writing left out | | " + " | ".join(f"{one:.1f}" for one in alone) + " |"
+    )
+    lines.append("| GPU-hours | | " + " | ".join(
+        f"{total * n:.0f}" for total, n in zip(totals, gpus, strict=True)) + " |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def storage(inputs: Inputs) -> str:
+    """Bytes of everything, in words."""
+    one = inputs.result_bytes
+    return (
+        f"{one:,.0f} bytes a result, {one * inputs.pairs / 1e9:.1f} GB a model, "
+        f"{one * inputs.pairs * len(MODELS) / 1e9:.0f} GB all ten."
+    )
+
+
+def check(inputs: Inputs, gpus: Sequence[int]) -> str:
+    """The formula beside the simulation, for the smallest, a middle and the largest model."""
+    lines = ["| model | GPUs | formula, h | simulation, h | formula / simulation | workers lost |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    for model in (min(MODELS, key=MODELS.__getitem__), "Qwen3-Embedding-4B",
+                  max(MODELS, key=MODELS.__getitem__)):  # fmt: skip
+        for n in gpus:
+            said = estimate(inputs, model, n).seconds
+            found = simulate(inputs, model, n)
+            assert set(found.stored) == {1}
+            lines.append(
+                f"| {model} | {n} | {said / 3600:.2f} | {found.seconds / 3600:.2f} | "
+                f"{said / found.seconds:.3f} | {found.deaths} |"
+            )
+    return "\n".join(lines)
+
+
+def measure() -> dict[str, float]:
+    """Bytes and writes per second of the store, from random results of two lengths."""
+    import numpy as np
+
+    from attribution.methods import make_method
+    from attribution.types import Attribution, TextPair, Token, TokenizedText
+    from cache.store import ModelKey, Store
+
+    method, chance = make_method("saliency"), np.random.default_rng(7)
+    words = ["harbour", "light", "turns", "slowly", "above", "grey", "water", "tide", "##s", "boat"]
+
+    def text(n: int) -> TokenizedText:
+        chosen = chance.choice(words, n)
+        starts = np.concatenate([[0], np.cumsum([len(w) + 1 for w in chosen])[:-1]])
+        tokens = (Token(str(w), int(s), int(s) + len(w))
+                  for w, s in zip(chosen, starts, strict=True))  # fmt: skip
+        return TokenizedText(tuple(tokens), n, 2048)
+
+    def results(n_tokens: int) -> list[tuple[TextPair, Attribution]]:
+        found = []
+        for number in range(640):
+            query, document = text(30), text(n_tokens)
+            q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
+            result = Attribution("m", method, f"p{number}", 0.5, query, document, q, d)
+            found.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
+        return found
+
+    sizes, rates = [], []
+    lengths = (300, 1100)
+    for n_tokens in lengths:
+        with tempfile.TemporaryDirectory() as folder:
+            store, made = Store(Path(folder)), results(n_tokens)
+            for start in range(0, len(made), 64):
+                begun = time.perf_counter()
+                store.put(ModelKey("m", "0" * 16), method, made[start : start + 64])
+                rates.append(64 / (time.perf_counter() - begun))
+            size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
+            sizes.append(size / len(made))
+    per_token = (sizes[1] - sizes[0]) / (lengths[1] - lengths[0])
+    return {
+        "bytes_fixed": round(sizes[0] - per_token * (lengths[0] + 30), 1),
+        "bytes_per_token": round(per_token, 2),
+        "writes_per_second": round(statistics.median(rates[len(rates) // 2 :])),
+    }
+
+
+def main() -> None:
+    """Print the plan."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--rate", action="append", default=[], metavar="NAME=PAIRS_PER_SECOND")
+    parser.add_argument("--measure", action="store_true", help="measure the store on this machine")
+    parser.add_argument("--pairs", type=int)
+    numbers = ("document_tokens", "query_tokens", "peak_flops", "utilisation", "writes_per_second")
+    for name in numbers:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
+    given = parser.parse_args()
+    changes = {
+        name: value for name in ("pairs", *numbers) if (value := getattr(given, name)) is not None
+    }
+    rates = dict(rate.rsplit("=", 1) for rate in given.rate)
+    if given.measure:
+        measured = measure()
+        print("Measured on this machine:", measured, end="\n\n")
+        changes |= measured
+    inputs = Inputs(**changes, rates={name: float(rate) for name, rate in rates.items()})
+    print(table(inputs, given.gpus), storage(inputs), check(inputs, given.gpus), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

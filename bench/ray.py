@@ -1,0 +1,63 @@
+"""Two Ray actors on two cores against one thread: pairs per second, model loading left out.
+
+    python -m bench.ray [--pairs 96] [--rounds 5]
+
+Both compute MiniLM's saliency of the same pairs into fresh stores; every round runs one after the
+other. The limit is 2; what Ray, moving results and the one writer cost is the difference to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+from bench.timing import interleaved, ratio
+
+
+def main() -> None:
+    """Print the ratio."""
+    parser = argparse.ArgumentParser(description="Ray with two workers against one thread.")
+    parser.add_argument("--pairs", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+
+    import torch
+
+    from attribution.datasets import read
+    from attribution.methods import make_method
+    from attribution.retrievers.load import load
+    from attribution.retrievers.registry import resolve
+    from cache.fingerprint import used_model
+    from cache.precompute import Executor, OneDevice, precompute
+    from cache.ray_executor import RayExecutor
+    from cache.store import ModelKey, Store
+
+    torch.set_num_threads(1)
+    spec, method = resolve("MiniLM"), make_method("saliency")
+    pairs = read("sample").pairs[: given.pairs]
+    key = ModelKey("MiniLM", used_model(spec, "cpu", "float32").fingerprint)
+
+    def run(executor: Executor) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            done = precompute(executor, key, method, pairs, Store(Path(folder)))
+            assert done.computed == len(pairs)
+
+    alone = OneDevice(load(spec, "cpu", "float32"), method)
+    with RayExecutor(
+        spec, method, key.fingerprint, device="cpu", precision="float32", workers=2
+    ) as two:
+        seconds = interleaved(
+            {"one thread": lambda: run(alone), "two actors": lambda: run(two)}, given.rounds
+        )
+    for name, times in seconds.items():
+        print(f"{name}: {len(pairs) / sorted(times)[len(times) // 2]:.2f} pairs/s")
+    gain = ratio(seconds["one thread"], seconds["two actors"])
+    print(f"two actors / one thread: {gain:.2f} ({gain / 2:.2f} of twice)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Who is computing what on this host, so that two jobs on the same items share them.
+
+A job holds a lock file while it lives, and writes what it is at beside it. The lock is the
+operating system's (flock): it goes with the process however that ends, so the claims of a killed
+job are free at once and no clock decides about it. A job that claims an item, and only then looks
+whether it is stored, never computes what another has: the other stores before it releases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from attribution.errors import UserError
+
+_TIMEOUT_S = 60
+
+
+class Claims:
+    """One job's claims on keys within `folder`, which all jobs of a kind share. A context manager:
+    leaving it releases everything. Any number of threads and processes of one host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mutex = FileLock(folder / "claims.lock", timeout=_TIMEOUT_S)
+        self._name = uuid.uuid4().hex
+        # Not at once: who asks whether it is held holds it for an instant.
+        self._alive = FileLock(folder / f"{self._name}.alive", timeout=_TIMEOUT_S)
+        self._held: set[str] = set()
+        self._joined = 0
+        self._contended = False
+
+    def __enter__(self) -> Claims:
+        with _explained(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._mutex:
+                self._alive.acquire()
+                self._joined = self._jobs() + 1
+                self._replace("jobs", str(self._joined))
+                self._contended = bool(list(self._others()))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _explained(self._folder), self._mutex:
+            self._alive.release()
+            self._remove(self._name)
+
+    @property
+    def contended(self) -> bool:
+        """Whether another job was at work since this one began, as of the last `take`: what this
+        one knows to be missing may then be stored by now."""
+        return self._contended
+
+    def take(self, keys: Sequence[str]) -> set[str]:
+        """Claim those of `keys` that no other living job holds, and give them.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        with _explained(self._folder), self._mutex:
+            held: set[str] = set()
+            for claimed in self._others():
+                self._contended = True
+                held |= claimed
+            # One that came and went in between is not among the living.
+            self._contended |= self._jobs() != self._joined
+            free = set(keys) - held
+            self._held |= free
+            self._write()
+        return free
+
+    def release(self, keys: Iterable[str]) -> None:
+        """Give up claims on `keys`: they are stored, or will not be computed."""
+        self._held -= set(keys)
+        with _explained(self._folder):
+            self._write()
+
+    def _others(self) -> Iterator[set[str]]:
+        """What each other living job holds; the files of dead ones are removed. Under the mutex."""
+        for path in list(self._folder.glob("*.alive")):
+            if path.stem == self._name:
+                continue
+            lock = FileLock(path, blocking=False)
+            try:
+                lock.acquire()
+            except Timeout:
+                held = path.with_suffix(".json")
+                yield set(json.loads(held.read_text())) if held.exists() else set()
+                continue
+            lock.release()
+            self._remove(path.stem)
+
+    def _jobs(self) -> int:
+        path = self._folder / "jobs"
+        return int(path.read_text()) if path.exists() else 0
+
+    def _write(self) -> None:
+        self._replace(f"{self._name}.json", json.dumps(sorted(self._held)))
+
+    def _replace(self, name: str, text: str) -> None:
+        # Whole or not at all, for whoever reads it meanwhile.
+        part = self._folder / f"{self._name}.part"
+        part.write_text(text)
+        part.replace(self._folder / name)
+
+    def _remove(self, name: str) -> None:
+        for suffix in (".alive", ".json", ".part"):
+            (self._folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def at_work(folder: Path) -> int:
+    """How many living jobs, of this process and others, have claims in `folder`; writes nothing."""
+    found = 0
+    for path in folder.glob("*.alive"):
+        lock = FileLock(path, blocking=False)
+        try:
+            lock.acquire()
+            lock.release()
+        except Timeout:
+            found += 1
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Timeout as error:
+        raise UserError(
+            f"The claims in {folder.name} are locked by a job that does not go on: end it and "
+            "start again."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"The cache could not be used ({os.strerror(error.errno or 0)}): check the rights, the "
+            "space and the kind of its folder, or set POSLENS_HOME to another."
+        ) from error

@@ -1,0 +1,157 @@
+"""Commands about rankings and published results: rank, figure5."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.commands.options import (
+    Dataset,
+    TextFormat,
+    for_data,
+    named,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+    suffix_of,
+    write,
+)
+
+app = typer.Typer()
+
+
+class Table(StrEnum):
+    """What `rank` prints."""
+
+    measures = "measures"
+    psi = "psi"
+    bins = "bins"
+    queries = "queries"
+
+
+@app.command()
+@spoken
+def rank(
+    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    dataset: Dataset = "sample",
+    own_corpus: Annotated[
+        bool,
+        typer.Option(
+            "--own-corpus",
+            help="Search only the corpus that a query belongs to (PosIR's domain), as published "
+            "figures do; else the whole collection.",
+        ),
+    ] = False,
+    first_stage: Annotated[
+        str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
+    ] = "BM25",
+    table: Annotated[
+        Table, typer.Option(help="measures, psi (by length), bins (by evidence) or queries.")
+    ] = Table.measures,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
+) -> None:
+    """Rank a data set's whole corpus for each query and print what the rankings are worth."""
+    from dashboard import rankings
+    from dashboard.compute import service
+    from dashboard.export import table_bytes
+
+    data, _ = pairs_of(dataset, False)
+    collection = rankings.collection_of(data)
+    first = for_data(resolve(first_stage), data.name)
+    setup = rankings.Setup(collection, own_corpus, first)
+    quiet()
+    found = []
+    for name in model or ["MiniLM"]:
+        spec = for_data(resolve(name), data.name)
+        if rankings.ranked(service(), spec, setup) is None:
+            _rank(spec, setup)
+        one = rankings.ranked(service(), spec, setup)
+        if one is None:
+            raise UserError(f"{name} has no rankings of {data.name}: run the command again.")
+        found.append(one)
+    if table is Table.queries:
+        import pandas as pd
+
+        frame = pd.concat(
+            [rankings.queries_frame(one).assign(model=one.model.spec.name) for one in found]
+        )
+    else:
+        make = {
+            Table.measures: rankings.measures_frame, Table.psi: rankings.psi_frame,
+            Table.bins: rankings.bins_frame,
+        }[table]  # fmt: skip
+        frame = make(found)
+    sys.stdout.buffer.write(table_bytes(frame, format.value, [one.provenance() for one in found]))
+
+
+def _rank(spec: Any, setup: Any) -> None:
+    from tqdm import tqdm
+
+    from dashboard import rankings
+    from dashboard.compute import service
+
+    with tqdm(desc=spec.name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            bar.refresh()
+
+        running = rankings.start(service(), spec, setup, show)
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            running.stop()
+            running.wait()
+            raise
+    if running.error:
+        raise UserError(running.error)
+
+
+@app.command()
+@spoken
+def figure5(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    curves: Annotated[
+        list[str],
+        typer.Option(
+            "--curves",
+            help="NAME=FILE of a model's published saliency curves, .npz or .pkl; repeatable.",
+        ),
+    ],
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+) -> None:
+    """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
+    from dataclasses import replace
+
+    from attribution.published import read_bytes, read_curves
+    from dashboard.export import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.palettes import PALETTES, PRESETS
+    from dashboard.publications import curves_frame, curves_provenance
+    from dashboard.ranking_figures import published_curves
+
+    fmt = suffix_of(output, [*FIGURE_FORMATS, "csv", "parquet"])
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    if palette not in PALETTES:
+        raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
+    files = [named(value, "--curves") for value in curves]
+    found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    provenance = [curves_provenance(one) for one in found]
+    if fmt in ("csv", "parquet"):
+        data = table_bytes(curves_frame(found), fmt, provenance)  # type: ignore[arg-type]
+    else:
+        style = replace(PRESETS[size], palette=palette)
+        figure = published_curves(found, style, provenance=provenance)
+        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
+    write(output, data)

@@ -1,0 +1,183 @@
+"""The queue in front of a device: first come, first served, bounded, and each request once.
+
+Runs over a data set and requests of pages stand in one line. A run asks again after every batch,
+so that whoever came meanwhile is served first. A page's request is computed in a thread of its
+own while the page waits for it: others that ask for the same wait for the same result, and the
+work ends when nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from attribution.errors import Stopped, UserError
+
+T = TypeVar("T")
+GRACE_S = 0.4  # that work goes on for after the last page left
+_POLL_S = 0.1  # between looks whether a place in the line is still wanted
+
+_local = threading.local()
+
+
+class Request(Generic[T]):
+    """Work that pages wait for. Made by `DeviceQueue.ask`."""
+
+    def __init__(self, lock: threading.Condition) -> None:
+        self._lock = lock
+        self._left_at = 0.0
+        self._given_up = False
+        self._finished = threading.Event()
+        self._waiting = 0
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def wanted(self) -> bool:
+        """Whether anybody still waits for it, or did a moment ago: a page that runs again leaves
+        and comes back. Once it says no, it stays at that."""
+        with self._lock:
+            gone = not self._waiting and time.monotonic() - self._left_at > GRACE_S
+            self._given_up = self._given_up or gone
+            return not self._given_up
+
+
+class Place(Generic[T]):
+    """One page's place at a request; leave it when the page is gone."""
+
+    def __init__(self, queue: DeviceQueue, request: Request[T]) -> None:
+        self._queue, self._request = queue, request
+        self._left = False
+
+    @property
+    def ahead(self) -> int:
+        """How many are served before this request; 0 while it is computed."""
+        return self._queue.ahead(self._request)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most; whether the result is there."""
+        return self._request._finished.wait(seconds)
+
+    def result(self) -> T:
+        """The result, once it is there.
+
+        Raises:
+            whatever computing it raised.
+        """
+        self._request._finished.wait()
+        if self._request._error is not None:
+            raise self._request._error
+        return self._request._result  # type: ignore[return-value]
+
+    def leave(self) -> None:
+        """Stop waiting; the last one to leave ends the work."""
+        if not self._left:
+            self._left = True
+            self._queue._leave(self._request)
+
+
+class DeviceQueue:
+    """One device's line. `limit` is how many requests of pages may be in it, gives an int."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._condition = threading.Condition()
+        self._line: deque[object] = deque()
+        self._requests: dict[Hashable, Request] = {}
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for one's turn and hold the device.
+
+        Raises:
+            Stopped: this is a page's request, and nobody waits for it any more.
+        """
+        request: Request | None = getattr(_local, "request", None)
+        ticket = request or object()
+        with self._condition:
+            self._line.append(ticket)
+            try:
+                while self._line[0] is not ticket:
+                    if request is not None and not request.wanted():
+                        raise _abandoned()
+                    self._condition.wait(_POLL_S if request is not None else None)
+            except BaseException:
+                self._line.remove(ticket)
+                self._condition.notify_all()
+                raise
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._line.popleft()
+                self._condition.notify_all()
+
+    def ask(self, key: Hashable, work: Callable[[Callable[[], bool]], T]) -> Place[T]:
+        """A place at the request of this key, which is started unless it is under way.
+
+        `work(should_stop)` takes its turns itself, and polls `should_stop` between batches.
+
+        Raises:
+            UserError: so many requests are waiting that this one is not taken.
+        """
+        with self._condition:
+            request = self._requests.get(key)
+            if request is None or not request.wanted():
+                waiting = self.requests
+                if waiting >= self._limit():
+                    raise UserError(
+                        f"{waiting} requests are waiting for this device already: try "
+                        "again in a moment."
+                    )
+                request = self._requests[key] = Request(self._condition)
+                threading.Thread(
+                    target=self._serve, args=(key, request, work), name="request", daemon=True
+                ).start()
+            request._waiting += 1
+        return Place(self, request)
+
+    def ahead(self, request: Request) -> int:
+        """How many stand before a request; 0 where it is served, loading, or done."""
+        with self._condition:
+            return self._line.index(request) if request in self._line else 0
+
+    @property
+    def requests(self) -> int:
+        """Requests of pages in the line or being computed."""
+        with self._condition:
+            return sum(request.wanted() for request in self._requests.values())
+
+    def _serve(
+        self, key: Hashable, request: Request[T], work: Callable[[Callable[[], bool]], T]
+    ) -> None:
+        _local.request = request
+        try:
+            request._result = work(lambda: not request.wanted())
+        except BaseException as error:
+            request._error = error
+        finally:
+            with self._condition:
+                if self._requests.get(key) is request:
+                    del self._requests[key]
+            request._finished.set()
+
+    def _leave(self, request: Request) -> None:
+        with self._condition:
+            request._waiting -= 1
+            request._left_at = time.monotonic()
+
+
+def ready(result: T) -> Place[T]:
+    """A place for what is there already."""
+    queue = DeviceQueue(lambda: 0)
+    request: Request[T] = Request(queue._condition)
+    request._result = result
+    request._finished.set()
+    return Place(queue, request)
+
+
+def _abandoned() -> Stopped:
+    return Stopped("Nobody waits for this any more.")

@@ -1,0 +1,63 @@
+"""Published curves and measures as tables with their provenance. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from attribution.position import LENGTH_BUCKETS, POSITIONS, center_of_mass, primacy_recency_index
+from attribution.published import PublishedCurves, PublishedMeasures
+from attribution.ranking import NDCG
+from attribution.types import Provenance
+from dashboard.compute import poslens_version
+from dashboard.rankings import OVERALL
+
+
+def curves_provenance(one: PublishedCurves) -> Provenance:
+    """Where published curves come from: others computed them, this program averaged them."""
+    return Provenance(
+        poslens=poslens_version(), model=one.model, model_source="published", weights="not known",
+        method="curves as published, mean and standard deviation over documents (ddof=1)",
+        dataset=f"file {one.file}", n=one.n, max_length=0, truncated=0, precision="", prompts="",
+    )  # fmt: skip
+
+
+def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
+    """100 rows a model: position in [0, 1], mean, std and n."""
+    frames = [
+        pd.DataFrame({"model": one.model, "position": POSITIONS, "mean": one.mean, "std": one.std,
+                      "n": one.n})
+        for one in found
+    ]  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
+
+
+def curves_summary(found: Sequence[PublishedCurves]) -> pd.DataFrame:
+    """A row a model: n, both ends, centre of mass and primacy-recency index of the mean."""
+    rows = []
+    for one in found:
+        mean = one.mean[None]
+        rows.append({
+            "model": one.model, "n": one.n, "start": float(one.mean[0]), "end": float(one.mean[-1]),
+            "centre of mass": float(np.squeeze(center_of_mass(mean))),
+            "primacy-recency index": float(np.squeeze(primacy_recency_index(mean))),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
+    """Published measures, a row for each model, setting and length, under the names of
+    `rankings.psi_frame`."""
+    found = []
+    for one in rows:
+        at = {"model": one.model, "setting": one.setting}
+        found.append(at | {"length": OVERALL, "PSI": one.psi, NDCG: one.ndcg})
+        for bucket in LENGTH_BUCKETS:
+            found.append(at | {
+                "length": bucket, "PSI": one.bucket_psi[bucket],
+                f"{NDCG}, mean of bins": one.bucket_ndcg[bucket],
+            })  # fmt: skip
+    columns = ["model", "setting", "length", "PSI", NDCG, f"{NDCG}, mean of bins"]
+    return pd.DataFrame(found, columns=columns)

@@ -1,0 +1,345 @@
+"""Rankings of data sets by models: computed once, kept, measured. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pandas as pd
+
+from attribution import datasets
+from attribution.datasets import Collection, DataSet
+from attribution.datasets.corpus import Query
+from attribution.errors import UserError
+from attribution.position import length_bucket
+from attribution.ranking import MEASURES, NDCG, TOP, Evaluation, EvidenceProfile, evaluate
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.search import Ranking
+from attribution.types import Method, Provenance
+from cache.precompute import Progress
+from cache.rankings import RankingStore, complete, ranking_method
+from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard.runs import Report, Run
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+OVERALL = "all lengths"
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is searched and how: a collection, whole or each query in its own corpus of it, and
+    what cross-encoders rerank."""
+
+    collection: Collection
+    own_corpus: bool = False
+    first_stage: RetrieverSpec | None = None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A model's rankings of a collection's queries, measured."""
+
+    model: ModelIdentity
+    method: Method
+    setup: Setup
+    evaluation: Evaluation
+    rankings: tuple[Ranking, ...]
+    by_query: dict[str, Ranking] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_query", {one.query_id: one for one in self.rankings})
+
+    def provenance(self) -> Provenance:
+        """Everything needed to rank again."""
+        survey, spec = self.setup.collection.survey, self.model.spec
+        return Provenance(
+            poslens=poslens_version(),
+            model=spec.name,
+            model_source=spec.origin,
+            weights=self.model.weights,
+            method=repr(self.method),
+            dataset=self.setup.collection.name,
+            n=self.evaluation.n,
+            max_length=spec.max_length or 0,
+            truncated=0,
+            precision=self.model.precision,
+            prompts=spec.prompts,
+            selection=f"{survey.n} documents",
+        )
+
+
+def collection_of(data: DataSet) -> Collection:
+    """The collection of a data set: with its whole corpus where the data set is known by name, of
+    an upload the documents of its pairs.
+
+    Raises:
+        UserError: it judges no relevance, or its files are not as they should be.
+    """
+    if data.name in datasets.names():
+        return datasets.collection(data.name)
+    # An upload's name holds a digest of its contents.
+    return _kept(_uploads, data.name, lambda: datasets.from_pairs(data))
+
+
+_uploads: OrderedDict[str, Collection] = OrderedDict()
+_stores: OrderedDict[tuple[str, str], RankingStore] = OrderedDict()
+_evaluations: OrderedDict[tuple[str, ...], Ranked] = OrderedDict()
+
+
+def _kept(known: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+    """What `make` made for `key`, kept while it is among the last ones."""
+    if key not in known:
+        known[key] = make()
+        while len(known) > _KEPT:
+            known.popitem(last=False)
+    return known[key]
+
+
+def needs_first_stage(spec: RetrieverSpec) -> bool:
+    """Whether a model can only rerank what another one found."""
+    return spec.family == "cross_encoder"
+
+
+def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
+    """How `spec` ranks.
+
+    Raises:
+        UserError: a cross-encoder without a first stage, or one whose first stage is another.
+    """
+    if not needs_first_stage(spec):
+        return ranking_method(setup.own_corpus)
+    first = setup.first_stage
+    if first is None or needs_first_stage(first):
+        raise UserError(
+            f"{spec.name} reads each query with each document: choose another kind of model as its "
+            "first stage."
+        )
+    known = compute.identify(first)
+    return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
+
+
+def start(
+    compute: Compute, spec: RetrieverSpec, setup: Setup, on_progress: Report = lambda p: None
+) -> Run:
+    """Rank what is missing, in a thread; a run of the same kind that is active is returned.
+
+    Raises:
+        UserError: the model's files are not here, or it lacks a first stage.
+    """
+    model, method = compute.identify(spec), method_for(compute, spec, setup)
+
+    def work(run: Run, report: Report) -> Progress:
+        store = _store(compute, setup.collection)
+
+        def search(one: ModelIdentity, how: Method) -> Progress:
+            run.stage = f"Searching with {one.spec.name}"
+            return store.search(
+                compute.retriever(one), one.key, how, should_stop=lambda: run.stopping,
+                on_progress=report, turn=compute.turn,
+            )  # fmt: skip
+
+        if not needs_first_stage(spec) or setup.first_stage is None:
+            return search(model, method)
+        first, how = compute.identify(setup.first_stage), ranking_method(setup.own_corpus)
+        candidates = store.select(first.key, how)
+        if not complete(candidates, setup.collection):
+            progress = search(first, how)
+            if progress.stopped:
+                return progress
+            candidates = store.select(first.key, how)
+        run.stage = "Reranking"
+        return store.rerank(
+            compute.retriever(model), model.key, method, candidates,
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+        )  # fmt: skip
+
+    key = run_key(model, method, setup.collection.name)
+    return compute.start(key, len(setup.collection.queries), work, on_progress)
+
+
+def run_of(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run | None:
+    """The latest run of this kind in this process."""
+    model, method = compute.identify(spec), method_for(compute, spec, setup)
+    return compute.run(run_key(model, method, setup.collection.name))
+
+
+def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:
+    """The stored rankings, measured; None while they are not complete."""
+    model, method = compute.identify(spec), method_for(compute, spec, setup)
+    store = _store(compute, setup.collection)
+    key = (str(compute.root), model.key.fingerprint, repr(method), store.fingerprint)
+    if key not in _evaluations:
+        rankings = store.select(model.key, method)
+        if not complete(rankings, setup.collection):
+            return None
+        evaluation = evaluate(spec.name, rankings, setup.collection, own_corpus=setup.own_corpus)
+        found = Ranked(model, method, setup, evaluation, tuple(rankings))
+        return _kept(_evaluations, key, lambda: found)
+    return _evaluations[key]
+
+
+def _store(compute: Compute, collection: Collection) -> RankingStore:
+    """One store a collection: its fingerprint takes a pass over what it holds."""
+    key = (str(compute.root), collection.name)
+    if key in _stores and _stores[key].collection is not collection:
+        del _stores[key]
+    return _kept(_stores, key, lambda: RankingStore(compute.root, collection))
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+    """A row a model: each measure with the ends of its interval, missing queries, same-language
+    share and what the corpus would give."""
+    rows = []
+    for one in found:
+        evaluation = one.evaluation
+        row: dict[str, object] = {
+            "model": one.model.spec.name,
+            "queries": evaluation.n,
+            "documents": one.setup.collection.survey.n,
+            "without a result": evaluation.n_missing,
+        }
+        for name in MEASURES:
+            estimate = evaluation.estimates[name]
+            row |= {
+                name: estimate.value,
+                f"{name} low": estimate.low,
+                f"{name} high": estimate.high,
+            }
+        bias = evaluation.language
+        row["same language in top 10"] = None if bias is None else bias.share.value
+        row["same language in corpus"] = None if bias is None else bias.expected
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def measures_text(found: Sequence[Ranked]) -> pd.DataFrame:
+    """The same for the eye: each measure with its interval in one cell."""
+    rows = []
+    for one in found:
+        evaluation, bias = one.evaluation, one.evaluation.language
+        row: dict[str, object] = {"model": one.model.spec.name}
+        row |= {name: str(evaluation.estimates[name]) for name in MEASURES}
+        row["same language"] = "" if bias is None else str(bias.share)
+        row["in corpus"] = None if bias is None else bias.expected
+        row["without a result"] = evaluation.n_missing
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+    """A row for each model and length bucket, the whole first: PSI, what chance gives, nDCG@10."""
+    rows = []
+    for one in found:
+        profiles = {OVERALL: one.evaluation.profile, **one.evaluation.buckets}
+        for bucket, profile in profiles.items():
+            if profile is not None:
+                rows.append({"model": one.model.spec.name, "length": bucket} | _psi_row(profile))
+    columns = ["model", "length", "PSI", "PSI by chance", "p", "queries", "empty bins", NDCG,
+               f"{NDCG}, mean of bins"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
+    return {
+        "queries": profile.n,
+        "empty bins": profile.n_empty,
+        "PSI": profile.psi,
+        "PSI by chance": profile.psi_by_chance,
+        "p": profile.p,
+        NDCG: profile.mean,
+        f"{NDCG}, mean of bins": profile.mean_of_bins,
+    }
+
+
+def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+    """A row for each model, length bucket and evidence bin: its centre, queries and nDCG@10."""
+    rows = []
+    for one in found:
+        profiles = {OVERALL: one.evaluation.profile, **one.evaluation.buckets}
+        for bucket, profile in profiles.items():
+            if profile is None:
+                continue
+            for number, (mean, n) in enumerate(zip(profile.means, profile.counts, strict=True)):
+                rows.append({
+                    "model": one.model.spec.name, "length": bucket, "bin": number,
+                    "position": (number + 0.5) / len(profile.means), "queries": n, NDCG: mean,
+                })  # fmt: skip
+    return pd.DataFrame(rows, columns=["model", "length", "bin", "position", "queries", NDCG])
+
+
+def queries_frame(one: Ranked) -> pd.DataFrame:
+    """A row a query: its measures, the rank of its best relevant document, evidence, length."""
+    rows = []
+    for number, query in enumerate(one.setup.collection.queries):
+        rank = first_rank(one, query)
+        rows.append({
+            "query": query.text,
+            NDCG: float(one.evaluation.per_query[NDCG][number]),
+            "rank": rank,
+            "evidence": None if query.evidence is None else 100 * query.evidence,
+            "length": length_bucket(query.document_tokens) if query.document_tokens else None,
+            "language": query.language,
+            "id": query.query_id,
+        })  # fmt: skip
+    return pd.DataFrame(rows).astype({"rank": "Int64"})
+
+
+FAILED = "not in the top 10"
+LATE = "evidence in the last third"
+EARLY = "evidence in the first third"
+FILTERS = (FAILED, LATE, EARLY)
+
+
+def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
+    """The rows of `queries_frame` that pass all of `filters`."""
+    for one in filters:
+        if one == FAILED:
+            frame = frame[frame["rank"].isna() | (frame["rank"] > TOP)]
+        elif one == LATE:
+            frame = frame[frame["evidence"] > 200 / 3]
+        elif one == EARLY:
+            frame = frame[frame["evidence"] < 100 / 3]
+    return frame
+
+
+def first_rank(one: Ranked, query: Query) -> int | None:
+    """Rank, from 1, of the first relevant document; None where none was found."""
+    ranking = one.by_query[query.query_id]
+    ranks = (r for r, key in enumerate(ranking.document_ids, 1) if key in query.relevant)
+    return next(ranks, None)
+
+
+def query_of(one: Ranked, query_id: str) -> Query:
+    """The query of this id.
+
+    Raises:
+        UserError: there is none.
+    """
+    for query in one.setup.collection.queries:
+        if query.query_id == query_id:
+            return query
+    raise UserError(f"There is no query {query_id[:80]!r}: choose one from the table.")
+
+
+def top_frame(one: Ranked, query: Query) -> pd.DataFrame:
+    """The query's top 10: rank, score, whether it is relevant, language, id, text."""
+    ranking = one.by_query[query.query_id]
+    keys = ranking.document_ids[:TOP]
+    texts = one.setup.collection.texts(keys)
+    return pd.DataFrame({
+        "rank": range(1, len(keys) + 1),
+        "score": ranking.scores[: len(keys)].astype(float),
+        "relevant": [key in query.relevant for key in keys],
+        "language": ranking.languages[: len(keys)],
+        "document": [texts[key] for key in keys],
+        "id": keys,
+        "pair": [query.pairs.get(key, "") for key in keys],
+    })  # fmt: skip

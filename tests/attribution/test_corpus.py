@@ -1,0 +1,111 @@
+"""Collections of each format: every document of the corpus, judged or not, and every id."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attribution import datasets
+from attribution.datasets import beir, formats, multiclaim, posir
+from attribution.datasets.corpus import grade
+from attribution.errors import UserError
+
+
+def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> None:
+    folder = root / language / "ice"
+    (folder / "qrels").mkdir(parents=True)
+    query = {"_id": "q1", "text": f"{language} what melts", "pos_char_span": [0, 10],
+             "pos_char_length": len(text), "pos_token_length": 600}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
+    corpus = [{"_id": "d1", "text": text}]
+    corpus += [{"_id": f"x{i}", "text": f"Distractor {i}."} for i in range(distractors)]
+    corpus += [{"_id": "bad", "text": " "}]
+    pq.write_table(pa.Table.from_pylist(corpus), folder / "corpus.parquet")
+    qrels = [{"query-id": "q1", "corpus-id": c, "score": 1} for c in ("d1", "gone")]
+    pq.write_table(pa.Table.from_pylist(qrels), folder / "qrels" / "test.parquet")
+
+
+def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
+    write_posir(tmp_path, "eng", "Ice melts. Stone stays.")
+    write_posir(tmp_path, "pol", "Lod topnieje. Kamien.", distractors=1)
+    found = posir.collection(tmp_path, "mine")
+    assert found.parts == ("eng/ice", "pol/ice")
+    first = found.queries[0]
+    assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
+    assert first.relevant == {"eng/ice/d1": 1} and first.pairs == {"eng/ice/d1": "q1"}
+    assert first.evidence == pytest.approx(5 / 23)
+    assert [d.key for d in found.documents()] == [
+        "eng/ice/d1", "eng/ice/x0", "eng/ice/x1", "pol/ice/d1", "pol/ice/x0",
+    ]  # fmt: skip
+    assert found.survey.n == 5 and found.survey.languages["eng/ice", "eng"] == 3
+    assert [r.reason.split(":")[0] for r in found.survey.rejected] == ["bad", "bad"]
+    assert len(found.rejected) == 2 and "gone does not exist" in found.rejected[0].reason
+    assert found.texts(["pol/ice/x0"]) == {"pol/ice/x0": "Distractor 0."}
+    # Pairs are as they were.
+    assert [p.pair_id for p in posir.read(tmp_path, "mine").pairs] == ["q1", "q1/d1"]
+    cross = formats.collection(tmp_path, "cross", variant="eng-pol")
+    (query,) = cross.queries
+    assert query.text == "eng what melts" and query.language == "eng"
+    assert query.relevant == {"pol/ice/d1": 1} and cross.survey.n == 2
+
+
+def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    corpus = [{"_id": f"d{i}", "title": "T", "text": f"text {i}"} for i in range(4)]
+    lines = [*map(json.dumps, corpus), "no json", json.dumps(corpus[0])]
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "what"}) + "\n")
+    qrels = "query-id\tcorpus-id\tscore\nq\td1\t1\nq\td2\t3\nq\td3\t0\nq\td9\t1\n"
+    (tmp_path / "qrels" / "test.tsv").write_text(qrels)
+    found = beir.collection(tmp_path, "b")
+    (query,) = found.queries
+    assert query.relevant == {"d1": 1, "d2": 3} and query.evidence is None
+    assert query.pairs == {"d1": "q/d1", "d2": "q/d2"} and found.parts == ("",)
+    assert [(d.key, d.text) for d in found.documents()] == [
+        (f"d{i}", f"T text {i}") for i in range(4)
+    ]
+    assert [r.row for r in found.survey.rejected] == [5, 6] and len(found.rejected) == 2
+    # A second pass reads the same.
+    assert len(list(found.documents())) == 4
+
+
+def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
+    def cell(original: str, english: str, language: str) -> str:
+        return '"' + repr((original, english, [(language, 1.0)])).replace('"', '""') + '"'
+
+    (tmp_path / "posts.csv").write_text(
+        f"post_id,instances,ocr,verdicts,text\n1,,[],[],{cell('lod', 'ice', 'pl')}\n"
+    )
+    (tmp_path / "fact_checks.csv").write_text(
+        "fact_check_id,claim,instances,title\n"
+        f"7,{cell('Eis', 'Ice', 'de')},,\n8,{cell('Kamien', 'Stone', 'pl')},,\n9,broken,,\n"
+    )
+    (tmp_path / "fact_check_post_mapping.csv").write_text("fact_check_id,post_id\n7,1\n")
+    found = multiclaim.collection(tmp_path, "m")
+    (query,) = found.queries
+    assert (query.text, query.language, query.relevant) == ("lod", "pol", {"7": 1})
+    assert [(d.key, d.language, d.text) for d in found.documents()] == [
+        ("7", "deu", "Eis"), ("8", "pol", "Kamien"),
+    ]  # fmt: skip
+    assert len(found.survey.rejected) == 1
+    english = formats.collection(tmp_path, "m", variant="english")
+    assert english.queries[0].language == "eng"
+    assert [d.text for d in english.documents()] == ["Ice", "Stone"]
+
+
+def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
+    row = {"query": "q", "document_1": "a", "document_2": "b"}
+    (tmp_path / "foil.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match="judges no relevance"):
+        formats.collection(tmp_path, "c")
+    with pytest.raises(UserError, match="There is no data set 'nope'"):
+        datasets.collection("nope")
+
+
+def test_grades_are_whole_and_above_zero() -> None:
+    assert [grade(score) for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]

@@ -1,0 +1,99 @@
+"""The Ranking and Published pages without a browser."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets, published
+from dashboard import rankings
+from dashboard.compute import service
+
+VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
+ROWS = "query,document,evidence\n" + "".join(
+    f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
+    for word in ("ice", "stone", "fog")
+)  # fmt: skip
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    (tmp_path / "mine.csv").write_text(ROWS)
+    datasets.register("mine", tmp_path / "mine.csv")
+    return "mine"
+
+
+def opened(view: str, **parameters: object) -> AppTest:
+    app = AppTest.from_file(str(VIEWS / view), default_timeout=120)
+    for name, value in parameters.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    return app
+
+
+def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
+    app = opened("ranking.py", dataset=mine, models=["BM25"])
+    assert "3 queries, 3 documents" in app.markdown[0].value
+    app.button(key="start.BM25").click().run()
+    data = datasets.read(mine)
+    setup = rankings.Setup(rankings.collection_of(data))
+    from dashboard.choices import spec
+
+    run = rankings.run_of(service(), spec("BM25", mine), setup)
+    assert run is not None
+    run.wait()
+    app.run()
+    assert not app.exception and not app.error
+    measures = app.dataframe[0].value
+    assert measures["model"].tolist() == ["BM25"] and measures["nDCG@10"][0].startswith("1.000")
+    kinds = [chart.proto.spec for chart in app.get("plotly_chart")]
+    assert any("evidence_bins" in spec for spec in kinds)
+    assert any("Position sensitivity" in one.value for one in app.markdown)
+    frames = [frame.value for frame in app.dataframe]
+    queries = next(frame for frame in frames if "rank" in frame.columns)
+    assert len(queries) == 3
+
+
+def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    row = '{"query": "q", "document_1": "a", "document_2": "b"}\n'
+    (tmp_path / "foil.jsonl").write_text(row)
+    datasets.register("colder", tmp_path / "foil.jsonl")
+    app = opened("ranking.py", dataset="colder", models=["BM25"])
+    assert "judges no relevance" in app.error[0].value
+
+
+def npz() -> bytes:
+    out = io.BytesIO()
+    np.savez(out, curves=np.random.default_rng(0).random((4, 100)))
+    return out.getvalue()
+
+
+def test_published_curves_by_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    app = opened("published.py")
+    assert "Choose or upload" in app.info[0].value
+    app.file_uploader[0].set_value([("good.npz", npz(), "application/octet-stream")]).run()
+    assert not app.exception and app.dataframe[0].value["model"].tolist() == ["good"]
+    hostile = pickle.dumps([print, "run"])
+    app.file_uploader[0].set_value([("<b>bad.pkl", hostile, "application/octet-stream")]).run()
+    assert not app.exception and "holds no curves" in app.error[0].value
+    assert "<b>" not in app.error[0].value
+
+
+def test_published_curves_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
+    published.register(tmp_path)
+    app = opened("published.py")
+    assert app.dataframe[0].value["model"].tolist() == ["NV"]
+    assert any("published_curves" in c.proto.spec for c in app.get("plotly_chart"))

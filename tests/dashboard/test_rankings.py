@@ -1,0 +1,206 @@
+"""Rankings of a data set: computed once, measured, filtered, set beside published ones."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.datasets.own import read_upload
+from attribution.errors import UserError
+from attribution.published import PublishedCurves, PublishedMeasures
+from attribution.ranking import NDCG, evidence_profile
+from attribution.retrievers.registry import RetrieverSpec, resolve
+from dashboard import publications, rankings
+from dashboard.__main__ import app
+from dashboard.compute import Compute
+from dashboard.palettes import Style
+from dashboard.ranking_figures import evidence_bins, length_buckets, published_curves
+from dashboard.rankings import FAILED, LATE, Ranked, Setup
+
+BM25 = resolve("BM25")
+ROWS = "query,document,evidence,language\n" + "".join(
+    f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.,eng\n"
+    for word in ("ice", "stone", "fog")
+) + "qqqq,Nothing matches this. Stone.,Stone.,eng\n"  # fmt: skip
+
+
+@pytest.fixture
+def upload() -> Setup:
+    return Setup(rankings.collection_of(read_upload("mine.csv", ROWS.encode())))
+
+
+@pytest.fixture
+def ranked(upload: Setup, tmp_path: Path) -> Ranked:
+    compute = Compute(tmp_path)
+    assert rankings.ranked(compute, BM25, upload) is None
+    run = rankings.start(compute, BM25, upload)
+    run.wait()
+    assert run.error == ""
+    found = rankings.ranked(compute, BM25, upload)
+    assert found is not None
+    return found
+
+
+def test_an_upload_is_ranked_and_kept(ranked: Ranked, upload: Setup, tmp_path: Path) -> None:
+    assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
+    assert ranked.evaluation.estimates[NDCG].value == 0.75
+    restarted = Compute(tmp_path)
+    rankings._evaluations.clear()
+    again = rankings.ranked(restarted, BM25, upload)
+    assert again is not None
+    for ours, theirs in zip(again.rankings, ranked.rankings, strict=True):
+        assert ours.document_ids == theirs.document_ids
+        assert ours.scores.tolist() == theirs.scores.tolist()
+    provenance = ranked.provenance()
+    assert provenance.n == 4 and "corpus=whole" in provenance.method
+    assert provenance.selection == "4 documents"
+
+
+def test_tables(ranked: Ranked) -> None:
+    measures = rankings.measures_frame([ranked])
+    assert measures.loc[0, "without a result"] == 1
+    assert measures.loc[0, f"{NDCG} low"] <= 0.75 <= measures.loc[0, f"{NDCG} high"]
+    assert rankings.measures_text([ranked]).loc[0, NDCG].startswith("0.750 [")
+    psi = rankings.psi_frame([ranked])
+    assert psi["length"].tolist() == [rankings.OVERALL] and psi.loc[0, "PSI"] == 1.0
+    bins = rankings.bins_frame([ranked])
+    assert len(bins) == 20 and bins["queries"].sum() == 4
+    queries = rankings.queries_frame(ranked)
+    assert queries["rank"].fillna(0).tolist() == [1, 1, 1, 0]
+    assert rankings.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
+    assert rankings.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]
+    assert len(rankings.filtered(queries, [])) == 4
+
+
+def test_a_querys_top(ranked: Ranked) -> None:
+    query = rankings.query_of(ranked, "row-3")
+    top = rankings.top_frame(ranked, query)
+    assert top.loc[0, "document"].startswith("The stone is stone.")
+    assert top["relevant"].tolist()[0] is True and top.loc[0, "pair"] == "row-3"
+    assert top["score"].is_monotonic_decreasing and set(top["pair"].tolist()[1:]) == {""}
+    with pytest.raises(UserError, match="no query 'nope'"):
+        rankings.query_of(ranked, "nope")
+
+
+def test_a_cross_encoder_needs_another_first_stage(upload: Setup, tmp_path: Path) -> None:
+    compute = Compute(tmp_path)
+    spec = RetrieverSpec("ce", "ce", "cross_encoder", "folder:/nonexistent")
+    for first in (None, spec):
+        with pytest.raises(UserError, match="as its first stage"):
+            rankings.method_for(compute, spec, replace(upload, first_stage=first))
+    method = rankings.method_for(compute, spec, replace(upload, first_stage=BM25))
+    assert "first_stage=BM25@" in repr(method)
+
+
+def test_the_sample_is_a_collection_with_its_own_corpora() -> None:
+    found = rankings.collection_of(datasets.read("sample"))
+    assert found.survey.n == 68 and len(found.queries) == 304 and len(found.parts) > 20
+    assert datasets.collection("sample") is found
+
+
+def test_figures_hold_the_numbers(ranked: Ranked) -> None:
+    profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97])
+    assert profile is not None
+    figure = evidence_bins({"M": profile}, Style(), provenance=[ranked.provenance()])
+    bars, line = figure.data
+    assert bars.customdata[0] == 1 and line.y[0] == 1.0 and line.y[1] is None
+    assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
+    bars = length_buckets({"M": {"Q1": profile}, "N": {}}, Style()).data
+    assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
+    curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
+    one = PublishedCurves("M", curves, "f")
+    band, mean = published_curves([one], Style()).data
+    assert np.allclose(mean.y, curves.mean(0), atol=1e-6) and mean.x[-1] == 1.0
+    assert np.allclose(band.y[:100], curves.mean(0) + curves.std(0, ddof=1), atol=1e-6)
+    assert np.allclose(band.y[100:], (curves.mean(0) - curves.std(0, ddof=1))[::-1], atol=1e-6)
+    frame = publications.curves_frame([one])
+    assert len(frame) == 100 and frame["std"].tolist() == one.std.tolist()
+    assert publications.curves_summary([one]).loc[0, "start"] == pytest.approx(curves[:, 0].mean())
+
+
+def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:
+    quarter = dict.fromkeys(("Q1", "Q2", "Q3", "Q4"), 0.25)
+    frame = publications.measures_frame(
+        [PublishedMeasures("bge-m3", "eng-eng", 0.5, 0.3, quarter, quarter)]
+    )
+    assert len(frame) == 5 and frame.loc[0, "PSI"] == 0.3 and pd.isna(frame.loc[1, NDCG])
+    assert set(frame.columns) - {"setting"} <= set(rankings.psi_frame([ranked]).columns)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(ROWS)
+    found = json.loads(run("rank", "--model", "BM25", "--dataset", str(path)).stdout)
+    assert found["rows"][0][NDCG] == 0.75 and found["rows"][0]["queries"] == 4
+    assert found["provenance"][0]["method"].startswith("ranking(corpus=whole")
+    table = run("rank", "--model", "BM25", "--dataset", str(path), "--table", "queries",
+                "--format", "csv").stdout  # fmt: skip
+    frame = pd.read_csv(io.StringIO(table), comment="#")
+    assert len(frame) == 4 and set(frame["model"]) == {"BM25"}
+    for option in (["--table", "psi"], ["--table", "bins"], ["--own-corpus"]):
+        assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
+
+
+def test_figure5_is_one_command(tmp_path: Path) -> None:
+    curves = np.random.default_rng(0).random((9, 100))
+    np.savez(tmp_path / "a.npz", curves=curves)
+    source = f"A={tmp_path / 'a.npz'}"
+    target = tmp_path / "five.csv"
+    assert run("figure5", str(target), "--curves", source).exit_code == 0
+    frame = pd.read_csv(target, comment="#")
+    assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
+    assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
+    page = tmp_path / "five.html"
+    assert run("figure5", str(page), "--curves", source, "--size", "screen").exit_code == 0
+    assert "Normalized gradient L2 norm" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["figure5", "x.bmp", "--curves", "a=b.npz"], "use .png"),
+        (["figure5", "x.pdf", "--curves", "a"], "--curves takes NAME=FOLDER"),
+        (["figure5", "x.pdf", "--curves", "a=/nonexistent.npz"], "cannot be read"),
+        (["figure5", "x.pdf", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
+        (["rank", "--dataset", "nope"], "no data set 'nope'"),
+        (["rank", "--model", "nope"], "no retriever named"),
+        (["run", "--published", "/nonexistent"], "is not a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2 and words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_the_tiny_model_reranks_what_bm25_finds(
+    tiny_folder: Callable[..., Path], upload: Setup, tmp_path: Path
+) -> None:
+    from importlib import import_module
+
+    families = import_module("tests.attribution.tiny_families")
+    folder = families.cross_encoder(tiny_folder("bert"), tmp_path / "ce")
+    spec = RetrieverSpec("ce", "ce", "cross_encoder", f"folder:{folder}")
+    compute, setup = Compute(tmp_path / "home"), replace(upload, first_stage=BM25)
+    running = rankings.start(compute, spec, setup)
+    running.wait()
+    assert running.error == ""
+    first, second = (rankings.ranked(compute, one, setup) for one in (BM25, spec))
+    assert first is not None and second is not None
+    for ours, theirs in zip(first.rankings, second.rankings, strict=True):
+        assert sorted(ours.document_ids) == sorted(theirs.document_ids)

@@ -1,0 +1,77 @@
+"""The device's queue and runs of other processes, as pages show them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import ROOT, TIMEOUT_MS, App
+
+Visit = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
+SLOW = "method=occlusion&level=token"
+START_MS = 240_000  # a command on a busy machine
+PAIR = "pair=food-sourdough-q2"
+
+
+@pytest.fixture
+def own(start_app: Callable[..., App]) -> App:
+    """A dashboard that nobody else asks for anything."""
+    return start_app()
+
+
+def commands(app: App, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dashboard", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "POSLENS_HOME": str(app.home)},
+    )  # fmt: skip
+
+
+def stored(app: App, method: str) -> int:
+    """Files of results of a method."""
+    return len(list((app.home / "cache").rglob(f"*{method}*")))
+
+
+def test_a_closed_tab_frees_the_device_and_a_waiting_page_says_its_place(
+    own: App, visit: Visit
+) -> None:
+    slow = visit(f"{own.url}/?{PAIR}&{SLOW}&models=MiniLM&models=MiniLM-primacy")
+    expect(slow.get_by_text("Computing MiniLM").first).to_be_visible()
+    quick = visit(f"{own.url}/?{PAIR}&method=saliency&models=MiniLM")
+    expect(quick.get_by_text("1 before this one in the queue.")).to_be_visible()
+    slow.close()
+    expect(quick.get_by_test_id("stPlotlyChart").first).to_be_visible()
+    expect(quick.get_by_text("before this one in the queue")).to_have_count(0)
+    # It was served behind the slow one, which left nothing: it was not computed to its end.
+    assert stored(own, "saliency") and not stored(own, "occlusion")
+
+
+def test_a_run_of_another_process_is_seen_as_it_goes(own: App, visit: Visit) -> None:
+    page = visit(f"{own.url}/curves?models=MiniLM&method=saliency")
+    expect(page.get_by_text(re.compile("Nothing is stored"))).to_be_visible()
+    process = commands(own, "precompute", "--model", "MiniLM")
+    try:
+        expect(page.get_by_text(re.compile("another process is computing"))).to_be_visible(
+            timeout=START_MS
+        )
+        expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
+        process.terminate()  # as a process manager does: it ends after the batch at hand
+        _, error = process.communicate(timeout=240)
+        assert process.returncode == 130 and "what was computed is kept" in error
+    finally:
+        process.kill()
+        process.wait()
+    expect(page.get_by_text(re.compile("another process is computing"))).to_have_count(0)
+    listed = commands(own, "failures")
+    output, _ = listed.communicate(timeout=240)
+    assert json.loads(output)["failed"] == []
+    done = page.get_by_text(re.compile(r"^\d+ of 304$")).first.inner_text()
+    assert 0 < int(done.split()[0]) < 304

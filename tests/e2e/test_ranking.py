@@ -1,0 +1,86 @@
+"""Rank a data set, follow a query to its pair, draw published curves: in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+from tests.e2e.test_app import no_error
+
+Visit = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
+
+
+@pytest.fixture(scope="module")
+def ranking_app(start_app: Callable[..., App], tmp_path_factory: pytest.TempPathFactory) -> App:
+    """A dashboard with a small set of pairs and a folder of published curves."""
+    folder = tmp_path_factory.mktemp("published")
+    generator = np.random.default_rng(0)
+    for model in ("Qwen3-Embedding-8B", "NV-Embed-v2"):
+        np.savez(folder / f"posir_saliency_{model}.npz", curves=generator.random((20, 100)))
+    pairs = folder.parent / "pairs.csv"
+    rows = [
+        f"what is {word},Filler stands here. The {word} is {word}.,The {word} is {word}."
+        for word in ("ice", "stone", "fog", "snow")
+    ]
+    pairs.write_text("query,document,evidence\n" + "\n".join(rows) + "\n")
+    return start_app("--data", f"mine={pairs}", "--published", str(folder))
+
+
+def test_rank_and_follow_a_query_to_its_pair(ranking_app: App, visit: Visit) -> None:
+    page = visit(f"{ranking_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
+    expect(page.get_by_text("4 queries, 4 documents")).to_be_visible()
+    for name in ("MiniLM", "BM25"):
+        button = page.locator(f".st-key-start-{name} button")
+        button.click()
+        expect(button).to_have_count(0)
+    expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
+    expect(page.get_by_text("Not ranked yet")).to_have_count(0)
+    expect(page.get_by_text("Query by query")).to_be_visible()
+    expect(page.get_by_text("Compute it on the Curves page")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries")).to_be_visible()
+    no_error(page)
+    again = visit(page.url)  # kept: nothing to compute
+    expect(again.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
+    grid = again.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
+    expect(grid).to_be_visible()
+    grid.scroll_into_view_if_needed()
+    # The second row's checkbox; the grid is a canvas, so rows are found by their height.
+    grid.click(position={"x": 15, "y": 35 * 2 + 17})
+    expect(again.get_by_text("1 relevant, first at rank 1")).to_be_visible()
+    again.get_by_role("link", name="Explain row-3").click()
+    again.wait_for_url(re.compile("pair=row-3"))
+    expect(again.locator(".hm-pane[data-side=document] .hm-text").first).to_contain_text("stone")
+    no_error(again)
+
+
+def test_failed_queries_alone(ranking_app: App, visit: Visit) -> None:
+    page = visit(f"{ranking_app.url}/ranking?dataset=mine&models=BM25")
+    rank = page.get_by_role("button", name="Rank", exact=True)
+    expect(rank.or_(page.get_by_text("4 of 4 queries"))).to_be_visible()
+    if rank.count():
+        rank.click()
+    page.get_by_text("not in the top 10", exact=True).click()
+    expect(page.get_by_text("0 of 4 queries")).to_be_visible()
+    no_error(page)
+
+
+def test_figure_5_is_one_click(ranking_app: App, visit: Visit, tmp_path: Path) -> None:
+    page = visit(ranking_app.url)
+    page.get_by_role("link", name="Published").click()
+    figure = page.get_by_role("figure", name="Mean and standard deviation of published")
+    expect(figure).to_be_visible()
+    for name in ("Qwen3-Embedding-8B (n=20)", "NV-Embed-v2 (n=20)"):
+        expect(figure.get_by_text(name)).to_be_visible()
+    bad = tmp_path / "bad.pkl"
+    bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
+    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl holds no curves")
+    expect(figure).to_be_visible()
+    no_error(page)
