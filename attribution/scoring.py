@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, T, batches, halving
-from attribution.faithfulness import Stopped
+from attribution.errors import Stopped
 from attribution.retrievers.base import Joint, Separate, compare
 from attribution.retrievers.late_interaction import Vectors
 from attribution.types import Array, TextPair, as_array

@@ -12,6 +12,7 @@ pages = [
     st.Page("views/explain.py", title="Explain", icon=":material/highlight:", default=True),
     st.Page("views/compare.py", title="Compare", icon=":material/compare:"),
     st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
+    st.Page("views/cause.py", title="Cause", icon=":material/swap_vert:"),
     st.Page("views/ranking.py", title="Ranking", icon=":material/leaderboard:"),
     st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
     st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),

@@ -130,7 +130,8 @@ def _tested(model: ModelIdentity, pairs: Pairs, stored: Stored[PairScores]) -> T
 
 def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
     """Methods that fit a model, those with a contrast first."""
-    fit = [name for name in METHODS if not compute.unfit(spec, name)]
+    unfit = compute.unfit(compute.identify(spec))
+    fit = [name for name in METHODS if name not in unfit]
     return sorted(fit, key=lambda name: ADDITIVE.index(name) if name in ADDITIVE else len(ADDITIVE))
 
 

@@ -451,10 +451,9 @@ def unfit_methods(models: Sequence[str]) -> dict[str, str]:
     for name in models:
         # A model that cannot be resolved says so where it is used.
         with suppress(UserError):
-            wanted = registry.resolve(name)
-            for method in METHODS:
-                if reason := service().unfit(wanted, method):
-                    found.setdefault(method, f"{name}: {reason}")
+            model = service().identify(registry.resolve(name))
+            for method, reason in service().unfit(model).items():
+                found.setdefault(method, f"{name}: {reason}")
     return found
 
 

@@ -189,14 +189,15 @@ class Compute:
         """What the model showed of itself when it was loaded; None before that."""
         return self._proofs.get((model.key.fingerprint, model.device))
 
-    def unfit(self, spec: RetrieverSpec, method: str) -> str:
-        """Why `method` does not work on this model; empty where it does, as far as is known:
-        what only the loaded model can tell is known once it was loaded."""
-        model, fitting = self.identify(spec), METHODS[method].families
-        if model.spec.family not in fitting:
-            return f"it is for {_listed(fitting)} retrievers"
+    def unfit(self, model: ModelIdentity) -> dict[str, str]:
+        """The methods that do not work on this model, and why, as far as is known: what only the
+        loaded model can tell is known once it was loaded."""
         proof = self.proof(model)
-        return proof.unfit.get(method, "") if proof else ""
+        found = dict(proof.unfit) if proof else {}
+        for name, entry in METHODS.items():
+            if model.spec.family not in entry.families:
+                found[name] = f"it is for {_listed(entry.families)} retrievers"
+        return found
 
     # -- pairs ---------------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class Compute:
         if model.spec.family not in METHODS[method.name].families:
             raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
         retriever = self.retriever(model)
-        if reason := self.unfit(spec, method.name):
+        if reason := self.unfit(model).get(method.name):
             raise UserError(f"{method.name} does not fit {spec.name}: {reason}")
         with self.turn():
             outcomes = [

@@ -120,7 +120,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     try:
         model = _load_model(spec, files.folder, where, kind, files.code, spread)
         if files.adapter is not None:
-            _merge_adapter(model, files.adapter)
+            _merge_adapter(model, files.adapter, spec.strength)
         if files.query is not None:
             query_model = _load_model(spec, files.query, where, kind, files.code, spread)
         elif routes := _routes(model):
@@ -287,13 +287,18 @@ def _require_complete(model) -> None:
         raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
 
 
-def _merge_adapter(model, adapter: Path) -> None:
-    """Add the adapter's low-rank updates to the weights, so that it costs nothing at use."""
+def _merge_adapter(model, adapter: Path, strength: float | None) -> None:
+    """Add the adapter's low-rank updates, scaled, to the weights: it costs nothing at use."""
     from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
 
     backbone = model[0].auto_model
     # Saved without the device, so that loading asks neither a hub nor a GPU.
     merged = PeftModel.from_pretrained(backbone, str(adapter), local_files_only=True)
+    if strength is not None:
+        for module in merged.modules():
+            if isinstance(module, LoraLayer):
+                module.set_scale("default", strength)
     model[0].model = merged.merge_and_unload()
 
 

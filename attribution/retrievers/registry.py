@@ -18,6 +18,8 @@ from attribution.retrievers.packaged import minilm_folder
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
+_NUMBER = re.compile(r"[+-]?\d*\.?\d+")
+
 PLANTED = Path(__file__).parent / "planted"
 BM25 = Path(__file__).parent / "bm25"
 
@@ -40,7 +42,8 @@ class RetrieverSpec:
     is defined by code in its repository, which runs only where it is allowed by name;
     `bidirectional` that transformers' own class computes the same with its causal mask off.
     `parameters` are in millions, of both encoders where there are two. `answers` are the words for
-    relevant and not relevant of a sequence-to-sequence reranker.
+    relevant and not relevant of a sequence-to-sequence reranker. `strength` scales an adapter's
+    weights; None is all of it.
     """
 
     name: str
@@ -63,10 +66,11 @@ class RetrieverSpec:
     remote_code: bool = False
     bidirectional: bool = False
     answers: tuple[str, ...] | None = None
+    strength: float | None = None
 
     @property
     def base(self) -> str:
-        """The name without a pooling of the user's choice: `MiniLM` of `MiniLM@last`."""
+        """The name without a choice of the user's behind it: `MiniLM` of `MiniLM@last`."""
         return self.name.partition("@")[0]
 
     @property
@@ -84,6 +88,8 @@ class RetrieverSpec:
             said += ", bidirectional"
         if self.answers is not None:
             said += f", answers={'/'.join(self.answers)}"
+        if self.strength is not None:
+            said += f", strength={self.strength:g}"
         return said
 
     @property
@@ -100,7 +106,8 @@ class RetrieverSpec:
         """Where the weights come from, for captions; a folder is named, not located."""
         kind, _, rest = self.source.partition(":")
         if kind == "adapter":
-            return f"adapter on {rest}, shipped with PosLens"
+            part = "" if self.strength is None else f"{self.strength:g} of an "
+            return f"{part}adapter on {rest}, shipped with PosLens"
         if kind == "builtin":
             name, _, corpus = rest.partition(":")
             return f"{name}, statistics of {corpus or 'the two texts'}"
@@ -195,7 +202,8 @@ POOLINGS: Mapping[str, str] = MappingProxyType(
 
 def resolve(name: str) -> RetrieverSpec:
     """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
-    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so.
+    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
+    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`).
 
     Raises:
         UserError: none of these.
@@ -204,6 +212,8 @@ def resolve(name: str) -> RetrieverSpec:
         return found
     base, separator, pooling = name.rpartition("@")
     if separator and (base in known() or _HUB_ID.fullmatch(base)):
+        if _NUMBER.fullmatch(pooling):
+            return with_strength(resolve(base), float(pooling))
         return with_pooling(resolve(base), pooling)
     if _HUB_ID.fullmatch(name):
         spec = RetrieverSpec(
@@ -221,6 +231,26 @@ def resolve(name: str) -> RetrieverSpec:
     raise UserError(
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
         "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
+    )
+
+
+def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
+    """`spec` with its adapter scaled, and named so: 0 is the model without it, 1 all of it.
+
+    Raises:
+        UserError: the model has no adapter, or the strength is not from 0 to 1.
+    """
+    if not spec.source.startswith("adapter:"):
+        raise UserError(f"{spec.name} has no adapter to scale: leave out @{strength:g}.")
+    if not 0 <= strength <= 1:
+        raise UserError(f"{spec.name} can be scaled by 0 to 1, not by {strength:g}.")
+    if strength == 1:
+        return spec
+    return replace(
+        spec,
+        name=f"{spec.name}@{strength:g}",
+        title=f"{spec.title}, scaled by {strength:g}",
+        strength=strength,
     )
 
 

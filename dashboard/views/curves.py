@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pandas as pd
 import streamlit as st
 
 from attribution.errors import UserError
 from attribution.methods import METHODS
 from attribution.position import BANDS
+from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method
-from dashboard import choices, panels
+from dashboard import choices, null_controls, panels
 from dashboard.compute import DataSetCurve, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
@@ -178,8 +181,21 @@ def is_active() -> bool:
                 return True
         except UserError:
             continue
+    with suppress(UserError):
+        return null_controls.active(specs(), method, scope, control)
     return False
 
+
+def specs() -> list[RetrieverSpec]:
+    """The chosen models that there are."""
+    found = []
+    for name in names:
+        with suppress(UserError):
+            found.append(choices.spec(name, data.name, posir=posir))
+    return found
+
+
+control = null_controls.switch()
 
 # Whether the board refreshes itself is settled when the whole page runs; the board asks for that
 # when a run has begun or ended since.
@@ -201,6 +217,10 @@ def board() -> None:
     if not curves:
         st.info("Nothing is stored for these pairs yet: press Compute.")
         return
+    if control is not None:
+        null_controls.section(
+            specs(), method, control, selection.pairs, data.pairs, scope, selection.words, "curves"
+        )
     with panels.guarded():
         st.segmented_control(
             "Band", BANDS, default=BANDS[0], key="band", bind="query-params", required=True,

@@ -212,7 +212,7 @@ def saliency_section(models: list[str], style: Style) -> None:
     for name in models:
         try:
             spec = choices.spec(name, data.name)
-            if not service().unfit(spec, SALIENCY.name):
+            if SALIENCY.name not in service().unfit(service().identify(spec)):
                 curves.append(service().curve(spec, SALIENCY, data.pairs, data.name))
         except UserError:
             without.append(name)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.errors import UserError
-from attribution.faithfulness import Stopped
+from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers import registry
 from attribution.retrievers.lexical import with_corpus

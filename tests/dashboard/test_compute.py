@@ -178,15 +178,16 @@ def test_what_does_not_fit_is_said_and_refused(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path / "home")
-    assert not compute.unfit(spec, "decomposition")
-    assert compute.proof(compute.identify(spec)) is None
+    model = compute.identify(spec)
+    assert "decomposition" not in compute.unfit(model)
+    assert compute.proof(model) is None
     unfit = Proof(0.0, unfit={"decomposition": "because."})
     monkeypatch.setattr("dashboard.compute.prove", lambda _: unfit)
     with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
         compute.explain(PAIR, spec, make_method("decomposition"))
-    assert compute.unfit(spec, "decomposition") == "because."
+    assert compute.unfit(model)["decomposition"] == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
-    assert compute.unfit(spec, "maxsim").startswith("it is for late-interaction")
+    assert compute.unfit(model)["maxsim"].startswith("it is for late-interaction")
 
 
 def test_a_run_publishes_parts_that_another_cache_takes_in(

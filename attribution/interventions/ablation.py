@@ -1,0 +1,214 @@
+"""Ablation: what the score loses without one part of the document, part by part (METHODS.md,
+section 6).
+
+A part is deleted, so that what follows moves forward; or its tokens' embeddings are replaced by
+the padding token's, as in occlusion; or neutral filler of the same number of tokens takes its
+place. The last two move nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from attribution.batching import halving
+from attribution.errors import Stopped, UserError
+from attribution.interventions.filler import filler, filler_note
+from attribution.interventions.relocation import read_share, tokens_of
+from attribution.methods.perturbation import varied
+from attribution.scoring import score_texts
+from attribution.text import words
+from attribution.types import Array, Method, TextPair, TokenizedText, as_array
+
+Replacement = Literal["delete", "mask", "filler"]
+REPLACEMENTS: tuple[Replacement, ...] = ("delete", "mask", "filler")
+N_BINS = 20
+VERSION = 1
+
+Span = tuple[int, int]
+
+
+def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
+    """The name under which results are kept and shown.
+
+    Raises:
+        UserError: another replacement, fewer than 2 bins or more than 100.
+    """
+    if by not in REPLACEMENTS:
+        raise UserError(f"Parts cannot be replaced by {by!r}: choose {', '.join(REPLACEMENTS)}.")
+    if not 2 <= bins <= 100:
+        raise UserError(f"There can be 2 to 100 bins, not {bins}.")
+    return Method("ablation", {"by": by, "bins": bins, "version": VERSION})
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """`effects` [B]: s(q, d) - s(q, d without part b), in the score's units; positive where the
+    part raised the score. `spans` [B, 2] are the parts' characters, together all that the model
+    read: `read_share` of the document's characters. `edges` [B + 1] are where parts begin and end
+    as relative token positions, the axis of every curve."""
+
+    model: str
+    pair_id: str
+    by: Replacement
+    spans: tuple[Span, ...]
+    edges: Array
+    effects: Array
+    score: float
+    read_share: float
+    note: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        found = as_array(self.effects, (len(self.spans),), "a score")
+        object.__setattr__(self, "effects", found)
+        edges = as_array(self.edges, (len(self.spans) + 1,), "a position")
+        object.__setattr__(self, "edges", edges)
+
+    def curve(self, bins: int) -> Array:
+        """The effects of the parts at `bins` points of what was read."""
+        filled = np.concatenate(([0.0], np.cumsum(self.effects * np.diff(self.edges))))
+        at_edges = np.interp(np.linspace(0, 1, bins + 1), self.edges, filled)
+        return as_array(np.diff(at_edges) * bins, (bins,), "a curve")
+
+
+def parts_of(document: str, until: int, bins: int = N_BINS) -> tuple[Span, ...]:
+    """The document's first `until` characters in `bins` parts of like length, cut where words
+    begin; fewer where there are fewer words."""
+    starts = [start for start, _ in words(document) if start < until]
+    wanted = [until * b / bins for b in range(1, bins)]
+    edges = {starts[int(np.argmin(np.abs(np.array(starts) - at)))] for at in wanted}
+    inner = sorted(edges - {starts[0], 0})
+    return tuple(pairwise([0, *inner, until]))
+
+
+def without(document: str, span: Span) -> str:
+    """The document with one part deleted."""
+    return document[: span[0]] + document[span[1] :]
+
+
+def ablation(
+    retriever: Any,
+    pair: TextPair,
+    by: Replacement = "delete",
+    bins: int = N_BINS,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Ablation:
+    """What each part of the pair's document does to its score.
+
+    Raises:
+        UserError: the document has one word, or a text cannot be scored.
+        Stopped: `should_stop` said so.
+    """
+    started = time.perf_counter()
+    tokens = tokens_of(retriever, pair.query, pair.document)
+    share = read_share(tokens, pair.document)
+    until = tokens.read_until if tokens.truncated else len(pair.document)
+    spans = parts_of(pair.document, until, bins)
+    if len(spans) < 2:
+        raise UserError(
+            "The document is one word, so there is no part to take out: choose a longer one."
+        )
+    notes = [] if len(spans) == bins else [f"the document has {len(spans)} parts, not {bins}"]
+    if by == "mask":
+        score, changed = _masked(retriever, pair, spans, should_stop)
+    else:
+        if by == "filler":
+            notes += filter(None, [filler_note(pair.language)])
+            texts = _filled(retriever, pair, tokens, spans)
+        else:
+            texts = [without(pair.document, span) for span in spans]
+        asked = [(pair.query, text) for text in (pair.document, *texts)]
+        scores = score_texts(retriever, asked, should_stop=should_stop)
+        score, changed = float(scores[0]), scores[1:]
+    return Ablation(
+        model=retriever.name,
+        pair_id=pair.pair_id,
+        by=by,
+        spans=spans,
+        edges=_token_edges(tokens, spans),
+        effects=np.float32(score) - changed,
+        score=score,
+        read_share=share,
+        note="; ".join(notes),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _token_edges(tokens: TokenizedText, spans: tuple[Span, ...]) -> Array:
+    starts = [token.start for token in tokens.tokens if not token.is_special]
+    inner = np.searchsorted(starts, [start for start, _ in spans[1:]]) / len(starts)
+    return as_array([0.0, *inner, 1.0], (len(spans) + 1,), "a position")
+
+
+def _masked(
+    retriever: Any, pair: TextPair, spans: tuple[Span, ...], should_stop: Callable[[], bool]
+) -> tuple[float, Array]:
+    """Scores with the padding token's embedding in place of each part's tokens. A token belongs
+    to the part that it begins in."""
+    with retriever.lock, torch.no_grad():
+        document = varied(retriever, pair, "document")
+        text = document.encoded.texts[0]
+        begin = document.encoded.offsets[0]
+        kept = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)
+        ends = [end for _, end in spans]
+        for j, token in enumerate(text.tokens):
+            if not token.is_special:
+                part = min(int(np.searchsorted(ends, token.start, side="right")), len(spans) - 1)
+                kept[part + 1, begin + j] = False
+
+        def score(rows: list[Any]) -> list[float]:
+            stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
+            return document.score(
+                torch.where(stays, document.inputs, document.neutral)
+            ).float().tolist()  # fmt: skip
+
+        found: list[float] = []
+        for start in range(0, len(kept), document.batch):
+            if should_stop():
+                raise Stopped("Stopped before all scores were there; start again to go on.")
+            found += halving(score, list(kept[start : start + document.batch]))
+    return found[0], as_array(found[1:], (len(spans),), "a score")
+
+
+def _filled(
+    retriever: Any, pair: TextPair, tokens: TokenizedText, spans: tuple[Span, ...]
+) -> list[str]:
+    """The document with each part replaced by filler of as many tokens, as near as whole words
+    allow, and the part's white space at its ends."""
+    texts = []
+    for b, (start, end) in enumerate(spans):
+        part = pair.document[start:end]
+        n = sum(not t.is_special and start <= t.start < end for t in tokens.tokens)
+        stand_in = of_tokens(retriever, pair.query, pair.language, n, len(part), b)
+        head = part[: len(part) - len(part.lstrip())]
+        tail = part[len(part.rstrip()) :]
+        texts.append(pair.document[:start] + head + stand_in + tail + pair.document[end:])
+    return texts
+
+
+def of_tokens(
+    retriever: Any, query: str, language: str | None, n: int, n_characters: int, first: int = 0
+) -> str:
+    """Filler of `n` tokens of the model, as near as whole words allow; never empty.
+
+    `n_characters` says how much text holds so many tokens; more is taken where it does not.
+    """
+    length = 2 * n_characters + 40
+    while True:
+        text = filler(language, length, first)
+        tokens = tokens_of(retriever, query, text)
+        inside = [t for t in tokens.tokens if not t.is_special]
+        if len(inside) >= n or tokens.truncated:
+            break
+        length *= 2
+    at = inside[min(max(n, 1), len(inside)) - 1].end
+    ends = [end for _, end in words(text)]
+    return text[: ends[int(np.argmin(np.abs(np.array(ends) - at)))]]

@@ -1,0 +1,154 @@
+"""Position or content? The whole text is moved and stays what it is: behind a neutral prefix, or,
+where positions are embeddings that are added to the words, by counting its positions from another
+number. A score that falls then falls for where the text stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from attribution.errors import Stopped, UserError
+from attribution.interventions.ablation import of_tokens
+from attribution.interventions.relocation import read_share, tokens_of
+from attribution.retrievers.base import Joint
+from attribution.scoring import score_texts
+from attribution.types import Array, Method, TextPair, as_array
+
+Way = Literal["prefix", "positions"]
+PREFIXES = (0, 32, 64, 128, 256)
+"""Tokens of neutral text in front, or numbers that positions are counted from."""
+
+VERSION = 1
+
+
+def displacement_method(way: Way, lengths: Sequence[int] = PREFIXES) -> Method:
+    """The name under which results are kept and shown."""
+    said = "/".join(map(str, lengths))
+    return Method("displacement", {"by": way, "tokens": said, "version": VERSION})
+
+
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    """`scores` [K] with the text moved by `tokens` [K]; `read` [K] is the share of the text's own
+    characters that was still read (1 for shifted positions)."""
+
+    model: str
+    pair_id: str
+    way: Way
+    tokens: tuple[int, ...]
+    scores: Array
+    read: Array
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("scores", "read"):
+            found = as_array(getattr(self, name), (len(self.tokens),), "a score")
+            object.__setattr__(self, name, found)
+
+
+def behind_prefix(
+    retriever: Any,
+    pair: TextPair,
+    lengths: Sequence[int] = PREFIXES,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Displacement:
+    """Score the document behind neutral text of each length. The prefix is content too: compare
+    with `shifted_positions`, which adds none, where that is offered."""
+    prefixes = [
+        of_tokens(retriever, pair.query, pair.language, n, 5 * n) + " " if n else ""
+        for n in lengths
+    ]
+    texts = [prefix + pair.document for prefix in prefixes]
+    scores = score_texts(retriever, [(pair.query, t) for t in texts], should_stop=should_stop)
+    read = []
+    for prefix, text in zip(prefixes, texts, strict=True):
+        reached = read_share(tokens_of(retriever, pair.query, text), text) * len(text)
+        read.append(max(0.0, reached - len(prefix)) / len(pair.document))
+    cut = sum(share < 1 for share in read)
+    note = f"behind {cut} of the prefixes the document is not read to its end" if cut else ""
+    return Displacement(
+        retriever.name, pair.pair_id, "prefix", tuple(lengths), scores,
+        np.array(read, dtype=np.float32), note,
+    )  # fmt: skip
+
+
+def position_table(retriever: Any) -> nn.Embedding:
+    """The table of position embeddings that documents are read with.
+
+    Raises:
+        UserError: there is none: positions are relative or rotary, or the model has no such thing,
+            or query and document are read as one text.
+    """
+    name = retriever.name
+    if isinstance(retriever, Joint):
+        raise UserError(
+            f"{name} reads query and document as one text, so the document's positions "
+            "cannot be shifted alone: use the neutral prefix."
+        )
+    entry = getattr(retriever, "entry_of", lambda side: None)("document")
+    table = getattr(entry, "position_embeddings", None)
+    if not isinstance(table, nn.Embedding):
+        raise UserError(
+            f"{retriever.name} adds no position embeddings to its words, so positions cannot be "
+            "shifted: use the neutral prefix."
+        )
+    return table
+
+
+def shifted_positions(
+    retriever: Any,
+    pair: TextPair,
+    lengths: Sequence[int] = PREFIXES,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Displacement:
+    """Score the document with its tokens' positions counted from each of `lengths`; the special
+    tokens in front keep theirs. Shifts for which the table has no room are left out.
+
+    Raises:
+        UserError: see `position_table`.
+    """
+    table = position_table(retriever)
+    tokens = tokens_of(retriever, pair.query, pair.document)
+    n = len(tokens.tokens)
+    first = next(i for i, token in enumerate(tokens.tokens) if not token.is_special)
+    room = table.num_embeddings - n - (0 if table.padding_idx is None else table.padding_idx + 1)
+    fitting = tuple(length for length in lengths if length <= room)
+    scores = []
+    for length in fitting:
+        if should_stop():
+            raise Stopped("Stopped before all scores were there; start again to go on.")
+        with retriever.lock, torch.no_grad():
+            query = retriever.embed(retriever.encode_texts([pair.query], "query"))
+            encoded = retriever.encode_texts([pair.document], "document")
+            with _shifted(table, first, length):
+                vector = retriever.embed(encoded)
+            scores.append(float(retriever.similarity(query, vector)))
+    left = len(lengths) - len(fitting)
+    note = f"{left} shifts go beyond the {table.num_embeddings} positions there are" if left else ""
+    return Displacement(
+        retriever.name, pair.pair_id, "positions", fitting,
+        np.array(scores, dtype=np.float32), np.ones(len(fitting), dtype=np.float32), note,
+    )  # fmt: skip
+
+
+@contextmanager
+def _shifted(table: nn.Embedding, first: int, by: int) -> Iterator[None]:
+    def shift(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        ids = args[0].clone()
+        ids[..., first:] += by
+        return (ids, *args[1:])
+
+    hook = table.register_forward_pre_hook(shift)
+    try:
+        yield
+    finally:
+        hook.remove()

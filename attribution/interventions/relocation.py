@@ -1,0 +1,259 @@
+"""Relocation: the evidence is cut out and put back elsewhere, all else unchanged, and the score
+read at each place. What changes then is caused by position alone (METHODS.md, section 6).
+
+The sentences change places; the white space between the n-th and the next sentence stays where it
+is, so length and paragraphs stay. A text that was cut from its middle may refer to what now
+follows ("this", "it"): the causal curve contains that too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attribution.errors import UserError
+from attribution.retrievers.base import encode
+from attribution.scoring import score_texts
+from attribution.text import sentences
+from attribution.types import Array, EvidenceSpan, Method, TextPair, TokenizedText, as_array
+
+VERSION = 1
+N_POSITIONS = 11
+
+
+def relocation_method(positions: int = N_POSITIONS) -> Method:
+    """The name under which results are kept and shown.
+
+    Raises:
+        UserError: fewer than 2 positions or more than 101.
+    """
+    if not 2 <= positions <= 101:
+        raise UserError(f"There can be 2 to 101 positions, not {positions}.")
+    return Method("relocation", {"positions": positions, "version": VERSION})
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A document as sentences and what stands between them: gaps[0] before the first sentence,
+    gaps[i] before sentence i, gaps[-1] after the last."""
+
+    sentences: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    def joined(self, order: Sequence[int]) -> str:
+        """The sentences in another order, the gaps where they are."""
+        placed = "".join(
+            gap + self.sentences[i] for gap, i in zip(self.gaps[:-1], order, strict=True)
+        )
+        return placed + self.gaps[-1]
+
+    def start(self, order: Sequence[int], place: int) -> int:
+        """Where the sentence at `place` of that order begins."""
+        before = sum(len(self.sentences[i]) for i in order[:place])
+        return before + sum(map(len, self.gaps[: place + 1]))
+
+
+def pieces(document: str, language: str | None = None) -> Pieces:
+    """Cut a document into its sentences."""
+    spans = sentences(document, language)
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), len(document)]
+    return Pieces(
+        tuple(document[a:b] for a, b in spans),
+        tuple(document[a:b] for a, b in zip(ends, starts, strict=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The document with the evidence at one place; `position` is the evidence's mid-point over
+    the text's length, in characters."""
+
+    text: str
+    evidence: EvidenceSpan
+
+    @property
+    def position(self) -> float:
+        """In [0, 1]."""
+        return (self.evidence.start + self.evidence.end) / 2 / len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The variants in order of position, and what was moved, in words (empty where the evidence
+    is one sentence, moved to as many places as were asked for)."""
+
+    variants: tuple[Variant, ...]
+    note: str
+
+
+def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
+    """The pair's document with the evidence at `positions` places from first to last, spread
+    evenly over the sentences; fewer where the document has fewer places.
+
+    What moves are whole sentences: all that the evidence touches, in their order.
+
+    Raises:
+        UserError: the pair has no evidence, or there is nowhere to move it.
+    """
+    if pair.evidence is None:
+        raise UserError(
+            f"Pair {pair.pair_id} has no evidence span, so there is nothing to move: choose a pair "
+            "with evidence, or mark a passage of the document as evidence."
+        )
+    parts = pieces(pair.document, pair.language)
+    spans = sentences(pair.document, pair.language)
+    span = pair.evidence
+    touched = [i for i, (a, b) in enumerate(spans) if a < span.end and b > span.start]
+    if len(spans) < 2:
+        raise UserError(
+            "The document is one sentence, so its evidence has nowhere to move: choose a document "
+            "of at least two sentences."
+        )
+    if not touched:
+        raise UserError("The evidence holds no sentence: mark a passage that has words.")
+    others = [i for i in range(len(spans)) if i not in touched]
+    if not others:
+        raise UserError(
+            "The evidence covers every sentence of the document, so there is nowhere to move it: "
+            "mark a shorter passage."
+        )
+    places = sorted({round(k * len(others) / (positions - 1)) for k in range(positions)})
+    found = []
+    for place in places:
+        order = [*others[:place], *touched, *others[place:]]
+        text = parts.joined(order)
+        last = place + len(touched) - 1
+        end = parts.start(order, last) + len(parts.sentences[touched[-1]])
+        found.append(Variant(text, EvidenceSpan(parts.start(order, place), end)))
+    notes = []
+    if len(touched) > 1:
+        notes.append(f"the evidence touches {len(touched)} sentences, which were moved together")
+    elif spans[touched[0]] != (span.start, span.end):
+        notes.append("the evidence is not exactly one sentence; the sentence was moved whole")
+    if len(places) < positions:
+        notes.append(f"{len(spans)} sentences have {len(places)} places, not {positions}")
+    return Variants(tuple(found), "; ".join(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """A causal curve: `scores` [K] with the evidence's mid-point at `positions` [K], in [0, 1].
+
+    `read` [K] is the share of the evidence's characters that the model read there: below 1 where
+    the document is longer than it reads. `read_share` is the share of the unchanged document's
+    characters that was read, `original` its score, `evidence` its evidence's position.
+    """
+
+    model: str
+    pair_id: str
+    positions: Array
+    scores: Array
+    read: Array
+    original: float
+    evidence: float
+    read_share: float
+    note: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        shape = (len(self.positions),)
+        for name in ("positions", "scores", "read"):
+            object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
+
+    @property
+    def lean(self) -> float:
+        """Mean score with the evidence in the last third less that in the first, in the score's
+        units: negative is primacy, positive recency."""
+        first, last = self.positions < 1 / 3, self.positions > 2 / 3
+        if not first.any() or not last.any():
+            first, last = self.positions == self.positions[0], self.positions == self.positions[-1]
+        return float(self.scores[last].mean() - self.scores[first].mean())
+
+
+def relocation(
+    retriever: Any,
+    pair: TextPair,
+    positions: int = N_POSITIONS,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Relocation:
+    """Score `pair` with its evidence at each place.
+
+    Raises:
+        UserError: see `relocated`, or a text cannot be scored.
+        Stopped: `should_stop` said so.
+    """
+    return relocations(retriever, [pair], positions, should_stop=should_stop)[0]
+
+
+def relocations(
+    retriever: Any,
+    pairs: Sequence[TextPair],
+    positions: int = N_POSITIONS,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Relocation]:
+    """`relocation` of many pairs, their variants scored together: faster than one by one."""
+    started = time.perf_counter()
+    moved = [relocated(pair, positions) for pair in pairs]
+    texts = [
+        (pair.query, text)
+        for pair, found in zip(pairs, moved, strict=True)
+        for text in (pair.document, *(v.text for v in found.variants))
+    ]
+    scores = iter(score_texts(retriever, texts, should_stop=should_stop).tolist())
+    results = []
+    for pair, found in zip(pairs, moved, strict=True):
+        assert pair.evidence is not None
+        whole = tokens_of(retriever, pair.query, pair.document)
+        # Other orders of a text that fits fit too, but for a token or two at its seams.
+        near = whole.truncated or len(whole.tokens) > 0.75 * whole.max_length
+        read = [
+            _share_read(tokens_of(retriever, pair.query, v.text), v) if near else 1.0
+            for v in found.variants
+        ]
+        original = next(scores)
+        span = pair.evidence
+        results.append(
+            Relocation(
+                model=retriever.name,
+                pair_id=pair.pair_id,
+                positions=np.array([v.position for v in found.variants], dtype=np.float32),
+                scores=np.array([next(scores) for _ in found.variants], dtype=np.float32),
+                read=np.array(read, dtype=np.float32),
+                original=original,
+                evidence=(span.start + span.end) / 2 / len(pair.document),
+                read_share=read_share(whole, pair.document),
+                note=found.note,
+                seconds=(time.perf_counter() - started) / len(pairs),
+            )
+        )
+    return results
+
+
+def tokens_of(retriever: Any, query: str, document: str) -> TokenizedText:
+    """What the model reads of a document beside this query."""
+    with retriever.lock:
+        return encode(retriever, [TextPair("", query, document)])[1].texts[0]
+
+
+def read_share(tokens: TokenizedText, document: str) -> float:
+    """Share of a document's characters that was read, in (0, 1]."""
+    return tokens.read_until / len(document) if tokens.truncated else 1.0
+
+
+def _share_read(tokens: TokenizedText, variant: Variant) -> float:
+    if not tokens.truncated:
+        return 1.0
+    start, end = variant.evidence.start, variant.evidence.end
+    return min(max((tokens.read_until - start) / (end - start), 0.0), 1.0)
+
+
+def rank_among(score: float, others: Sequence[float] | Array) -> int:
+    """Rank from 1 of a document with `score` among `others`; equal scores share the better one."""
+    return 1 + int(np.count_nonzero(np.asarray(others) > score))

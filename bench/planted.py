@@ -1,0 +1,178 @@
+"""Which methods find a bias that is known to be there? On the planted adapters relocation shows it.
+
+    python -m bench.planted [--pairs 24] [--write docs/causality.md]
+
+English sample documents that MiniLM reads whole, pairs spread evenly. Results are kept in the
+data folder, so that an interrupted run goes on where it was. Per method: the primacy-recency index
+on both adapters, the correlation of its mean curve with the causal one, and the same index less
+that of an unrelated query. Then both adapters scaled: does the index grow with the dose?
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from attribution import datasets
+from attribution.interventions.controls import ControlledCurve
+from attribution.interventions.relocation import relocation_method
+from attribution.methods import make_method
+from attribution.position import Estimate
+from attribution.retrievers.registry import resolve
+from attribution.types import Method, TextPair
+from dashboard import causes
+from dashboard.compute import Compute
+from dashboard.runs import Run
+
+SIDES = {"MiniLM-primacy": -1, "MiniLM-recency": 1}
+STRENGTHS = ("0", "0.25", "0.5", "0.75", "1")
+METHODS = {
+    "saliency": {},
+    "input_x_gradient": {},
+    "integrated_gradients": {"steps": "32"},
+    "decomposition": {},
+    "occlusion": {"level": "sentence"},
+}
+DOSED = ("saliency", "decomposition")
+BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
+
+
+def chosen(n: int) -> list[TextPair]:
+    """English pairs of up to 450 tokens, spread evenly over the sample."""
+    whole = [
+        pair for pair in datasets.read("sample").pairs
+        if pair.language == "eng" and (pair.document_tokens or 0) <= 450
+    ]  # fmt: skip
+    n = min(n, len(whole))
+    return [whole[int(i * len(whole) / n)] for i in range(n)]
+
+
+def finish(run: Run) -> None:
+    """Wait; an error ends the program."""
+    run.wait()
+    if run.error:
+        raise SystemExit(run.error)
+
+
+def signed(value: Estimate) -> str:
+    """With its interval, two digits."""
+    return f"{value.value:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"
+
+
+def side_of(value: Estimate) -> int:
+    """-1 or 1 where the interval lies on one side of zero, else 0."""
+    return int(value.low > 0) - int(value.high < 0)
+
+
+class Bench:
+    """One run over one choice of pairs."""
+
+    def __init__(self, n: int) -> None:
+        self.compute = Compute()
+        self.pairs = chosen(n)
+        self.among = datasets.read("sample").pairs
+        self.relocation = relocation_method()
+        self.nulls = causes.controls("unrelated", self.pairs, self.among)
+
+    def relocate(self, name: str) -> causes.DataSetCause:
+        """The causal curve of a model."""
+        spec = resolve(name)
+        finish(causes.start(self.compute, spec, self.relocation, self.pairs, "bench"))
+        return causes.data_set_cause(self.compute, spec, self.relocation, self.pairs, "sample")
+
+    def index(self, name: str, method: Method) -> Estimate:
+        """The primacy-recency index of a method's mean curve."""
+        spec = resolve(name)
+        finish(self.compute.start_run(spec, method, self.pairs, "bench"))
+        curve = self.compute.curve(spec, method, self.pairs, "sample")
+        return curve.summary.primacy_recency_index
+
+    def control(self, name: str, method: Method) -> ControlledCurve:
+        """The method's curves less those of an unrelated query."""
+        spec = resolve(name)
+        finish(self.compute.start_run(spec, method, self.nulls, "bench nulls"))
+        return causes.controlled(
+            self.compute, spec, method, "unrelated", self.pairs, self.among
+        )  # fmt: skip
+
+    def methods(self) -> list[str]:
+        """The table of methods, a row each."""
+        rows = [
+            "| method | index, primacy | index, recency | finds the side | correlation with "
+            "relocation, primacy | recency | less an unrelated query, primacy | recency | "
+            "survives the control |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for name in SIDES:
+            self.relocate(name)
+        for key, options in METHODS.items():
+            method = make_method(key, options)
+            index, agree, control = {}, {}, {}
+            for name in SIDES:
+                index[name] = self.index(name, method)
+                agree[name] = causes.agreement_of(
+                    self.compute, resolve(name), method, self.relocation, self.pairs
+                ).means
+                control[name] = self.control(name, method)
+            finds = [side_of(index[name]) == side for name, side in SIDES.items()]
+            survives = [side_of(control[name].index) == side for name, side in SIDES.items()]
+            rows.append(
+                f"| {key} | "
+                + " | ".join(signed(index[name]) for name in SIDES)
+                + f" | {said(finds)} | "
+                + " | ".join("none" if a is None else signed(a) for a in agree.values())
+                + " | "
+                + " | ".join(signed(control[name].index) for name in SIDES)
+                + f" | {said(survives)} |"
+            )
+            print(rows[-1], flush=True)
+        return rows
+
+    def doses(self) -> list[str]:
+        """The table of strengths, a row each."""
+        rows = [
+            "| model | lean by relocation | " + " | ".join(f"index, {m}" for m in DOSED) + " |",
+            "|---" * (2 + len(DOSED)) + "|",
+        ]
+        for base in SIDES:
+            for strength in STRENGTHS:
+                name = base if strength == "1" else f"{base}@{strength}"
+                lean = self.relocate(name).lean
+                found = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
+                rows.append(
+                    f"| {base} x {strength} | {lean.value:+.4f} [{lean.low:+.4f}, "
+                    f"{lean.high:+.4f}] | " + " | ".join(map(signed, found)) + " |"
+                )
+                print(rows[-1], flush=True)
+        return rows
+
+
+def said(of_sides: list[bool]) -> str:
+    """On which of the two adapters something holds."""
+    names = [name.removeprefix("MiniLM-") for name in SIDES]
+    held = [name for name, holds in zip(names, of_sides, strict=True) if holds]
+    return "both" if len(held) == len(names) else (f"{held[0]} only" if held else "no")
+
+
+def main() -> None:
+    """Print both tables; write them where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--write", type=Path, help="Markdown file to write the tables into.")
+    options = parser.parse_args()
+    bench = Bench(options.pairs)
+    n = len(bench.pairs)
+    lines = [f"n = {n} pairs of the sample data set.", "", *bench.methods(), "", *bench.doses()]
+    print("\n".join(lines))
+    if options.write:
+        text = options.write.read_text(encoding="utf-8")
+        head, _, rest = text.partition(BEGIN)
+        _, found, tail = rest.partition(END)
+        if not found:
+            raise SystemExit(f"{options.write} has no lines {BEGIN} and {END}.")
+        table = "\n".join(lines)
+        options.write.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Results of interventions as tables for the page, the command line and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from attribution.interventions.ablation import Ablation
+from attribution.interventions.agreement import Agreement
+from attribution.interventions.controls import CONTROLS, ControlledCurve
+from attribution.interventions.displacement import Displacement
+from attribution.interventions.relocation import Relocation, rank_among
+from attribution.types import N_BINS, Array
+from dashboard.causes import DataSetCause
+
+Numbers = Mapping[str, Array]
+
+
+def relocation_frame(
+    results: Mapping[str, Relocation], others: Numbers | None = None
+) -> pd.DataFrame:
+    """A row for each model and place; with the rank among `others`' scores where given."""
+    rows = [
+        {
+            "model": name,
+            "place": place,
+            "position": float(found.positions[place]),
+            "score": float(found.scores[place]),
+            "evidence read": float(found.read[place]),
+            **(
+                {"rank": rank_among(float(found.scores[place]), others[name])}
+                if others and name in others
+                else {}
+            ),
+        }
+        for name, found in results.items()
+        for place in range(len(found.positions))
+    ]
+    return pd.DataFrame(rows)
+
+
+def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
+    """A row for each model and part: its characters and what the score lost without it."""
+    rows = [
+        (name, found.by, part, *found.spans[part], float(found.effects[part]))
+        for name, found in results.items()
+        for part in range(len(found.spans))
+    ]
+    return pd.DataFrame(rows, columns=["model", "replaced by", "part", "start", "end", "effect"])
+
+
+def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
+    """A row for each label and distance."""
+    rows = [
+        (label, tokens, float(found.scores[k]), float(found.read[k]))
+        for label, found in results.items()
+        for k, tokens in enumerate(found.tokens)
+    ]
+    return pd.DataFrame(rows, columns=["moved", "tokens", "score", "text read"])
+
+
+def lean_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+    """A row for each model: how far its score rises from first third to last."""
+    return pd.DataFrame(
+        [
+            {
+                "model": one.summary.curve.model,
+                "intervention": one.summary.curve.method.name,
+                "n": one.summary.curve.n,
+                "truncated": one.summary.curve.n_truncated,
+                "failed": one.summary.curve.n_failed,
+                "last third less first (score)": f"{one.lean.value:+.4f} [{one.lean.low:+.4f}, "
+                f"{one.lean.high:+.4f}]",
+            }
+            for one in found
+        ]
+    )
+
+
+def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
+    """A row for each model, method and intervention, which each label names."""
+    return pd.DataFrame(
+        [
+            {
+                "model": one.model,
+                "method": one.method.name,
+                "intervention": cause,
+                "n": one.n,
+                "of the means": "" if one.means is None else str(one.means),
+                "mean over pairs": "" if one.each is None else str(one.each),
+            }
+            for cause, one in found
+        ]
+    )
+
+
+def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
+    """100 rows for each model: the curve less its control, with the band of the mean."""
+    positions = (np.arange(N_BINS) + 0.5) / N_BINS
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "model": name, "control": CONTROLS[one.control], "position": positions,
+                    "mean": one.mean, "ci_low": one.ci_low, "ci_high": one.ci_high, "n": one.n,
+                }
+            )
+            for name, one in found
+        ],
+        ignore_index=True,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""The Cause page's part about a data set: causal curves of several models, and which method agrees
+with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.interventions.agreement import Agreement
+from attribution.interventions.relocation import relocation_method
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, Provenance, TextPair
+from dashboard import cause_frames, causes, choices, null_controls, panels
+from dashboard.compute import service
+from dashboard.export import curve_frame
+from dashboard.figures import Style, mean_curves
+from dashboard.runs import Run
+
+JUDGED = ("saliency", "decomposition")
+"""Methods judged by default: those that take less than a second a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is compared, over which pairs, under which models."""
+
+    specs: tuple[RetrieverSpec, ...]
+    interventions: Mapping[str, Method]
+    judged: Mapping[str, Method]
+    pairs: tuple[TextPair, ...]
+    scope: str
+    words: str
+
+    @property
+    def total(self) -> int:
+        """Results wanted."""
+        return len(self.pairs) * len(self.specs) * (len(self.interventions) + len(self.judged))
+
+    def done(self) -> int:
+        """Results (or reasons why there is none) that are stored."""
+        n = 0
+        for spec in self.specs:
+            for what in self.interventions.values():
+                kept = causes.stored(service(), spec, what, self.pairs)
+                n += len(kept.results) + len(kept.failed)
+            for one in self.judged.values():
+                n += len(self.pairs) - service().n_missing(spec, one, self.pairs)
+        return n
+
+    def runs(self) -> list[Run]:
+        """Every run of these."""
+        found = []
+        for spec in self.specs:
+            for what in self.interventions.values():
+                found.append(causes.run_of(service(), spec, what, self.scope))
+            for one in self.judged.values():
+                found.append(service().run_of(spec, one, self.scope))
+        return [run for run in found if run is not None]
+
+    def start(self) -> None:
+        """Compute what is missing."""
+        try:
+            for spec in self.specs:
+                for what in self.interventions.values():
+                    causes.start(service(), spec, what, self.pairs, self.scope)
+                for one in self.judged.values():
+                    service().start_run(spec, one, self.pairs, self.scope)
+        except UserError as error:
+            st.session_state["cause.error"] = str(error)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for run in self.runs():
+            run.stop()
+
+
+def section(models: Sequence[str], method: Method, ablation: Method, data: DataSet) -> None:
+    """Choices, progress, causal curves, agreement and null controls of a data set."""
+    st.markdown("**Over the data set**")
+    movable = [pair for pair in data.pairs if pair.evidence is not None]
+    if len(movable) < 2:
+        st.info("Fewer than two pairs of this data set have an evidence span: nothing to compare.")
+        return
+    left, right = st.columns([1, 3])
+    limit = int(
+        left.number_input("Pairs", 2, len(movable), min(30, len(movable)), step=5,
+                          key="cause.pairs", help="Spread evenly over the data set.")
+    )  # fmt: skip
+    unfit = choices.unfit_methods(models)
+    names = right.multiselect(
+        "Methods to judge", [name for name in METHODS if name not in unfit],
+        default=[name for name in JUDGED if name not in unfit], key="against", bind="query-params",
+        help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
+    )  # fmt: skip
+    words = f"{limit} pairs spread evenly"
+    judged = {name: make_method(name) for name in names}
+    # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
+    judged[method.name] = method
+    choice = Choice(
+        specs=tuple(choices.spec(name, data.name) for name in models),
+        interventions={
+            "relocation": relocation_method(),
+            f"ablation ({ablation.params['by']})": ablation,
+        },
+        judged=judged,
+        pairs=tuple(movable[int(i * len(movable) / limit)] for i in range(limit)),
+        scope=f"{data.name}: cause, {words}",
+        words=words,
+    )
+    control = null_controls.switch()
+
+    def is_active() -> bool:
+        return any(run.active for run in choice.runs()) or null_controls.active(
+            choice.specs, method, choice.scope, control
+        )
+
+    ticking = is_active()
+
+    @st.fragment(run_every=2.0 if ticking else None)
+    def board() -> None:
+        """Refreshed by itself while something runs."""
+        if error := st.session_state.pop("cause.error", ""):
+            st.error(error)
+        active = is_active()
+        done = _progress(choice)
+        if active != ticking:
+            st.rerun()
+        if not done:
+            st.info("Nothing is stored for these pairs yet: press Compute.")
+            return
+        for label, what in choice.interventions.items():
+            with panels.guarded():
+                _curves(choice, data, label, what)
+        with panels.guarded():
+            _agreements(choice, data)
+        if control is not None:
+            with panels.guarded():
+                null_controls.section(
+                    choice.specs, method, control, choice.pairs, data.pairs, choice.scope,
+                    choice.words, "cause",
+                )  # fmt: skip
+
+    board()
+
+
+def _progress(choice: Choice) -> int:
+    """Bar and button; how many results are stored."""
+    done = choice.done()
+    bar, button = st.columns([8, 2], vertical_alignment="center")
+    runs = choice.runs()
+    active = [run for run in runs if run.active]
+    text = f"{done:,} of {choice.total:,} results"
+    left = [r.progress.remaining_seconds for r in active if r.progress.remaining_seconds]
+    if left:
+        # They share one device: what each would take by itself adds up at most to this.
+        text += f" · about {max(left) / 60:.0f} min left"
+    bar.progress(min(done / choice.total, 1.0), text=text)
+    if active:
+        button.button("Stop", key="cause.stop", on_click=choice.stop, width="stretch")
+    elif done < choice.total:
+        button.button("Resume" if done else "Compute", key="cause.start", on_click=choice.start,
+                      type="primary", width="stretch")  # fmt: skip
+    for message in dict.fromkeys(run.error for run in runs if run.error and not run.active):
+        st.error(message)
+    return done
+
+
+def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
+    """Mean causal curves of one intervention, a line per model."""
+    found = []
+    for spec in choice.specs:
+        kept = causes.stored(service(), spec, what, choice.pairs)
+        if kept.failed:
+            reason = next(iter(kept.failed.values()))
+            st.caption(panels.plain(f"{len(kept.failed)} pairs of {spec.name} failed: {reason}"))
+        if kept.results:
+            found.append(
+                causes.data_set_cause(
+                    service(), spec, what, choice.pairs, data.name, choice.words
+                )
+            )  # fmt: skip
+    if not found:
+        return
+    known = [one.provenance() for one in found]
+    moved = what.name == "relocation"
+    title = "Score by place, less its mean" if moved else "Score lost without this part"
+    notes = {one.model.spec.name: f"n={one.summary.curve.n}" for one in found}
+
+    def draw(style: Style):
+        """Means with their bands."""
+        curves = [one.summary.curve for one in found]
+        return mean_curves(curves, style, y_title=title, notes=notes, provenance=known)
+
+    panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
+    st.dataframe(cause_frames.lean_frame(found), hide_index=True)
+    notes_said = list(dict.fromkeys(note for one in found for note in one.notes))
+    if notes_said:
+        more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""
+        st.caption(panels.plain(f"Of some pairs: {'; '.join(notes_said[:3])}{more}."))
+    for one in known:
+        panels.caption(one)
+    panels.downloads(
+        f"cause.set.{what.name}", [data.name, label], known, figures={label: draw},
+        frame=curve_frame([one.summary.curve for one in found]),
+    )  # fmt: skip
+
+
+def _agreements(choice: Choice, data: DataSet) -> None:
+    """Which method tells the truth about position?"""
+    rows: list[tuple[str, Agreement]] = []
+    known: list[Provenance] = []
+    for spec in choice.specs:
+        for label, what in choice.interventions.items():
+            for one in choice.judged.values():
+                try:
+                    found = causes.agreement_of(service(), spec, one, what, choice.pairs)
+                except UserError:
+                    continue
+                rows.append((label, found))
+                model = service().identify(spec)
+                words = f"{choice.words}, {label}"
+                known.append(causes.provenance_of(model, one, data.name, found.n, 0, words))
+    if not rows:
+        return
+    st.markdown("**Which method tells the truth about position?**")
+    table = cause_frames.agreement_frame(rows)
+    st.dataframe(table, hide_index=True)
+    st.caption(
+        "Spearman correlation of a method's curves with causal curves, 95% bootstrap intervals "
+        "over pairs. Of the means: the mean curve with the mean causal curve at 11 places, what a "
+        "chart of the data set shows. Mean over pairs: each pair's own, where the places of "
+        "relevant words weigh more than any bias."
+    )
+    panels.downloads("cause.agreement", [data.name, "agreement"], known, frame=table)

@@ -1,0 +1,252 @@
+"""Interventions on pairs and data sets, computed once and kept, and what they say about methods.
+No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attribution.errors import UserError
+from attribution.interventions.ablation import Ablation
+from attribution.interventions.agreement import (
+    Agreement,
+    ablation_curve,
+    agreement,
+    mean_estimate,
+    relocation_curve,
+)
+from attribution.interventions.controls import Control, ControlledCurve, control, minus_null
+from attribution.interventions.relocation import Relocation
+from attribution.position import SEED, CurveSummary, Estimate, summarize
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Array, Method, Provenance, TextPair
+from cache.causes import Cause, causes, intervene, others, others_method, score_others
+from cache.precompute import Progress
+from cache.results import Stored
+from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard.runs import Report, Run
+
+MAX_OTHERS = 200
+"""Documents that a page ranks one among; more are drawn by lot."""
+
+
+def of_pair(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Any:
+    """One intervention on one pair; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    model = compute.identify(spec)
+    kept = causes(compute.root, method)
+    found = kept.get(model.key, method, pair)
+    if found is None:
+        retriever = compute.retriever(model)
+        with compute.turn():
+            found = intervene(retriever, method, pair)
+        kept.put(model.key, method, [(pair, found)])
+    return found
+
+
+def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
+    """The data set's other documents in the pair's language, at most MAX_OTHERS, by lot."""
+    texts = dict.fromkeys(
+        p.document for p in pairs if p.language == pair.language and p.document != pair.document
+    )
+    found = list(texts)
+    if len(found) > MAX_OTHERS:
+        kept = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
+        found = [found[i] for i in sorted(kept)]
+    return found
+
+
+def scores_of_others(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Array:
+    """The query's scores [n] with other documents; from the store or computed and kept.
+
+    Raises:
+        UserError: there are none, or they cannot be scored.
+    """
+    model, method = compute.identify(spec), others_method(documents)
+    kept = others(compute.root)
+    found = kept.get(model.key, method, pair)
+    if found is None:
+        retriever = compute.retriever(model)
+        with compute.turn():
+            found = score_others(retriever, pair, documents, lambda: False)
+        kept.put(model.key, method, [(pair, found)])
+    return found
+
+
+# -- data sets -------------------------------------------------------------------------------------
+
+
+def start(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str,
+    on_progress: Report = lambda progress: None, *, retry_failed: bool = False,
+) -> Run:  # fmt: skip
+    """Carry out an intervention on what is missing of `pairs`, in a thread."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        retriever = compute.retriever(model)
+        return causes(compute.root, method).run(
+            model.key, method, pairs,
+            lambda pair: intervene(retriever, method, pair, lambda: run.stopping),
+            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+            retry_failed=retry_failed,
+        )  # fmt: skip
+
+    return compute.start(run_key(model, method, scope), len(pairs), work, on_progress)
+
+
+def run_of(compute: Compute, spec: RetrieverSpec, method: Method, scope: str) -> Run | None:
+    """The latest run of this kind in this process."""
+    return compute.run_of(spec, method, scope)
+
+
+def stored(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+) -> Stored[Any]:
+    """What is kept of an intervention on `pairs`."""
+    return causes(compute.root, method).select(compute.identify(spec).key, method, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCause:
+    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places,
+    and `lean`, the mean over pairs of last third less first third, in the score's units.
+    Ablation: score lost without each part, and the same of it."""
+
+    summary: CurveSummary
+    lean: Estimate
+    model: ModelIdentity
+    notes: tuple[str, ...]
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        curve = self.summary.curve
+        return provenance_of(
+            self.model, curve.method, curve.dataset, curve.n, curve.n_truncated, self.selection
+        )
+
+
+def provenance_of(
+    model: ModelIdentity, method: Method, dataset: str, n: int, truncated: int, selection: str
+) -> Provenance:
+    """Where numbers of an intervention come from."""
+    return Provenance(
+        poslens=poslens_version(),
+        model=model.spec.name,
+        model_source=model.spec.origin,
+        weights=model.weights,
+        method=repr(method),
+        dataset=dataset,
+        n=n,
+        max_length=model.spec.max_length or 0,
+        truncated=truncated,
+        precision=model.precision,
+        prompts=model.spec.prompts,
+        selection=selection,
+    )
+
+
+def curve_of(found: Cause) -> Array:
+    """A causal curve [100] to be averaged and drawn.
+
+    Raises:
+        ValueError: the intervention has no curve over positions.
+    """
+    if isinstance(found, Relocation):
+        return relocation_curve(found)
+    if isinstance(found, Ablation):
+        return ablation_curve(found)
+    raise ValueError("a displacement has no curve over positions")
+
+
+def data_set_cause(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair],
+    dataset: str, selection: str = "",
+) -> DataSetCause:  # fmt: skip
+    """The average of what is kept of an intervention on `pairs`; computes none.
+
+    Raises:
+        UserError: nothing is kept of them.
+    """
+    kept = stored(compute, spec, method, pairs)
+    found = list(kept.results.values())
+    curves = np.array([curve_of(one) for one in found], dtype=np.float64).reshape(-1, 100)
+    summary = summarize(
+        curves, model=spec.name, dataset=dataset, method=method,
+        n_truncated=sum(one.read_share < 1 for one in found), n_failed=len(kept.failed),
+    )  # fmt: skip
+    third = curves.shape[1] // 3
+    leans = [
+        one.lean if isinstance(one, Relocation)
+        else float(curve[-third:].mean() - curve[:third].mean())
+        for one, curve in zip(found, curves, strict=True)
+    ]  # fmt: skip
+    notes = sorted({one.note for one in found if one.note})
+    return DataSetCause(
+        summary, mean_estimate(leans), compute.identify(spec), tuple(notes), len(pairs), selection
+    )
+
+
+def agreement_of(
+    compute: Compute, spec: RetrieverSpec, method: Method, cause: Method,
+    pairs: Sequence[TextPair],
+) -> Agreement:  # fmt: skip
+    """How a method's curves agree with an intervention, over the pairs that have both.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    curves = compute.store.curves(compute.identify(spec).key, method, pairs)
+    kept = stored(compute, spec, cause, pairs).results
+    both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
+            "compute both."
+        )
+    return agreement(spec.name, method, [c for c, _ in both], [r for _, r in both])
+
+
+# -- null controls ---------------------------------------------------------------------------------
+
+
+def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
+    """The control of each of `pairs` that has one, in order; `among` gives unrelated queries."""
+    found = []
+    for pair in pairs:
+        try:
+            found.append(control(kind, pair, among))
+        except UserError:
+            continue
+    return found
+
+
+def controlled(
+    compute: Compute, spec: RetrieverSpec, method: Method, kind: Control,
+    pairs: Sequence[TextPair], among: Sequence[TextPair],
+) -> ControlledCurve:  # fmt: skip
+    """What is stored of the curves of `pairs`, less their controls'.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    key = compute.identify(spec).key
+    own = compute.store.curves(key, method, pairs)
+    nulls = compute.store.curves(key, method, controls(kind, pairs, among))
+    of_null = {i.rpartition("#")[0]: c for i, c in zip(nulls.pair_ids, nulls.curves, strict=True)}
+    both = [(c, of_null[i]) for i, c in zip(own.pair_ids, own.curves, strict=True) if i in of_null]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
+        )
+    return minus_null(kind, np.array([c for c, _ in both]), np.array([n for _, n in both]))

@@ -1,0 +1,132 @@
+"""Commands about causes: interventions on a data set and what they say about methods."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from attribution.types import Method
+from dashboard.commands.options import (
+    Dataset,
+    Model,
+    TextFormat,
+    for_data,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def cause(
+    model: Model = "MiniLM",
+    dataset: Dataset = "sample",
+    intervention: Annotated[
+        str, typer.Option(help="relocation of the evidence, or ablation of parts.")
+    ] = "relocation",
+    by: Annotated[
+        str, typer.Option(help="How ablation takes parts out: delete, mask or filler.")
+    ] = "delete",
+    pairs: Annotated[
+        int, typer.Option(min=0, help="How many pairs, spread evenly; 0 is all of them.")
+    ] = 0,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Method whose curves are compared with the causal ones; repeatable."),
+    ] = None,
+    format: Annotated[
+        TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
+    ] = TextFormat.json,
+) -> None:
+    """Move the evidence, or take parts out, over a data set; stop with Ctrl-C, resume by running
+    again."""
+    from attribution.interventions.ablation import ablation_method
+    from attribution.interventions.relocation import relocation_method
+    from attribution.methods import make_method
+
+    if intervention not in ("relocation", "ablation"):
+        raise UserError(
+            f"There is no intervention {intervention[:40]!r}: choose relocation or ablation."
+        )
+    what = relocation_method() if intervention == "relocation" else ablation_method(by)  # type: ignore[arg-type]
+    judged = [make_method(name) for name in against or []]
+    spec = resolve(model)
+    data, found = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    usable = [pair for pair in found if intervention == "ablation" or pair.evidence is not None]
+    if not usable:
+        raise UserError(
+            f"No pair of {dataset} has an evidence span, so there is nothing to move: choose "
+            "another data set, or --intervention ablation."
+        )
+    n = min(pairs or len(usable), len(usable))
+    chosen = [usable[int(i * len(usable) / n)] for i in range(n)]
+    words = "" if n == len(usable) else f"{n} pairs spread evenly"
+    quiet()
+    from dashboard import causes
+    from dashboard.compute import service
+
+    compute = service()
+
+    def started(one: Method, show: Any) -> Any:
+        if one is what:
+            return causes.start(compute, spec, what, chosen, data.name, show)
+        return compute.start_run(spec, one, chosen, data.name, show)
+
+    for one in (what, *judged):
+        _watched(one.name, n, lambda show, one=one: started(one, show))
+    result = causes.data_set_cause(compute, spec, what, chosen, data.name, words)
+    if format is TextFormat.csv:
+        from dashboard.export import curve_frame, table_bytes
+
+        frame = curve_frame([result.summary.curve])
+        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        return
+    agreements = []
+    for one in judged:
+        agreed = causes.agreement_of(compute, spec, one, what, chosen)
+        agreements.append({
+            "method": repr(one), "n": agreed.n,
+            "of_the_means": _interval(agreed.means), "mean_over_pairs": _interval(agreed.each),
+        })  # fmt: skip
+    curve = result.summary.curve
+    print(json.dumps({
+        "model": spec.name, "intervention": repr(what), "n": curve.n, "failed": curve.n_failed,
+        "last_third_less_first": _interval(result.lean), "notes": list(result.notes),
+        "curve": curve.mean.tolist(), "ci_low": curve.ci_low.tolist(),
+        "ci_high": curve.ci_high.tolist(), "agreement": agreements,
+        "provenance": dict(result.provenance().items()),
+    }, ensure_ascii=False))  # fmt: skip
+
+
+def _interval(value: Any) -> dict[str, float] | None:
+    return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
+
+
+def _watched(name: str, total: int, start: Any) -> None:
+    """Run with a bar on stderr; Ctrl-C ends it and keeps what is there."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="pair", desc=name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            bar.n = progress.done
+            bar.refresh()
+
+        running = start(show)
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            running.stop()
+            running.wait()
+            raise
+    if running.error:
+        raise UserError(running.error)

@@ -1,0 +1,132 @@
+"""The "minus null" part of a page: curves less what they are under a null control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.interventions.controls import (
+    CONTROLS,
+    INDEX_MARGIN,
+    MIN_PAIRS,
+    SHAPE_MARGIN,
+    Control,
+    ControlledCurve,
+)
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, Provenance, TextPair
+from dashboard import causes, panels
+from dashboard.cause_figures import minus_null_curves
+from dashboard.cause_frames import controlled_frame
+from dashboard.compute import service
+from dashboard.figures import Style
+
+
+def switch() -> Control | None:
+    """Whether to subtract a control, and which."""
+    labels = ["off", *CONTROLS.values()]
+    chosen = st.segmented_control(
+        "Minus null", labels, default="off", key="null", bind="query-params", required=True,
+        help="Each pair's curve less the same pair's curve under a control: a query about another "
+        "document, the sentences in random order, or neutral text. What is left depends on it.",
+    )  # fmt: skip
+    return next((kind for kind, label in CONTROLS.items() if label == chosen), None)
+
+
+def _scope(scope: str, kind: Control) -> str:
+    return f"{scope} minus {kind}"
+
+
+def active(
+    specs: Sequence[RetrieverSpec], method: Method, scope: str, kind: Control | None
+) -> bool:
+    """Whether controls are being computed."""
+    if kind is None:
+        return False
+    found = [service().run_of(spec, method, _scope(scope, kind)) for spec in specs]
+    return any(run is not None and run.active for run in found)
+
+
+def section(
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+    scope: str,
+    words: str,
+    key: str,
+) -> None:
+    """Progress of the controls' curves, the differences, and what they allow to be said."""
+    nulls = causes.controls(kind, pairs, among)
+    shown: list[tuple[str, ControlledCurve]] = []
+    provenance: list[Provenance] = []
+    for spec in specs:
+        with panels.guarded():
+            _progress(spec, method, kind, nulls, scope, key)
+            try:
+                found = causes.controlled(service(), spec, method, kind, pairs, among)
+            except UserError:
+                continue
+            shown.append((spec.name, found))
+            curve = service().curve(spec, method, pairs, pairs[0].dataset, words)
+            provenance.append(curve.provenance())
+    if not shown:
+        st.info("Compute the curves and their controls: no pair has both yet.")
+        return
+
+    def draw(style: Style):
+        """Differences with their bands."""
+        return minus_null_curves(shown, style, provenance)
+
+    panels.show(draw(panels.screen_style()), f"{key}.null.figure",
+                f"Curves minus their null control ({CONTROLS[kind]})")  # fmt: skip
+    for name, found in shown:
+        st.markdown(panels.plain(f"{name}: {found.verdict}"))
+    frame = controlled_frame(shown)
+    summary = pd.DataFrame(
+        [(name, found.n, str(found.index), str(found.distance)) for name, found in shown],
+        columns=["model", "n", "index minus control's", "distance from control"],
+    )
+    st.dataframe(summary, hide_index=True)
+    st.caption(
+        panels.plain(
+            f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
+            "are 95% bootstrap intervals over pairs. Words say that a curve does not depend on "
+            f"something only where the index interval lies within {INDEX_MARGIN} of zero and the "
+            f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_PAIRS} pairs or more."
+        )
+    )
+    panels.downloads(
+        f"{key}.null", [pairs[0].dataset, method.name, "minus", kind], provenance,
+        figures={"Minus null": draw}, frame=frame,
+    )  # fmt: skip
+
+
+def _progress(
+    spec: RetrieverSpec, method: Method, kind: Control, nulls: Sequence[TextPair], scope: str,
+    key: str,
+) -> None:  # fmt: skip
+    missing = service().n_missing(spec, method, nulls)
+    run = service().run_of(spec, method, _scope(scope, kind))
+    if not missing and not (run and run.active):
+        return
+    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label.markdown(panels.plain(f"{spec.name}, {CONTROLS[kind]}"))
+    done = len(nulls) - missing
+    bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")
+
+    def start() -> None:
+        service().start_run(spec, method, nulls, _scope(scope, kind))
+
+    if run is not None and run.active:
+        button.button("Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop,
+                      width="stretch")  # fmt: skip
+    else:
+        button.button("Compute", key=f"{key}.null.start.{spec.name}", on_click=start,
+                      type="primary", width="stretch")  # fmt: skip
+        if run is not None and run.error:
+            st.error(run.error)

@@ -1,0 +1,115 @@
+"""Causes of pairs and data sets through Compute, their figures and tables, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.interventions.ablation import ablation_method
+from attribution.interventions.relocation import relocation_method
+from attribution.methods import make_method
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.registry import resolve
+from dashboard import cause_frames, causes
+from dashboard.__main__ import app
+from dashboard.cause_figures import causes_over_curve, minus_null_curves, relocation_scores
+from dashboard.compute import Compute
+from dashboard.palettes import Style
+
+MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
+STYLE = Style()
+
+
+@pytest.fixture(scope="module")
+def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    return Compute(tmp_path_factory.mktemp("causes"))
+
+
+@pytest.fixture(scope="module")
+def bm25(sample: DataSet):
+    return with_corpus(resolve("BM25"), sample.name)
+
+
+def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample: DataSet) -> None:
+    pairs = [p for p in sample.pairs if p.language == "pol"]
+    with pytest.raises(UserError, match="compute the curves first"):
+        causes.data_set_cause(compute, bm25, MOVE, pairs, "sample")
+    for what in (MOVE, CUT):
+        run = causes.start(compute, bm25, what, pairs, "test")
+        run.wait()
+        assert not run.error and run.progress.done == len(pairs)
+        assert causes.run_of(compute, bm25, what, "test") is run
+    found = causes.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
+    # Where words stand does not enter BM25.
+    assert np.abs(found.summary.curve.mean).max() < 1e-5 and found.lean.value == 0
+    assert found.summary.curve.n == len(pairs) and found.provenance().selection == "Polish"
+    cut = causes.data_set_cause(compute, bm25, CUT, pairs, "sample")
+    assert cut.summary.curve.mean.max() > 0
+    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+    agreed = causes.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
+    assert agreed.n == len(pairs) and agreed.each is not None and agreed.each.value > 0.8
+    blind = causes.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
+    assert blind.each is None and blind.means is None
+    frame = cause_frames.agreement_frame([("ablation", agreed), ("relocation", blind)])
+    assert frame["of the means"].tolist()[1] == "" and len(frame) == 2
+    assert cause_frames.lean_frame([found])["n"].tolist() == [len(pairs)]
+
+
+def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet) -> None:
+    pairs = [p for p in sample.pairs if p.language == "slk"]
+    nulls = causes.controls("unrelated", pairs, sample.pairs)
+    assert len(nulls) == len(pairs)
+    compute.start_run(bm25, OCCLUSION, pairs, "a").wait()
+    with pytest.raises(UserError, match="its control"):
+        causes.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    compute.start_run(bm25, OCCLUSION, nulls, "b").wait()
+    found = causes.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    own = compute.curve(bm25, OCCLUSION, pairs, "sample").summary.curve.mean
+    null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
+    np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
+    assert compute.n_missing(bm25, OCCLUSION, pairs) == 0, "controls replace nothing"
+    figure = minus_null_curves([("<b>BM25", found)], STYLE)
+    assert len(figure.data) == 2 and "<b>" not in str(figure.data[1].name)
+    assert len(cause_frames.controlled_frame([("BM25", found)])) == 100
+
+
+def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None:
+    pair = sample.pairs[0]
+    moved = causes.of_pair(compute, pair, bm25, MOVE)
+    assert causes.of_pair(compute, pair, bm25, MOVE).scores.tolist() == moved.scores.tolist()
+    cut = causes.of_pair(compute, pair, bm25, CUT)
+    documents = causes.other_documents(pair, sample.pairs)
+    assert len(documents) == 55 and pair.document not in documents
+    others = causes.scores_of_others(compute, pair, bm25, documents)
+    frame = cause_frames.relocation_frame({"BM25": moved}, {"BM25": others})
+    assert len(frame) == len(moved.scores)
+    assert frame["rank"].tolist() == [1 + int((others > s).sum()) for s in moved.scores]
+    assert len(cause_frames.ablation_frame({"BM25": cut})) == len(cut.spans)
+    figure = relocation_scores({"BM25": moved}, 2, STYLE)
+    np.testing.assert_allclose(figure.data[0].x, 100 * moved.positions)
+    assert figure.data[1].y[0] == moved.scores[2]
+    over = causes_over_curve(np.linspace(0, 3, 100), "Saliency", moved, cut, STYLE, (0.1, 0.2))
+    assert [trace.type for trace in over.data] == ["scatter", "bar", "scatter"]
+    assert max(over.data[0].y) == 1 and over.data[0].customdata[-1] == 3
+
+
+def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = CliRunner().invoke(
+        app, ["cause", "--model", "BM25", "--pairs", "2", "--intervention", "ablation", "--by",
+              "mask", "--against", "terms"],
+    )  # fmt: skip
+    assert run.exit_code == 0, run.output
+    found = json.loads(run.stdout)
+    assert found["n"] == 2 and len(found["curve"]) == 100
+    assert found["agreement"][0]["n"] == 2
+    assert found["provenance"]["selection"] == "2 pairs spread evenly"
+    table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
+    assert table.exit_code == 0 and "# method:" in table.stdout
+    wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
+    assert wrong.exit_code == 2 and "choose relocation or ablation" in wrong.stderr

@@ -1,0 +1,105 @@
+"""The Cause page in a browser: move the evidence, choose what is taken out, a data set's curves,
+the null control, and what cannot be moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import App
+from tests.e2e.test_app import no_error
+
+Visit = Callable[..., Page]
+RUN_MS = 240_000
+"""A run loads a model first, which takes its time on a shared machine."""
+SHORT = "geology-obsidian-q3"
+
+
+def settled(page: Page) -> Page:
+    """Wait until everything about the pair is drawn."""
+    expect(page.get_by_text("Over the data set")).to_be_visible(timeout=RUN_MS)
+    expect(page.get_by_test_id("stSpinner")).to_have_count(0)
+    return page
+
+
+@pytest.fixture
+def cause(app: App, visit: Visit) -> Page:
+    return settled(visit(f"{app.url}/cause?models=BM25&pair={SHORT}&by=mask"))
+
+
+def score(page: Page) -> float:
+    """The score with the evidence where it stands now."""
+    return float(page.get_by_test_id("stMetricValue").first.inner_text())
+
+
+def test_stepping_moves_the_evidence_and_the_score(cause: Page) -> None:
+    text = cause.locator(".st-key-cause\\.text, .st-key-cause-text").first
+    first, at_first = text.inner_text(), score(cause)
+    cause.locator("[class*=st-key-cause-forward] button").first.click()
+    expect(text).not_to_have_text(first)
+    for _ in range(8):
+        cause.locator("[class*=st-key-cause-forward] button").first.click()
+    cause.wait_for_timeout(1500)
+    assert score(cause) == at_first, "BM25 cannot see where words stand"
+    cause.locator("[class*=st-key-cause-back] button").first.click()
+    no_error(cause)
+
+
+def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
+    cause.get_by_text("Rank among the data set's other documents").click()
+    expect(cause.get_by_text("1 of 56").first).to_be_visible()
+    cause.get_by_text("Position or content? Move the whole text").click()
+    expect(cause.get_by_text("BM25, neutral prefix").first).to_be_visible()
+    expect(cause.get_by_text("adds no position embeddings")).to_be_visible()
+    cause.get_by_role("radio", name="filler", exact=True).click()
+    expect(cause.get_by_text("ablation(by=filler").first).to_be_visible()
+    assert "rank=true" in cause.url and "by=filler" in cause.url
+    no_error(cause)
+
+
+def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
+    pairs = cause.get_by_label("Pairs", exact=True)
+    pairs.fill("2")
+    pairs.press("Enter")
+    expect(cause.get_by_text("0 of 6 results")).to_be_visible()
+    cause.get_by_role("button", name="Compute", exact=True).click()
+    expect(cause.get_by_text("6 of 6 results")).to_be_visible(timeout=RUN_MS)
+    expect(cause.get_by_text("Which method tells the truth about position?")).to_be_visible()
+    cause.get_by_role("radio", name="unrelated query", exact=True).click()
+    cause.get_by_role("button", name="Compute", exact=True).click()
+    expect(cause.get_by_text("Undecided").first).to_be_visible(timeout=RUN_MS)
+    cause.locator("[class*=st-key-export-cause-set-relocation] button").first.click()
+    body = cause.get_by_test_id("stPopoverBody")
+    body.get_by_role("radio", name="json", exact=True).click()
+    body.get_by_role("button", name="Prepare").click()
+    with cause.expect_download() as download:
+        body.get_by_role("button", name="Download JSON").click()
+    path = tmp_path / "figure.json"
+    download.value.save_as(path)
+    entries = json.loads(path.read_text())["layout"]["meta"]["provenance"]
+    assert entries[0]["method"].startswith("relocation(") and entries[0]["n"] == 2
+    no_error(cause)
+
+
+def test_what_cannot_be_moved_is_one_sentence(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/cause?models=BM25&text=Own+text&q=tide&d=The+tide+rises.")
+    expect(page.get_by_text("has no evidence span")).to_be_visible()
+    evidence = page.get_by_role("textbox", name="Evidence (optional)")
+    evidence.fill("tide")
+    evidence.press("Enter")
+    expect(page.get_by_text("The document is one sentence")).to_be_visible()
+    no_error(page)
+
+
+def test_curves_minus_null(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/curves?models=BM25&dataset=sample&language=tha&null=filler+text")
+    page.get_by_role("button", name="Compute", exact=True).first.click()
+    expect(page.get_by_text("complete").first).to_be_visible(timeout=RUN_MS)
+    page.get_by_role("button", name="Compute", exact=True).first.click()
+    expect(page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
+           ).to_be_visible()  # fmt: skip
+    no_error(page)
