@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from attribution.types import Method, TextPair
+from attribution.types import Attribution, Method, TextPair
 from cache.claims import Claims
 from cache.fingerprint import text_fingerprint
-from cache.store import ModelKey, Store
+from cache.store import ModelKey
 
 if TYPE_CHECKING:
     # Both load torch, which only a device in this process needs.
@@ -64,6 +64,29 @@ class Executor(Protocol):
         ...
 
 
+class Destination(Protocol):
+    """Where results go: a `Store`, or a `cache.parts.PartWriter`. `root` is a folder of this host,
+    where its jobs say what they are computing."""
+
+    root: Path
+
+    def missing(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
+    ) -> list[TextPair]:
+        """The pairs with neither a result nor, unless `retry`, a failure."""
+        ...
+
+    def put(
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Keep results and failures: all or nothing, and durable when this returns."""
+        ...
+
+
 class OneDevice:
     """A model loaded in this process. `turn` is entered for each batch: a server passes its
     device's queue there."""
@@ -100,7 +123,7 @@ def precompute(
     model: ModelKey,
     method: Method,
     pairs: Sequence[TextPair],
-    store: Store,
+    store: Destination,
     *,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -128,7 +151,7 @@ def precompute(
     return job.progress()
 
 
-def claims_folder(store: Store, model: ModelKey, method: Method) -> Path:
+def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
     """Where jobs on a model and a method's core say what they are computing."""
     core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
     return store.root / "claims" / f"{model.fingerprint}-{core}"
@@ -142,7 +165,7 @@ class _Job:
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        store: Store,
+        store: Destination,
         should_stop: Callable[[], bool],
         on_progress: Callable[[Progress], None],
         retry_failed: bool,

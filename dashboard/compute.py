@@ -27,7 +27,7 @@ from attribution.types import Attribution, Method, Provenance, TextPair
 from cache.claims import at_work
 from cache.embeddings import EmbeddingStore
 from cache.fingerprint import used_model
-from cache.precompute import Executor, OneDevice, Progress, claims_folder, precompute
+from cache.precompute import Destination, Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard import stored_models
 from dashboard.device_queue import DeviceQueue, Place, ready
@@ -315,10 +315,11 @@ class Compute:
         *,
         retry_failed: bool = False,
         executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
+        store: Destination | None = None,
     ) -> Run:
         """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
         is returned instead of a second one. `executor` is where to, if not on this process's
-        device."""
+        device; `store` is what to fill, if not the cache."""
         model = self.identify(spec)
 
         def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
@@ -331,7 +332,7 @@ class Compute:
                     model.key,
                     method,
                     pairs,
-                    self.store,
+                    store or self.store,
                     should_stop=lambda: run.stopping,
                     on_progress=report,
                     retry_failed=retry_failed,

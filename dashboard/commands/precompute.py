@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from dashboard.commands.options import (
     spoken,
 )
 
+if TYPE_CHECKING:
+    from cache.parts import PartWriter
+
 app = typer.Typer()
 LOG_EVERY_S = 10.0  # a log, unlike a terminal, keeps every state of a progress bar
 
@@ -35,6 +38,13 @@ class Place(StrEnum):
 
     local = "local"
     ray = "ray"
+
+
+def _published(folder: str) -> PartWriter:
+    from cache import parts
+    from dashboard.compute import poslens_version, service
+
+    return parts.PartWriter(parts.Place(folder), service().root, poslens_version())
 
 
 @app.command()
@@ -63,6 +73,13 @@ def precompute(
             "started on this machine alone."
         ),
     ] = None,
+    parts: Annotated[
+        str,
+        typer.Option(
+            help="Publish results as Parquet parts to this folder or s3:// address instead of "
+            "filling the cache; `cache ingest` takes them in.",
+        ),
+    ] = "",
 ) -> None:
     """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again.
 
@@ -112,6 +129,7 @@ def precompute(
             show,
             retry_failed=retry_failed,
             executor=on_ray if executor is Place.ray else None,
+            store=_published(parts) if parts else None,
         )
         try:
             running.wait()

@@ -16,6 +16,7 @@ from attribution.methods import make_method, perturbation
 from attribution.proof import Proof
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import TextPair
+from cache.parts import PartWriter, Place, ingest
 from dashboard.compute import Compute
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
@@ -187,3 +188,22 @@ def test_what_does_not_fit_is_said_and_refused(
     assert compute.unfit(model)["decomposition"] == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
     assert compute.unfit(model)["maxsim"].startswith("it is for late-interaction")
+
+
+def test_a_run_publishes_parts_that_another_cache_takes_in(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    compute, place = Compute(tmp_path / "home"), Place(tmp_path / "parts")
+    pairs = [replace(PAIR, pair_id=name) for name in ("p", "q")]
+
+    def published() -> int:
+        writer = PartWriter(place, compute.root, "1")
+        run = compute.start_run(spec, METHOD, pairs, "typed", store=writer)
+        run.wait()
+        assert run.error == ""
+        return run.progress.computed
+
+    assert (published(), published()) == (2, 0)
+    assert compute.n_missing(spec, METHOD, pairs) == 2
+    assert ingest(compute.store, place).taken.added == 2
+    assert compute.explain(pairs[1], spec, METHOD).from_cache
