@@ -10,7 +10,7 @@ run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
 test: $(VENV)/.installed-tests check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.installed-tests
 	$(BIN)/ruff check .
