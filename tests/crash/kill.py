@@ -31,7 +31,7 @@ from attribution.retrievers.load import load
 from attribution.retrievers.registry import resolve
 from attribution.types import Attribution, Method, TextPair
 from cache import index
-from cache.precompute import precompute
+from cache.precompute import OneDevice, precompute
 from cache.store import ModelKey, Store
 
 METHOD = make_method("terms")
@@ -153,7 +153,7 @@ def _fork(
         os.close(reading)
         status = 1
         try:
-            precompute(retriever, MODEL, METHOD, pairs, Telling(root, writing))
+            precompute(OneDevice(retriever, METHOD), MODEL, METHOD, pairs, Telling(root, writing))
             status = 0
         finally:
             os._exit(status)
