@@ -56,10 +56,11 @@ def listing(store: Files) -> list[StoredFile]:
         return []
     places = (p for folder in store.folder.iterdir() if folder.name != LOCKS and folder.is_dir()
               for p in folder.glob("*.db"))  # fmt: skip
-    return [_stored_file(path) for path in sorted(places)]
+    return [found for path in sorted(places) if (found := _stored_file(path)) is not None]
 
 
-def _stored_file(path: Path) -> StoredFile:
+def _stored_file(path: Path) -> StoredFile | None:
+    """None of a file that was made a moment ago and says nothing yet."""
     parts = [path.with_name(path.name + suffix) for suffix in ("", "-wal")]
     stats = [part.stat() for part in parts if part.is_file()]
     size = sum(stat.st_size for stat in stats)
@@ -71,10 +72,11 @@ def _stored_file(path: Path) -> StoredFile:
             if db is None:
                 return StoredFile(path, model, method, (), 0, 0, size, used)
             said = dict(db.execute("SELECT key, value FROM meta"))
-            if "core" in said:
-                name, params = json.loads(said["method"])
-                method = Method(name, params)
-                model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
+            if "core" not in said:
+                return None
+            name, params = json.loads(said["method"])
+            method = Method(name, params)
+            model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
             ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
             known = {number: params for params, number in blocks.variants(db).items()}
             results, failed = _counts(db)

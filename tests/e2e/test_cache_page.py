@@ -17,13 +17,14 @@ def test_a_models_results_go_out_and_come_back(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
     app = start_app()
-    ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
+    ready(visit(f"{app.url}/?pair=food-sourdough-q2")).close()  # open, it could compute again
 
     def curves(stored: bool) -> None:
         page = visit(f"{app.url}/curves?models=MiniLM")
         button = page.get_by_role("button", name="Resume" if stored else "Compute", exact=True)
         expect(button).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart")).to_have_count(int(stored))
+        page.close()
 
     curves(True)
     page = visit(f"{app.url}/cache")
