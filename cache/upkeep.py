@@ -26,8 +26,9 @@ _ROWS = 256
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One model's results under one method. `method` has no curve parameters; `variants` are those
-    that curves are stored of. `bytes` includes the log; `last_used` is in seconds since 1970.
-    `problem` is empty, or one sentence where the file cannot be read."""
+    that curves are stored of. `results` and `failed` count what lies beside attributions too:
+    tests, interventions, embeddings. `bytes` includes the log; `last_used` is in seconds since
+    1970. `problem` is empty, or one sentence where the file cannot be read."""
 
     path: Path
     model: ModelKey
@@ -79,7 +80,7 @@ def _stored_file(path: Path) -> StoredFile | None:
             model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
             ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
             known = {number: params for params, number in blocks.variants(db).items()}
-            results, failed = _counts(db)
+            results, failed = np.add(_counts(db), _counts_beside(db)).tolist()
             curves = tuple(json.loads(known[number]) for number in ids if number in known)
             return StoredFile(path, model, method, curves, results, failed, size, used)
     except UserError as error:
@@ -126,6 +127,17 @@ def _counts(db: sqlite3.Connection) -> tuple[int, int]:
         bad = block.rows.column("reason").is_valid().to_numpy(zero_copy_only=False)
         results += int((live & ~bad).sum())
         failed += int((live & bad).sum())
+    return results, failed
+
+
+def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
+    """Results and failures of tests and interventions, and embeddings."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    results = failed = 0
+    if "other" in tables:
+        results, failed = db.execute("SELECT count(payload), count(reason) FROM other").fetchone()
+    if "embedding" in tables:
+        results += db.execute("SELECT count(*) FROM embedding").fetchone()[0]
     return results, failed
 
 

@@ -23,6 +23,7 @@ from cache.faithfulness import FaithfulnessStore, run
 from cache.precompute import Progress
 from cache.results import Results, Stored
 from cache.store import ModelKey, Store
+from cache.upkeep import listing
 
 METHOD = make_method("saliency")
 OTHER = make_method("input_x_gradient")
@@ -171,6 +172,8 @@ def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
     kept(fstore).put(MODEL, METHOD, [(changed, made("p2"))])
     assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {}
     assert sql(fstore, "SELECT count(*) FROM other") == [(1,)]
+    (file,) = listing(Store(fstore.root))
+    assert (file.results, file.failed) == (1, 0)
 
 
 def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> None:
