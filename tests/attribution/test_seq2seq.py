@@ -125,14 +125,18 @@ def test_tokens_are_the_texts_own_characters(make: Make) -> None:
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "integrated_gradients"])
 def test_batches_equal_singles(make: Make, name: str) -> None:
     retriever = make("t5-gated")
+    # In float64, where rounding is no excuse: a batch's padding changes nothing at all. Lengths of
+    # gradients are taken in float32; nothing cancels out in them.
+    small = 1e-4 if name == "saliency" else 1e-6
+    if name != "saliency":
+        retriever.backbone.double()
     options = {"steps": "16"} if name == "integrated_gradients" else {}
     for pair, batched in zip(PAIRS, attribute(retriever, name, PAIRS, **options), strict=True):
         (single,) = attribute(retriever, name, [pair], **options)
-        assert batched.score == pytest.approx(single.score, rel=1e-4, abs=1e-4)
+        assert batched.score == pytest.approx(single.score, rel=small, abs=small)
         for side in ("query_scores", "document_scores"):
             one, other = getattr(batched, side), getattr(single, side)
-            # float32 leaves up to 2e-4 of the largest on weights that are random and unscaled.
-            np.testing.assert_allclose(one, other, atol=1e-3 * abs(other).max() + 1e-6)
+            np.testing.assert_allclose(one, other, atol=small * abs(other).max() + 1e-9)
 
 
 def test_occlusion_and_deletion(make: Make) -> None:
