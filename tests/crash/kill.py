@@ -132,7 +132,7 @@ def kill(
         wrong += sum(curve != good.get(name) for name, curve in curves.items())
         wrong += sum(reason != bad.get(name) for name, reason in failed.items())
         wrong += _wrong_results(store, whole, pairs)
-        unsound += not _sound(store)
+        unsound += not sound(store)
         if len(curves) + len(failed) == len(pairs):
             completed += 1
             for method, shown in expected.items():
@@ -191,7 +191,8 @@ def _wrong_results(store: Store, whole: Store, pairs: Sequence[TextPair]) -> int
     return wrong
 
 
-def _sound(store: Store) -> bool:
+def sound(store: Store) -> bool:
+    """Whether SQLite finds no fault in the file."""
     path = store.path(MODEL, METHOD)
     if not path.exists() or path.stat().st_size == 0:
         return True
