@@ -226,7 +226,8 @@ def _open(path: Path, mode: str, extra: str = "") -> sqlite3.Connection:
 
 
 def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
-    """Open a database, or fill one that is empty; the lock is held."""
+    """Open a database; one without tables is for `founded`, or None without `create`. The lock is
+    held."""
     db = _open(path, "rwc" if create else "rw")
     try:
         if not _ours(db):
@@ -236,13 +237,6 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
             db.execute("PRAGMA page_size = 65536")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
                 raise sqlite3.OperationalError("no write-ahead log here")
-            db.execute("BEGIN IMMEDIATE")
-            for statement in filter(str.strip, _SCHEMA.split(";")):
-                db.execute(statement)
-            db.execute("INSERT INTO meta VALUES ('epoch', hex(randomblob(8)))")
-            db.execute(f"PRAGMA application_id = {APPLICATION}")
-            db.execute(f"PRAGMA user_version = {VERSION}")
-            db.execute("COMMIT")
         # FULL, not NORMAL: what was told to be stored survives a power cut too. Beside computing
         # the batch it does not show (bench.store).
         db.execute("PRAGMA synchronous = FULL")
@@ -251,6 +245,19 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
         db.close()
         raise
     return db
+
+
+def founded(db: sqlite3.Connection) -> bool:
+    """Give an empty database its tables, within the caller's transaction, so that they are never
+    there without what is then written into them; False where it has them."""
+    if _ours(db):
+        return False
+    for statement in filter(str.strip, _SCHEMA.split(";")):
+        db.execute(statement)
+    db.execute("INSERT INTO meta VALUES ('epoch', hex(randomblob(8)))")
+    db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    return True
 
 
 def _ours(db: sqlite3.Connection) -> bool:

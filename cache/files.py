@@ -17,7 +17,7 @@ from pathlib import Path
 
 from attribution.errors import UserError
 from attribution.types import Method
-from cache.connections import borrowed, checkpoint, locked, release, retire
+from cache.connections import borrowed, checkpoint, founded, locked, release, retire
 
 LAYOUT = "v2"
 _TOUCH_S = 3600
@@ -72,12 +72,20 @@ class Files:
             UserError: it cannot be written (rights, a full disk, a network share).
         """
         with open_for_writing(self.path(model, method)) as db:
+            assert db is not None
             known = {key for (key,) in db.execute("SELECT key FROM meta WHERE key IN "
                                                   "('core', 'about')")}  # fmt: skip
             if "core" not in known:
                 db.executemany("INSERT INTO meta VALUES (?, ?)", describe(model, method).items())
             if model.about and "about" not in known:
                 db.execute("INSERT INTO meta VALUES ('about', ?)", (model.about,))
+            yield db
+
+    @contextmanager
+    def changing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
+        """The same, of a file that is there: None where it is not, so that one which somebody has
+        just deleted is not made again for nothing."""
+        with open_for_writing(self.path(model, method), create=False) as db:
             yield db
 
     def release(self) -> None:
@@ -120,25 +128,36 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 
 
 @contextmanager
-def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """A write transaction on the database at `path`, which is made where it is missing."""
+def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connection | None]:
+    """A write transaction on the database at `path`; with `create` one that is missing is made, as
+    a whole or not at all, else there is None."""
     with explained(path):
+        if not create and not path.is_file():
+            yield None
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         # The lock is held from before the file is opened until after its checkpoint: the file at
         # this path cannot be unlinked or checkpointed by another process in between.
-        with locked(path), borrowed(path, create=True) as db:
-            assert db is not None
+        with locked(path), borrowed(path, create=create) as db:
+            if db is None:
+                yield None
+                return
             db.execute("BEGIN IMMEDIATE")
+            fresh = False
             try:
+                fresh = founded(db)
                 pages = _pages(db)
                 yield db
                 written = (_pages(db) - pages + 4) * _page_size(db)
+                db.execute("COMMIT")
             except BaseException:
                 # SQLite itself rolls back where the disk is full or fails.
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+                if fresh:
+                    with suppress(OSError):
+                        _remove(path)
                 raise
-            db.execute("COMMIT")
             checkpoint(path, db, written)
 
 
@@ -153,9 +172,14 @@ def _page_size(db: sqlite3.Connection) -> int:
 def unlink(path: Path) -> None:
     """Remove a database. Whoever has it open finds another inode, or none, at its next write."""
     with explained(path), locked(path):
-        retire(path)
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """The same, while its lock is held."""
+    retire(path)
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def vacuum(path: Path) -> None:

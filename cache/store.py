@@ -297,7 +297,9 @@ class Store(Files):
                     damaged.append(pair)
                 else:
                     derived.append((pair, document_curve(result, method)))
-            with self.writing(model, method) as db:
+            with self.changing(model, method) as db:
+                if db is None:  # somebody has just deleted it
+                    return
                 # What cannot be read any more is missing again, so that the next run computes it.
                 blocks.remove(
                     db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]

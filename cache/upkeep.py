@@ -61,7 +61,7 @@ def listing(store: Files) -> list[StoredFile]:
 
 
 def _stored_file(path: Path) -> StoredFile | None:
-    """None of a file that was made a moment ago and says nothing yet."""
+    """None of an empty one, as a first write leaves it that was killed or has not ended."""
     parts = [path.with_name(path.name + suffix) for suffix in ("", "-wal")]
     stats = [part.stat() for part in parts if part.is_file()]
     size = sum(stat.st_size for stat in stats)
@@ -70,10 +70,8 @@ def _stored_file(path: Path) -> StoredFile | None:
     method = Method(path.stem.rpartition("-")[0])
     try:
         with open_for_reading(path) as db:
-            if db is None:
-                return StoredFile(path, model, method, (), 0, 0, size, used)
-            said = dict(db.execute("SELECT key, value FROM meta"))
-            if "core" not in said:
+            said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if db is None or "core" not in said:
                 return None
             name, params = json.loads(said["method"])
             method = Method(name, params)
@@ -206,8 +204,9 @@ def verify(
         bad = [(serial, pair) for serial, pair, key, data in part
                if data is not None and not is_whole(data, key)]  # fmt: skip
         if bad:
-            with store.writing(model, method) as db:
-                blocks.remove(db, [serial for serial, _ in bad])
+            with store.changing(model, method) as db:
+                if db is not None:
+                    blocks.remove(db, [serial for serial, _ in bad])
             damaged += [pair for _, pair in bad]
         after = part[-1][0]
         checked += len(part)
@@ -235,7 +234,9 @@ def mend(store: Files, model: ModelKey, method: Method) -> None:
     """
     path = store.path(model, method)
     with locked(path):
-        with store.writing(model, method) as db:
+        with store.changing(model, method) as db:
+            if db is None:
+                return
             found = list(blocks.read_blocks(db))
             bad = [known for known, block in found if block is None]
             if bad:
@@ -292,7 +293,9 @@ def compact(store: Files, model: ModelKey, method: Method) -> int:
     mend(store, model, method)
     with locked(path):
         before = _size(path)
-        with store.writing(model, method) as db:
+        with store.changing(model, method) as db:
+            if db is None:
+                return 0
             blocks.merge_all(db)
             db.execute("UPDATE meta SET value = hex(randomblob(8)) WHERE key = 'epoch'")
         vacuum(path)

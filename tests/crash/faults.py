@@ -22,6 +22,7 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -356,10 +358,18 @@ def _after(
 
 def _whole(store: Store) -> bool:
     """SQLite's check and ours find no damage, and no file lies there that says nothing."""
-    if any(file.problem for file in listing(store)) or not sound(store):
+    path, files = store.path(MODEL, METHOD), listing(store)
+    if any(file.problem for file in files) or not sound(store):
+        return False
+    if path.exists() and not files and not _empty(path):
         return False
     found = verify(store, MODEL, METHOD)
     return not found.damaged and not found.blocks
+
+
+def _empty(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
 
 
 def _exported_whole(folder: Path) -> bool:
