@@ -19,7 +19,7 @@ from cache import blocks
 from cache.blocks import Serials
 from cache.codec import identity, is_whole
 from cache.files import Files, ModelKey
-from cache.index import Index, index_of
+from cache.index import RESULT, Index, index_of
 
 ENTRY = pa.schema([
     ("dataset", pa.string()), ("pair_id", pa.string()), ("text", pa.string()),
@@ -54,8 +54,7 @@ def entries(
             if db is None:
                 return None, 0
             index.refresh(db)
-            live = np.flatnonzero(index.state[: index.size])
-            serials = live[live >= start][:rows]
+            serials = start + np.flatnonzero(index.state[start : index.size])[:rows]
             if not len(serials):
                 return None, 0
             return _batch(db, index, serials, wanted), int(serials[-1]) + 1
@@ -68,11 +67,14 @@ def entries(
 
 def _batch(db: sqlite3.Connection, index: Index, serials: Serials, wanted: str) -> pa.RecordBatch:
     rows = index.rows(serials)
+    lacking = np.flatnonzero(index.state[serials] == RESULT)
     for params, number in sorted(blocks.variants(db).items(), key=lambda kind: kind[0] != wanted):
-        there, curves = index.curves(db, number, serials)
-        for place, curve in zip(np.flatnonzero(there).tolist(), curves, strict=True):
-            if "curve" not in rows[place]:
-                rows[place] |= {"curve": curve, "variant": params}
+        if not len(lacking):
+            break  # curves that nobody asked for are not read at all
+        there, curves = index.curves(db, number, serials[lacking])
+        for place, curve in zip(lacking[there].tolist(), curves, strict=True):
+            rows[place] |= {"curve": curve, "variant": params}
+        lacking = lacking[~there]
     listed = []
     for serial, row in zip(serials.tolist(), rows, strict=True):
         found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()

@@ -3,7 +3,8 @@
 `FOLDER/<model fingerprint>/<method>-<hash>/<hash of its pairs>.parquet`, each a sealed file of one
 append. A part never changes once it has its name: it is written under another one, brought to
 disk and renamed, or is one PUT where the folder is an object store. One host ingests them into
-its cache and keeps a manifest of their checksums. Nobody opens SQLite over a network.
+its cache and keeps a manifest of their checksums. Nobody opens SQLite over a network. Other hosts'
+parts are strangers' files: a child reads each before this process does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyarrow import fs
 from attribution.errors import Stopped, UserError
 from attribution.position import document_curve
 from attribution.types import Attribution, Method, TextPair
+from cache.apart import Readers
 from cache.codec import encode
 from cache.entries import ENTRY, ingested
 from cache.fingerprint import text_fingerprint
@@ -203,21 +205,21 @@ class PartWriter:
             UserError: the place cannot be read.
         """
         stored: dict[Key, bool] = {}
-        for name in self.place.parts(folder_of(model, method)):
-            for key, result in self._keys(name).items():
-                stored[key] = result or stored.get(key, False)
+        with Readers() as readers:
+            for name in self.place.parts(folder_of(model, method)):
+                for key, result in self._keys(name, readers).items():
+                    stored[key] = result or stored.get(key, False)
         known = {key for key, result in stored.items() if result or not retry}
         return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in known]
 
-    def _keys(self, name: str) -> dict[Key, bool]:
+    def _keys(self, name: str, readers: Readers) -> dict[Key, bool]:
         """Which pairs a part is about, and whether it has their result. A damaged part is about
         none, so that it is published again."""
         if name not in self._seen:
             keys: dict[Key, bool] = {}
             try:
-                for _, rows in _rows(self.place.read(name) or b"", name):
-                    keys |= {(r["dataset"], r["pair_id"], r["text"]): r["reason"] is None
-                             for r in rows.select(_KEYS).to_pylist()}  # fmt: skip
+                for _, rows in _rows(self.place.read(name) or b"", name, readers):
+                    keys |= _keys_of(rows)
             except UserError:
                 return {}
             self._seen[name] = keys
@@ -231,15 +233,24 @@ class PartWriter:
         name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
         # A part is never replaced by another of the same pairs, unless it is damaged.
         there = self.place.read(name) is not None
-        if there and self._keys(name):
-            return
+        with Readers() as readers:
+            if there and self._keys(name, readers):
+                return
         stream = io.BytesIO()
         with SealedWriter(stream, [source], self._poslens) as writer:
             writer.write(source, rows)
         self.place.write(name, stream.getvalue(), replace=there)
+        self._seen[name] = _keys_of(rows)
 
 
 _KEYS = ["dataset", "pair_id", "text", "reason"]
+
+
+def _keys_of(rows: pa.RecordBatch) -> dict[Key, bool]:
+    return {
+        (row["dataset"], row["pair_id"], row["text"]): row["reason"] is None
+        for row in rows.select(_KEYS).to_pylist()
+    }
 
 
 def _entry(pair: TextPair, method: Method) -> dict[str, object]:
@@ -262,7 +273,8 @@ def part_name(rows: pa.RecordBatch) -> str:
     return hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _rows(data: bytes, name: str) -> Iterator[tuple[Source, pa.RecordBatch]]:
+def _rows(data: bytes, name: str, readers: Readers) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    readers.require_readable(data, name)
     with opened(io.BytesIO(data), name) as sealed:
         for source, rows in sealed.batches():
             if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
@@ -300,32 +312,33 @@ def ingest(
     manifest = read_manifest(place)
     known: dict[str, set[str]] = {}
     taken, problems, new = Taken(), [], 0
-    for done, name in enumerate(names):
-        if should_stop():
-            raise Stopped("Stopped as asked; what was added stays.")
-        report(done, len(names))
-        where = name.rpartition("/")[0]
-        if where in known and name in known[where] and name in manifest:
-            continue
-        data = place.read(name) or b""
-        try:
-            found = list(_rows(data, name))
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        manifest[name] = {
-            "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data),
-            "rows": sum(rows.num_rows for _, rows in found),
-            "model": found[0][0].model.name, "method": found[0][0].method.core,
-        }  # fmt: skip
-        source = found[0][0]
-        if where not in known:
-            known[where] = ingested(store, source.model, source.method)
-        if name in known[where]:
-            continue
-        rows = pa.Table.from_batches([rows for _, rows in found]).combine_chunks().to_batches()
-        taken += take(store, source, rows[0], part=name)
-        new += 1
+    with Readers() as readers:
+        for done, name in enumerate(names):
+            if should_stop():
+                raise Stopped("Stopped as asked; what was added stays.")
+            report(done, len(names))
+            where = name.rpartition("/")[0]
+            if where in known and name in known[where] and name in manifest:
+                continue
+            data = place.read(name) or b""
+            try:
+                found = list(_rows(data, name, readers))
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            manifest[name] = {
+                "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data),
+                "rows": sum(rows.num_rows for _, rows in found),
+                "model": found[0][0].model.name, "method": found[0][0].method.core,
+            }  # fmt: skip
+            source = found[0][0]
+            if where not in known:
+                known[where] = ingested(store, source.model, source.method)
+            if name in known[where]:
+                continue
+            rows = pa.Table.from_batches([rows for _, rows in found]).combine_chunks().to_batches()
+            taken += take(store, source, rows[0], part=name)
+            new += 1
     report(len(names), len(names))
     if names:
         said = {"format": 1, "parts": {name: manifest[name] for name in names if name in manifest}}
@@ -349,19 +362,20 @@ def verify(place: Place, report: Report = lambda done, total: None) -> tuple[int
         UserError: the place cannot be read.
     """
     names, manifest, problems = place.parts(), read_manifest(place), []
-    for done, name in enumerate(names):
-        report(done, len(names))
-        data = place.read(name) or b""
-        said = manifest.get(name)
-        if said is not None and said.get("sha256") != hashlib.sha256(data).hexdigest():
-            problems.append(f"{name} is not what the manifest says: publish it again.")
-            continue
-        try:
-            for _, rows in _rows(data, name):
-                if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
-                    problems.append(f"{name} holds other pairs than its name says.")
-        except UserError as error:
-            problems.append(str(error))
+    with Readers() as readers:
+        for done, name in enumerate(names):
+            report(done, len(names))
+            data = place.read(name) or b""
+            said = manifest.get(name)
+            if said is not None and said.get("sha256") != hashlib.sha256(data).hexdigest():
+                problems.append(f"{name} is not what the manifest says: publish it again.")
+                continue
+            try:
+                for _, rows in _rows(data, name, readers):
+                    if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
+                        problems.append(f"{name} holds other pairs than its name says.")
+            except UserError as error:
+                problems.append(str(error))
     report(len(names), len(names))
     problems += [f"{name} is gone." for name in sorted(manifest.keys() - set(names))]
     return len(names), problems

@@ -25,7 +25,7 @@ from attribution.errors import UserError
 from attribution.types import Method
 from cache.codec import identity, is_whole
 from cache.entries import ENTRY
-from cache.store import ModelKey
+from cache.files import ModelKey
 
 FORMAT = 1
 ATTRIBUTION = "attribution"

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
+import cache.apart
 import cache.parts
 from attribution.errors import UserError
 from attribution.methods import make_method
+from cache.apart import Readers
 from cache.parts import MANIFEST, PartWriter, Place, folder_of, ingest, read_manifest, verify
 from cache.store import ModelKey, Store
 
@@ -136,6 +138,38 @@ def test_what_is_damaged_is_said_and_the_rest_ingested(result, tmp_path: Path) -
     assert any(problem == f"{names[2]} is gone." for problem in problems)
     (tmp_path / "parts" / MANIFEST).unlink()
     assert any("holds other pairs than its name says" in p for p in verify(place)[1])
+
+
+def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
+    result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ends the child, as an Arrow assertion would, and one takes too long."""
+    place, store = Place(tmp_path / "parts"), Store(tmp_path / "cache")
+    for k in range(5):
+        writer(place, tmp_path).put(MODEL, METHOD, [result(f"p{k}")])
+    names = place.parts()
+    deadly = f"""
+import os, sys
+from cache import apart
+read = apart._problem
+def problem(content, name):
+    if name == {names[1]!r}:
+        os.abort()
+    return read(content, name)
+apart._problem = problem
+sys.exit(apart.main())
+"""
+    monkeypatch.setattr(cache.apart, "_CHILD", deadly)
+    found = ingest(store, place)
+    assert (found.parts, found.new) == (5, 4)
+    assert found.problems == (
+        f"{names[1]} is damaged or not a Parquet file: copy or export it again.",
+    )
+    assert len(writer(place, tmp_path).missing(
+        MODEL, METHOD, [result(f"p{k}")[0] for k in range(5)])) == 1  # fmt: skip
+    monkeypatch.setattr(cache.apart, "_CHILD", "import time; time.sleep(60)")
+    with pytest.raises(UserError, match="is damaged"), Readers(0.2) as readers:
+        readers.require_readable(b"PAR1", "slow.parquet")
 
 
 def test_an_ingest_that_was_cut_off_is_finished_by_the_next(

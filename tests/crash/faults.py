@@ -1,7 +1,7 @@
 """Every call that changes a file of the cache fails once, or from then on, as on a full or broken
 disk (ENOSPC, EIO), or writes half of what it was given.
 
-    python -m tests.crash.faults [--every 1]
+    python -m tests.crash.faults [--every 1] [--work 0]
 
 Calls are made to fail by a preloaded library (faults.c; a C compiler and Linux are needed). Each
 case is a forked child that works below a folder, tells by a pipe what it was acknowledged, and
@@ -389,7 +389,8 @@ def _exported_whole(folder: Path) -> bool:
 def main() -> None:
     """Fail every call, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--every", type=int, default=1, help="only each so-manieth call")
+    parser.add_argument("--every", type=int, default=1, help="only one call in so many")
+    parser.add_argument("--work", type=int, choices=range(len(WORKS)), help="one of them alone")
     parser.add_argument("--pairs", type=int, default=36)
     parser.add_argument("--seed", type=int, default=0, help="where to begin, with --every")
     options = parser.parse_args()
@@ -401,11 +402,13 @@ def main() -> None:
             command, environment = preloaded(sys.argv[1:], folder)
             raise SystemExit(subprocess.run(command, env=environment, check=False).returncode)
         started, outcomes = time.perf_counter(), []
+        works = list(WORKS.items())
+        chosen = works if options.work is None else [works[options.work]]
         setting = Setting(lexical(), some_pairs(options.pairs), Store(folder / "whole"))
         precompute(setting.device(), MODEL, METHOD, setting.pairs, setting.whole)
-        for title, work in WORKS.items():
+        for title, work in chosen:
             for number, fault in enumerate(FAULTS):
-                first = 1 + (options.seed + number) % options.every
+                first = 1 + (options.seed + 37 * number) % options.every
                 outcome = run(work, setting, folder / "faulty", fault, options.every, first)
                 outcomes.append(outcome)
                 print(
