@@ -97,7 +97,9 @@ class Session:
             kind = answer.WhichOneof("type")
             if kind == "new_session":
                 ran = True
-                self._page_hash = answer.new_session.page_script_hash
+            elif kind == "navigation":
+                # Which page it is; the session's own message names the entry script at first.
+                self._page_hash = answer.navigation.page_script_hash
             elif kind == "page_info_changed":
                 self.query = answer.page_info_changed.query_string
             elif kind == "delta":
