@@ -31,7 +31,7 @@ from cache.entries import ENTRY, ingested
 from cache.fingerprint import text_fingerprint
 from cache.sealed import ROW, SealedWriter, Source, attributions, opened, require_whole
 from cache.share import Report, Taken, take
-from cache.store import ModelKey, Store, variant_params
+from cache.store import ModelKey, Store, latest, variant_params
 
 MANIFEST = "manifest.json"
 _SUFFIX = ".parquet"
@@ -178,8 +178,7 @@ class PartWriter:
         Raises:
             UserError: the place cannot be written.
         """
-        done = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
-        failed = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
+        done, failed = latest(results), latest(failures)
         entries = [
             _entry(pair, method) | {
                 "score": a.score, "tokens": a.document.n_tokens_full,

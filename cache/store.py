@@ -146,10 +146,9 @@ class Store(Files):
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        # The last of a pair counts. Encoded before the lock is taken, so that others wait for the
+        # Encoded before the lock is taken, so that others wait for the
         # disk alone (and not for pyarrow's first conversion, which imports pandas).
-        done = list({(p.dataset, p.pair_id): (p, a) for p, a in results}.values())
-        failed = list({(p.dataset, p.pair_id): (p, reason) for p, reason in failures}.values())
+        done, failed = latest(results), latest(failures)
         if not done and not failed:
             return
         rows = [
@@ -350,6 +349,11 @@ def _insert(
     )
     blocks.append(db, first, batch, dead)
     return np.arange(first, first + len(rows), dtype=np.int64)
+
+
+def latest(rows: Sequence[tuple[TextPair, T]]) -> list[tuple[TextPair, T]]:
+    """The last row of each pair, which counts."""
+    return list({(pair.dataset, pair.pair_id): (pair, row) for pair, row in rows}.values())
 
 
 def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:

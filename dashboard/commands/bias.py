@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from dashboard.commands.options import (
     quiet,
     resolve,
     spoken,
+    watched,
 )
 
 app = typer.Typer()
@@ -59,31 +61,16 @@ def bias(
         )
     tests = [pairs_for(data, name, place, pairs) for name in dict.fromkeys(names)]
     quiet()
-    from tqdm import tqdm
-
     from dashboard import bias_runs
     from dashboard.compute import service
     from dashboard.export import table_bytes
 
     results = []
     for spec in specs:
-        with tqdm(unit="pair", desc=spec.name, file=sys.stderr) as bar:
-
-            def show(progress, bar=bar) -> None:
-                bar.total, bar.n = progress.total, progress.done
-                bar.refresh()
-
-            running = bias_runs.start(
-                service(), spec, tests, data.name, show, retry_failed=retry_failed
-            )
-            try:
-                running.wait()
-            except KeyboardInterrupt:
-                running.stop()
-                running.wait()
-                raise
-        if running.error:
-            raise UserError(running.error)
+        watched(
+            spec.name,
+            partial(bias_runs.start, service(), spec, tests, data.name, retry_failed=retry_failed),
+        )
         results += bias_runs.tested(service(), spec, tests)
     results = bias_runs.with_adjusted_p(results)
     made = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from dashboard.commands.options import (
     quiet,
     resolve,
     spoken,
+    watched,
 )
 
 app = typer.Typer()
@@ -82,7 +84,7 @@ def cause(
         return compute.start_run(spec, one, chosen, data.name, show)
 
     for one in (what, *judged):
-        _watched(one.name, n, lambda show, one=one: started(one, show))
+        watched(one.name, partial(started, one))
     result = causes.data_set_cause(compute, spec, what, chosen, data.name, words)
     if format is TextFormat.csv:
         from dashboard.export import curve_frame, table_bytes
@@ -109,24 +111,3 @@ def cause(
 
 def _interval(value: Any) -> dict[str, float] | None:
     return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
-
-
-def _watched(name: str, total: int, start: Any) -> None:
-    """Run with a bar on stderr; Ctrl-C ends it and keeps what is there."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="pair", desc=name, file=sys.stderr) as bar:
-
-        def show(progress: Any) -> None:
-            bar.n = progress.done
-            bar.refresh()
-
-        running = start(show)
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            running.stop()
-            running.wait()
-            raise
-    if running.error:
-        raise UserError(running.error)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -182,6 +182,32 @@ def _parted(value: str, message: str) -> tuple[str, str]:
     if not separator or not name or not source:
         raise UserError(message)
     return name, source
+
+
+def watched(name: str, start: Callable[[Callable[[Any], None]], Any], unit: str = "pair") -> None:
+    """Wait for the run that `start` begins, given what shows its progress, with a bar on stderr;
+    Ctrl-C ends it and keeps what is there.
+
+    Raises:
+        UserError: the run ended with a sentence.
+    """
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            bar.refresh()
+
+        running = start(show)
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            running.stop()
+            running.wait()
+            raise
+    if running.error:
+        raise UserError(running.error)
 
 
 def suffix_of(output: Path, formats: Sequence[str]) -> str:

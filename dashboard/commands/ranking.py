@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,6 +21,7 @@ from dashboard.commands.options import (
     resolve,
     spoken,
     suffix_of,
+    watched,
     write,
 )
 
@@ -70,7 +72,11 @@ def rank(
     for name in model or ["MiniLM"]:
         spec = for_data(resolve(name), data.name)
         if rankings.ranked(service(), spec, setup) is None:
-            _rank(spec, setup)
+            watched(
+                spec.name,
+                partial(rankings.start, service(), spec, setup),
+                unit="it",
+            )
         one = rankings.ranked(service(), spec, setup)
         if one is None:
             raise UserError(f"{name} has no rankings of {data.name}: run the command again.")
@@ -88,29 +94,6 @@ def rank(
         }[table]  # fmt: skip
         frame = make(found)
     sys.stdout.buffer.write(table_bytes(frame, format.value, [one.provenance() for one in found]))
-
-
-def _rank(spec: Any, setup: Any) -> None:
-    from tqdm import tqdm
-
-    from dashboard import rankings
-    from dashboard.compute import service
-
-    with tqdm(desc=spec.name, file=sys.stderr) as bar:
-
-        def show(progress: Any) -> None:
-            bar.total, bar.n = progress.total, progress.done
-            bar.refresh()
-
-        running = rankings.start(service(), spec, setup, show)
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            running.stop()
-            running.wait()
-            raise
-    if running.error:
-        raise UserError(running.error)
 
 
 @app.command()
