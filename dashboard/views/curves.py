@@ -277,7 +277,9 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
                 "pair": [stored.pair_ids[i] for i in order],
             }
         )
-        panels.open_pairs(frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}")
+        panels.open_pairs(
+            frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
+        )
 
 
 board()

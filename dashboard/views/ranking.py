@@ -282,11 +282,7 @@ def query_section(found: list[Ranked]) -> None:
         else:
             explain_texts(query.text, str(row["document"]))
     for key, pair_id in links.items():
-        # A link: what the widgets of this page have bound in the address no script may set.
-        st.page_link("views/explain.py", label=f"Explain {panels.plain(key)}",
-                     icon=":material/highlight:",
-                     query_params={"dataset": data.name, "pair": pair_id,
-                                   "models": neural_models()})  # fmt: skip
+        panels.explain_link(f"Explain {key}", data.name, pair_id, neural_models())
     panels.downloads("ranking.top", [data.name, query.query_id], [one.provenance()], frame=top)
 
 
