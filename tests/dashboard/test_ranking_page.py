@@ -115,7 +115,7 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert not app.exception
     assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
     app.button(key="ranking.start").click().run()
-    chain = rankings.all_run(service(), [posir, spec("MiniLM-recency", mine)], setup)
+    chain = rankings.all_run(service(), [posir, spec("MiniLM-recency", mine, posir=True)], setup)
     assert chain is not None
     chain.wait()
     app.run()
