@@ -3,8 +3,8 @@
     python -m bench.store [--results 10000] [--rounds 7] [--model]
 
 - `point read`: one result out of all, median and 99th percentile;
-- `curves`: all curves with an empty memory, against numpy.load of the same bytes, with the system's
-  page cache warm and (as root, with --cold) dropped; once more after one new result;
+- `curves`: all curves against numpy.load of the same bytes, with nothing remembered of the file and
+  the system's page cache warm or (as root, with --cold) dropped; again; and after one new result;
 - `ten times`: the curves of ten times as many results;
 - `appends`: 1,000 puts of one result, the last 100 against the first 100;
 - `disk`: the file against a Parquet file (zstd) of the same results;
@@ -110,6 +110,9 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
                 both[name].append(seconds(run))
         print(f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
               f"{ratio(both['store'], both['numpy']):.1f}x numpy.load")  # fmt: skip
+    again = [seconds(lambda: store.select(MODEL, METHOD)) for _ in range(rounds)]
+    print(f"{n:,} curves again: {1000 * statistics.median(again):.2f} ms, "
+          f"{ratio(again, took['numpy']):.2f}x numpy.load")  # fmt: skip
     new = []
     for k in range(rounds):
         store.put(MODEL, METHOD, [result(n + k)])

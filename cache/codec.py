@@ -41,10 +41,11 @@ def _spans(text: TokenizedText) -> np.ndarray:
 
 
 def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
-    tokens = tuple(
-        Token(text, int(start), int(end), bool(special))
-        for text, (start, end, special) in zip(header["tokens"], spans, strict=True)
-    )
+    texts = header["tokens"]
+    if len(texts) != len(spans):
+        raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
+    starts, ends, specials = spans.T.tolist()
+    tokens = tuple(map(Token, texts, starts, ends, map(bool, specials)))
     return TokenizedText(tokens, header["n_tokens_full"], header["max_length"])
 
 

@@ -56,6 +56,9 @@ class Index:
     _columns: dict[str, NDArray[Any]] = field(
         default_factory=lambda: {name: np.zeros(1, kind) for name, (kind, _) in _COLUMNS.items()}
     )
+    _unread: dict[str, list[tuple[Serials, pa.Array]]] = field(
+        default_factory=lambda: {name: [] for name in _COLUMNS}
+    )
     _curves: dict[int, _Curves] = field(default_factory=dict)
     _unnamed: list[tuple[Serials, list[pa.Array]]] = field(default_factory=list)
     _named: dict[str, list[str | None]] = field(default_factory=dict)
@@ -72,6 +75,8 @@ class Index:
             fresh = Index(epoch=epoch, lock=self.lock)
             for name in self.__slots__:
                 setattr(self, name, getattr(fresh, name))
+        latest = db.execute("SELECT next FROM block ORDER BY id DESC LIMIT 1").fetchone()
+        self._grow(latest[0] if latest else 1)
         for known, block in read_blocks(db, self.last):
             self.last = known
             if block is None:
@@ -90,13 +95,16 @@ class Index:
         if not len(serials):
             return
         self._grow(int(serials.max()) + 1)
-        failed = rows.column("reason").is_valid().to_numpy(zero_copy_only=False)
-        state = np.where(failed, FAILED, RESULT).astype(np.int8)
-        self.state[serials] = np.where(self.dead[serials], ABSENT, state)
-        for name, (_, missing) in _COLUMNS.items():
-            self._columns[name][serials] = numbers(rows.column(name), missing)
-        for place in np.flatnonzero(failed).tolist():
-            self.reasons[int(serials[place])] = rows.column("reason")[place].as_py()
+        self.state[_places(serials)] = RESULT
+        reasons = rows.column("reason")
+        if reasons.null_count < len(reasons):
+            for place in np.flatnonzero(reasons.is_valid()).tolist():
+                self.state[serials[place]] = FAILED
+                self.reasons[int(serials[place])] = reasons[place].as_py()
+        self.state[serials[self.dead[serials]]] = ABSENT
+        # Most questions are about one or two columns.
+        for name, unread in self._unread.items():
+            unread.append((serials, rows.column(name)))
         self._unnamed.append((serials, [rows.column(name) for name in _NAMES]))
 
     def _grow(self, size: int) -> None:
@@ -106,7 +114,14 @@ class Index:
         capacity = max(size, 2 * len(self.state), 1024)
         self.state = _larger(self.state, capacity)
         self.dead = _larger(self.dead, capacity)
-        self._columns = {name: _larger(c, capacity) for name, c in self._columns.items()}
+
+    def _column(self, name: str) -> NDArray[Any]:
+        """One of the columns of numbers by serial, brought up to date."""
+        column = self._columns[name] = _larger(self._columns[name], len(self.state))
+        for serials, values in self._unread[name]:
+            column[_places(serials)] = numbers(values, _COLUMNS[name][1])
+        self._unread[name].clear()
+        return column
 
     def _kept(self, db: sqlite3.Connection, variant: int) -> _Curves:
         kept = self._curves.get(variant)
@@ -120,17 +135,14 @@ class Index:
                 self.damaged_curves.add(known)
                 continue
             serials, values = part
-            first, past = int(serials[0]), int(serials.max()) + 1
+            past = int(serials.max()) + 1
             if past > len(kept.there):
                 capacity = max(past, len(self.state))
                 kept.there = _larger(kept.there, capacity)
                 kept.values = _larger(kept.values, capacity)
-            if past - first == len(serials) and (np.diff(serials) == 1).all():
-                kept.values[first:past] = values
-                kept.there[first:past] = True
-            else:
-                kept.values[serials] = values
-                kept.there[serials] = True
+            places = _places(serials)
+            kept.values[places] = values
+            kept.there[places] = True
         return kept
 
     # -- asking --------------------------------------------------------------------------------
@@ -143,17 +155,11 @@ class Index:
         inside = serials < len(kept.there)
         there = np.zeros(len(serials), np.bool_)
         there[inside] = kept.there[serials[inside]]
-        wanted = serials[there]
-        n = len(wanted)
-        if n and wanted[-1] - wanted[0] == n - 1 and (np.diff(wanted) == 1).all():
-            found = kept.values[wanted[0] : wanted[-1] + 1]  # nothing is copied
-        else:
-            found = kept.values[wanted]
-        return there, found
+        return there, kept.values[_places(serials[there])]
 
     def column(self, name: str, serials: Serials) -> NDArray[Any]:
         """Values of one of the columns of numbers [n]."""
-        return self._columns[name][serials]
+        return self._column(name)[_places(serials)]
 
     def live(self, state: int) -> Serials:
         """Serials of all results, or of all failures."""
@@ -175,10 +181,10 @@ class Index:
         """All that is known of each [n], missing values as None."""
         columns: dict[str, list[Any]] = {name: self.names(name, serials) for name in _NAMES}
         for name, (_, missing) in _COLUMNS.items():
-            values = self._columns[name][serials].tolist()
+            values = self.column(name, serials).tolist()
             columns[name] = [None if v == missing or v != v else v for v in values]
-        columns["text"] = self._columns["text"][serials].tolist()
-        columns["truncated"] = self._columns["truncated"][serials].tolist()
+        columns["text"] = self.column("text", serials).tolist()
+        columns["truncated"] = self.column("truncated", serials).tolist()
         columns["reason"] = [self.reasons.get(serial) for serial in serials.tolist()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -224,6 +230,15 @@ class Index:
         """About how much memory it takes."""
         curves = sum(kept.values.nbytes for kept in self._curves.values())
         return curves + 400 * len(self.state)
+
+
+def _places(serials: Serials) -> slice | Serials:
+    """`serials` [n] as what indexes an array by serial: a slice where they count up by one, which
+    is copied several times as fast, or not at all."""
+    n = len(serials)
+    if n and serials[-1] - serials[0] == n - 1 and (np.diff(serials) == 1).all():
+        return slice(int(serials[0]), int(serials[-1]) + 1)
+    return serials
 
 
 def _larger(array: NDArray[Any], size: int, fill: float = 0) -> NDArray[Any]:

@@ -22,6 +22,9 @@ FLAGS: Mapping[str, object] = {
     "server.allowedHosts": [HOST, "localhost"],
     "server.fileWatcherType": "none",
     "server.maxUploadSize": 20,
+    # A full collection after each run walks all that torch and Plotly brought, which takes longer
+    # than a page whose results are stored; Python's own pace is enough.
+    "runner.postScriptGC": False,
     "browser.gatherUsageStats": False,
     "browser.serverAddress": HOST,
     "client.showErrorDetails": "none",
