@@ -114,7 +114,7 @@ def _progress(
     run = service().run_of(spec, method, _scope(scope, kind))
     if not missing and not (run and run.active):
         return
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown(panels.plain(f"{spec.name}, {CONTROLS[kind]}"))
     done = len(nulls) - missing
     bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")

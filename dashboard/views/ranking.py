@@ -125,13 +125,13 @@ def is_active() -> bool:
     return False
 
 
-def status_row(name: str) -> Ranked | None:
+def status_row(name: str, waits: bool) -> Ranked | None:
     """One model's progress and button; its rankings where they are complete."""
     found = rankings.ranked(service(), spec_of(name), the_setup)
     if found is not None:
         return found
     run = run_of(name)
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown(f"**{panels.plain(name)}**")
     if run is not None and run.active:
         progress = run.progress
@@ -144,7 +144,8 @@ def status_row(name: str) -> Ranked | None:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
         return None
     again = run is not None and run.progress.stopped
-    bar.caption("Stopped; what was computed is kept." if again else "Not ranked yet.")
+    said = "Stopped; what was computed is kept." if again else "Not ranked yet."
+    bar.caption(f"{said} Waits for its turn." if waits else said)
     button.button("Resume" if again else "Rank", key=f"start.{name}", on_click=start, args=(name,),
                   type="primary", width="stretch")  # fmt: skip
     if run is not None and run.error:
@@ -159,7 +160,7 @@ def row_of_all(n_ranked: int) -> None:
     active = chain is not None and chain.active
     if not active and len(chosen) - n_ranked < 2:
         return
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown("**All models**")
     if chain is not None and active:
         progress = chain.progress
@@ -318,10 +319,12 @@ def board() -> None:
     if error := st.session_state.pop("ranking.error", ""):
         st.error(panels.plain(error))
     top = st.container()
+    chain = rankings.all_run(service(), specs(), the_setup)
+    waits = chain is not None and chain.active and not chain.stopping
     found = []
     for name in names:
         with panels.guarded():
-            if (one := status_row(name)) is not None:
+            if (one := status_row(name, waits)) is not None:
                 found.append(one)
     with top, panels.guarded():
         row_of_all(len(found))
