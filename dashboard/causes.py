@@ -262,7 +262,13 @@ def agreement_of(
         )
     own = np.array([c for c, _ in both])
     found = [r for _, r in both]
-    key = ("agreement", spec.name, repr(method), repr(cause), hashlib.sha256(own).digest())
+    key = (
+        "agreement",
+        spec.name,
+        repr(method),
+        repr(cause),
+        hashlib.sha256(own.tobytes()).digest(),
+    )
     return _ANSWERS.get(key, found, lambda: agreement(spec.name, method, list(own), found))
 
 
