@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], object]], rounds: int
+    contenders: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
     """Seconds of each contender in each round, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for round_number in range(rounds + 1):
+    for round_number in range(rounds + warm_up):
         for name, run in contenders.items():
             started = time.perf_counter()
             run()
-            if round_number:
+            if round_number >= warm_up:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 

@@ -23,7 +23,7 @@ _guard = threading.Lock()
 def key_of(path: Path) -> Key:
     """What a digest of this file depends on."""
     stat = path.stat()
-    return str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+    return str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 class Digests:

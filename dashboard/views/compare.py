@@ -124,7 +124,7 @@ panels.downloads(
     figures={"Curves": draw_curves, "Difference": draw_difference, "Words": draw_words},
     heatmaps=results,
     view=view,
-    frame=panels.explained_frame(results),
+    frame=lambda: panels.explained_frame(results),
 )
 
 data = choices.data_of(pair)

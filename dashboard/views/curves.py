@@ -227,7 +227,13 @@ def board() -> None:
             help="How sure the mean is, or how much documents differ from each other.",
         )  # fmt: skip
         event = panels.show(
-            draw(curves, panels.screen_style()),
+            panels.drawn(
+                tuple(
+                    (one.content, one.provenance(), st.session_state.get("band")) for one in curves
+                ),
+                lambda style: draw(curves, style),
+                panels.screen_style(),
+            ),
             "curves.figure",
             "Mean attribution over relative positions, a line per model",
             on_select="rerun",
@@ -253,7 +259,7 @@ def board() -> None:
             [data.name, method.name, *names],
             [one.provenance() for one in curves],
             figures={"Curves": lambda style: draw(curves, style)},
-            frame=curve_frame([one.summary.curve for one in curves]),
+            frame=lambda: curve_frame([one.summary.curve for one in curves]),
         )
 
 

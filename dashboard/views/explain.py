@@ -63,11 +63,7 @@ for number, (label, result) in enumerate(zip(labels, results, strict=True)):
         panels.terms_view(result, f"terms{number}", label)
 
 st.markdown("**Where in the document**")
-panels.show(
-    panels.curve_figure(results, panels.screen_style(height_px=320)),
-    "explain.curve",
-    "Attribution over the relative position in the document, evidence shaded",
-)
+panels.show_curve(results, "explain.curve", height_px=320)
 for result in results:
     panels.caption(result.provenance())
 panels.downloads(
@@ -77,5 +73,5 @@ panels.downloads(
     figures={"Curve": lambda style: panels.curve_figure(results, style)},
     heatmaps=results,
     view=view,
-    frame=panels.explained_frame(results),
+    frame=lambda: panels.explained_frame(results),
 )

@@ -17,6 +17,7 @@ from attribution.proof import Proof
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import TextPair
 from cache.parts import PartWriter, Place, ingest
+from dashboard import compute as compute_module
 from dashboard.compute import Compute
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
@@ -207,3 +208,28 @@ def test_a_run_publishes_parts_that_another_cache_takes_in(
     assert compute.n_missing(spec, METHOD, pairs) == 2
     assert ingest(compute.store, place).taken.added == 2
     assert compute.explain(pairs[1], spec, METHOD).from_cache
+
+
+def test_a_curve_is_averaged_once_and_again_when_a_result_came(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    pairs = [replace(PAIR, pair_id=f"p{n}", document=f"Ice melts. Stone {n} stays.")
+             for n in range(3)]  # fmt: skip
+    averaged: list[int] = []
+    real = compute_module.summarize
+
+    def counting(curves, **about):
+        averaged.append(len(curves))
+        return real(curves, **about)
+
+    monkeypatch.setattr(compute_module, "summarize", counting)
+    for pair in pairs[:2]:
+        compute.explain(pair, spec, METHOD)
+    first = compute.curve(spec, METHOD, pairs, "typed")
+    again = compute.curve(spec, METHOD, pairs, "typed")
+    assert averaged == [2] and again.content == first.content
+    compute.explain(pairs[2], spec, METHOD)
+    later = compute.curve(spec, METHOD, pairs, "typed")
+    assert averaged == [2, 3] and later.summary.curve.n == 3
+    assert later.content != first.content

@@ -4,8 +4,9 @@
 
 Each session speaks Streamlit's websocket protocol: it opens Explain or Curves on pairs that are
 stored, clicks every few seconds, and times each click until its script has run. One more session
-has a run over another data set going in the server. Printed: clicks, errors, the median and 95th
-percentile of a click, and the server's memory after the first minute and at the end.
+has runs of three models over another data set going in the server. Printed: clicks, errors, the
+median and 95th percentile of a click, the server's memory after the first minute and at the end,
+and how many pairs were computed meanwhile.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ import websockets
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from cache.files import Files
+from cache.upkeep import listing
+
 ROOT = Path(__file__).parents[2]
 WORDS = "the harbour light turns slowly above grey water while boats return with the tide"
 STORED = 12  # pairs of the data set that sessions look at
-RUN = "start.MiniLM-recency"  # the key of the button that computes the other data set
+MODELS = ("MiniLM-recency", "MiniLM-primacy", "MiniLM")
+RUNS = tuple(f"start.{name}" for name in MODELS)  # keys of buttons that compute the other data set
 TURN = 8  # clicks before a session goes back the way it came
 
 
@@ -47,6 +52,7 @@ class Figures:
     errors: list[str] = field(default_factory=list)
     after_a_minute: int = 0
     at_the_end: int = 0
+    computed: int = 0
 
     def lines(self) -> Iterator[str]:
         """In words."""
@@ -59,6 +65,7 @@ class Figures:
             f"memory: {self.after_a_minute / 2**20:.0f} MiB early, "
             f"{self.at_the_end / 2**20:.0f} MiB at the end ({growth:+.1%})"
         )
+        yield f"{self.computed} pairs were computed meanwhile"
 
 
 class Session:
@@ -97,7 +104,9 @@ class Session:
             kind = answer.WhichOneof("type")
             if kind == "new_session":
                 ran = True
-                self._page_hash = answer.new_session.page_script_hash
+            elif kind == "navigation":
+                # Which page it is; the session's own message names the entry script at first.
+                self._page_hash = answer.navigation.page_script_hash
             elif kind == "page_info_changed":
                 self.query = answer.page_info_changed.query_string
             elif kind == "delta":
@@ -118,7 +127,7 @@ class Session:
         kind = element.WhichOneof("type")
         if kind == "button":
             # An element's id ends in the key that the page gave it.
-            for key in ("next", "previous", RUN):
+            for key in ("next", "previous", *RUNS):
                 if element.button.id.endswith(f"-{key}"):
                     self.buttons[key] = element.button.id
         elif kind == "exception":
@@ -198,9 +207,12 @@ async def load(
     """All sessions together, and the run."""
     seen = Figures()
     clock = asyncio.get_running_loop().time
-    async with Session(port, "curves", "dataset=sample&models=MiniLM-recency") as runner:
+    async with Session(
+        port, "curves", "dataset=sample" + "".join(f"&models={name}" for name in MODELS)
+    ) as runner:
         await runner.run()
-        await runner.run(RUN)
+        for button in RUNS:
+            await runner.run(button)
         end = clock() + seconds
 
         async def watch() -> None:
@@ -222,7 +234,9 @@ def measure(sessions: int, seconds: float, every: float) -> Figures:
         data = home / "small.jsonl"
         write_pairs(data)
         with dashboard(home, data) as (port, server):
-            return asyncio.run(load(port, server, data.name, sessions, seconds, every))
+            seen = asyncio.run(load(port, server, data.name, sessions, seconds, every))
+        seen.computed = sum(file.results for file in listing(Files(home / "cache"))) - STORED
+        return seen
 
 
 def main() -> None:
