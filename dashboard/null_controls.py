@@ -100,6 +100,8 @@ def section(
             f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_PAIRS} pairs or more."
         )
     )
+    for each in provenance:
+        panels.caption(each)
     panels.downloads(
         f"{key}.null", [pairs[0].dataset, method.name, "minus", kind], provenance,
         figures={"Minus null": draw}, frame=frame,

@@ -108,7 +108,7 @@ def mover() -> None:
         st.button("", icon=":material/arrow_forward:", key="cause.forward", on_click=step,
                   args=(1,), help="One place towards the end")  # fmt: skip
     at = int(place)
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         for name, one in moved.items():
             # What belongs to one model stays in one line.
             with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
