@@ -86,14 +86,15 @@ def run(
         UserError: the store cannot be written; what was stored before stays.
     """
     ahead = CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD
-    todo = results.missing(model, BIAS_SCORES, items, retry=retry_failed)
-    place = {item.item_id: number for number, item in enumerate(todo)}
+    claimed: list[DocumentPair] = []
     scored: dict[str, PairScores] = {}
+
+    def prepare(portion: Sequence[DocumentPair]) -> None:
+        claimed[:] = portion
 
     def compute(item: DocumentPair) -> PairScores:
         if item.item_id not in scored:
-            start = place[item.item_id]
-            batch = todo[start : start + ahead]
+            batch = claimed[claimed.index(item) :]
             try:
                 found = score(retriever, batch, should_stop)
             except Stopped:
@@ -106,5 +107,5 @@ def run(
 
     return results.run(
         model, BIAS_SCORES, items, compute, should_stop=should_stop, on_progress=on_progress,
-        turn=turn, retry_failed=retry_failed,
+        turn=turn, retry_failed=retry_failed, portion=ahead, prepare=prepare,
     )  # fmt: skip

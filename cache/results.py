@@ -7,6 +7,7 @@ there whole or not at all, and a damaged one counts as missing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import time
@@ -19,6 +20,8 @@ from typing import Any, Generic, TypeVar
 
 from attribution.errors import Stopped, UserError
 from attribution.types import Method, TextPair
+from cache.claims import Claims
+from cache.decoded import Decoded
 from cache.fingerprint import text_fingerprint
 from cache.precompute import Progress
 from cache.store import ModelKey, Store
@@ -27,6 +30,10 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 Fields = dict[str, Any]
 Key = tuple[str, str, str]
+
+_WAIT_S = 0.5  # between looks at what another job is computing
+_AT_ONCE = 500
+_DECODED = Decoded(32 << 20)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (
@@ -86,17 +93,21 @@ class Results(Generic[Item, T]):
         return self._read(row[0]) if row else None
 
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
-        """All that is stored of `items`, in one reading."""
-        rows = self._rows(model, method)
+        """All that is stored of `items`. Only what this process has not read before is decoded, so
+        results must be values."""
+        keys = [self._key(item) for item in items]
+        rows = self._rows(model, method, keys)
+        place = (str(self._files.root), self.kind, model, repr(method))
         results: dict[str, T] = {}
         failed: dict[str, str] = {}
-        for item in items:
-            key = self._key(item)
+        for key in keys:
             payload, reason = rows.get(key, (None, None))
             if reason is not None:
                 failed[key[1]] = reason
-            elif (found := self._read(payload)) is not None:
-                results[key[1]] = found
+            elif payload is not None:
+                found = _DECODED.read((place, key), payload, self._read)
+                if found is not None:
+                    results[key[1]] = found
         return Stored(results, failed)
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
@@ -118,13 +129,13 @@ class Results(Generic[Item, T]):
         self, model: ModelKey, method: Method, items: Sequence[Item], *, retry: bool = False
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
-        rows = self._rows(model, method)
+        keys = [self._key(item) for item in items]
         stored = {
             key
-            for key, (payload, reason) in rows.items()
-            if (reason is not None and not retry) or checked(payload) is not None
+            for key, (payload, reason) in self._rows(model, method, keys).items()
+            if (reason is not None and not retry) or whole(payload)
         }
-        return [item for item in items if self._key(item) not in stored]
+        return [item for item, key in zip(items, keys, strict=True) if key not in stored]
 
     def run(
         self,
@@ -137,44 +148,91 @@ class Results(Generic[Item, T]):
         on_progress: Callable[[Progress], None] = lambda progress: None,
         turn: Callable[[], AbstractContextManager[object]] = nullcontext,
         retry_failed: bool = False,
+        portion: int = 1,
+        prepare: Callable[[Sequence[Item]], None] = lambda items: None,
     ) -> Progress:
         """Compute and store what is missing of `items`, one by one; stops between them (or within
         one whose `compute` raises Stopped), resumes anywhere. `turn` is entered for each item.
 
-        A UserError of `compute` is that item's failure.
+        Other runs of this host on the same results share the work: what one of them is computing is
+        left to it, and taken over if it dies. Items are claimed by the `portion`; `prepare` is told
+        which, before the first of them is computed. A UserError of `compute` is that item's
+        failure; with `retry_failed` each run tries a failed item once.
 
         Raises:
             UserError: the store cannot be written; what was stored before stays.
         """
-        todo = self.missing(model, method, items, retry=retry_failed)
-        already = len(items) - len(todo)
-        computed = failed = 0
         started = time.perf_counter()
+        computed = failed = done = 0
+        tried: set[str] = set()
 
         def progress(stopped: bool = False) -> Progress:
             seconds = time.perf_counter() - started
-            return Progress(len(items), already + computed, computed, failed, seconds, stopped)
+            return Progress(len(items), done, computed, failed, seconds, stopped)
 
+        def missing(of: Sequence[Item]) -> list[Item]:
+            """What of these is still to do; the rest counts as done."""
+            nonlocal done
+            found = self.missing(model, method, of, retry=retry_failed)
+            found = [item for item in found if self._claim(item) not in tried]
+            done += len(of) - len(found)
+            return found
+
+        def mine(todo: Sequence[Item], left: list[Item]) -> Iterator[Item]:
+            """Items without what other runs have or had; what they are computing goes to `left`."""
+            for first in range(0, len(todo), portion):
+                asked = todo[first : first + portion]
+                free = claims.take([self._claim(item) for item in asked])
+                left += [item for item in asked if self._claim(item) not in free]
+                taken = [item for item in asked if self._claim(item) in free]
+                if claims.contended:
+                    taken = missing(taken)
+                prepare(taken)
+                yield from taken
+                claims.release(free)
+
+        todo = missing(items)
         on_progress(progress())
-        for item in todo:
-            if should_stop():
-                return progress(stopped=True)
-            result, reason = None, ""
-            try:
-                with turn():
-                    result = compute(item)
-            except Stopped:
-                return progress(stopped=True)
-            except UserError as error:
-                reason = str(error)
-            if result is None:
-                self.put_failures(model, method, [(item, reason)])
-                failed += 1
-            else:
-                self.put(model, method, [(item, result)])
-            computed += 1
-            on_progress(progress())
+        if not todo:
+            return progress()
+        with Claims(self._claims_folder(model, method)) as claims:
+            # Listed again: from here on, others that finish in between are noticed.
+            todo = missing(todo)
+            while todo:
+                left: list[Item] = []
+                before = computed
+                for item in mine(todo, left):
+                    if should_stop():
+                        return progress(stopped=True)
+                    try:
+                        with turn():
+                            result = compute(item)
+                    except Stopped:
+                        return progress(stopped=True)
+                    except UserError as error:
+                        self.put_failures(model, method, [(item, str(error))])
+                        tried.add(self._claim(item))
+                        failed += 1
+                    else:
+                        self.put(model, method, [(item, result)])
+                    done, computed = done + 1, computed + 1
+                    on_progress(progress())
+                todo = missing(left)
+                if left:
+                    on_progress(progress())
+                if todo and computed == before:
+                    if should_stop():
+                        return progress(stopped=True)
+                    time.sleep(_WAIT_S)
         return progress()
+
+    def _claim(self, item: Item) -> str:
+        return "\0".join(self._key(item))
+
+    def _claims_folder(self, model: ModelKey, method: Method) -> Path:
+        """Apart from the claims of attributions of the same method, whose jobs pages count."""
+        name = hashlib.sha256(f"{self.kind}\0{method.core}".encode()).hexdigest()[:16]
+        return self._files.root / "claims" / f"{model.fingerprint}-{name}"
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -182,14 +240,28 @@ class Results(Generic[Item, T]):
         fields = checked(payload)
         return None if fields is None else self._unpack(fields)
 
-    def _rows(self, model: ModelKey, method: Method) -> dict[Key, tuple[bytes | None, str | None]]:
-        """Payload and reason by data set, item and text."""
+    def _rows(
+        self, model: ModelKey, method: Method, keys: Sequence[Key]
+    ) -> dict[Key, tuple[bytes | None, str | None]]:
+        """Payload and reason of those of `keys` that have a row."""
+        found: dict[Key, tuple[bytes | None, str | None]] = {}
+        by_dataset: dict[str, list[str]] = {}
+        for dataset, item, _ in keys:
+            by_dataset.setdefault(dataset, []).append(item)
         with self._reading(model, method) as db:
-            found = () if db is None else db.execute(
-                "SELECT dataset, item, text, payload, reason FROM other WHERE kind = ?",
-                (self.kind,),
-            )  # fmt: skip
-            return {(row[0], row[1], row[2]): (row[3], row[4]) for row in found}
+            if db is None:
+                return found
+            for dataset, items in by_dataset.items():
+                for start in range(0, len(items), _AT_ONCE):
+                    some = items[start : start + _AT_ONCE]
+                    rows = db.execute(
+                        "SELECT item, text, payload, reason FROM other WHERE kind = ? "
+                        f"AND dataset = ? AND item IN ({','.join('?' * len(some))})",
+                        (self.kind, dataset, *some),
+                    )
+                    for item, text, payload, reason in rows:
+                        found[dataset, item, text] = payload, reason
+        return found
 
     def _put(
         self,
@@ -220,8 +292,11 @@ def with_checksum(fields: Fields) -> bytes:
     return zlib.crc32(text).to_bytes(4, "big") + text
 
 
+def whole(payload: bytes | None) -> bool:
+    """Whether there is one, and it is what was stored."""
+    return payload is not None and zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]
+
+
 def checked(payload: bytes | None) -> Fields | None:
     """The fields; None where nothing is stored or it is not what was stored."""
-    if payload is None or zlib.crc32(payload[4:]).to_bytes(4, "big") != payload[:4]:
-        return None
-    return json.loads(payload[4:])
+    return json.loads(payload[4:]) if payload is not None and whole(payload) else None

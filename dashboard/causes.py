@@ -3,9 +3,12 @@ No Streamlit here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +31,8 @@ from cache.precompute import Progress
 from cache.results import Stored
 from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
 from dashboard.runs import Report, Run
+
+T = TypeVar("T")
 
 MAX_OTHERS = 200
 """Documents that a page ranks one among; more are drawn by lot."""
@@ -79,6 +84,38 @@ def scores_of_others(
             found = score_others(retriever, pair, documents, lambda: False)
         kept.put(model.key, method, [(pair, found)])
     return found
+
+
+class _Answers:
+    """The latest answers, each kept with the very results it was made of and given again while
+    those are the same: what is stored and unchanged is decoded once (`Results.select`), so pages
+    that refresh themselves ask about the same objects."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Sequence[object], Any]] = OrderedDict()
+
+    def get(self, key: Hashable, results: Sequence[object], make: Callable[[], T]) -> T:
+        """What `make` gives of `results`, which `key` and they determine."""
+        with self._lock:
+            known = self._kept.get(key)
+        if known is not None and _same(known[0], results):
+            return known[1]
+        found = make()
+        with self._lock:
+            self._kept[key] = results, found
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+        return found
+
+
+def _same(known: Sequence[object], asked: Sequence[object]) -> bool:
+    return len(known) == len(asked) and all(a is b for a, b in zip(known, asked, strict=True))
+
+
+_ANSWERS = _Answers(64)
 
 
 # -- data sets -------------------------------------------------------------------------------------
@@ -180,10 +217,22 @@ def data_set_cause(
     """
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
+    summary, lean = _ANSWERS.get(
+        ("average", spec.name, dataset, repr(method), len(kept.failed)), found,
+        lambda: _average(found, spec.name, dataset, method, len(kept.failed)),
+    )  # fmt: skip
+    notes = sorted({one.note for one in found if one.note})
+    return DataSetCause(summary, lean, compute.identify(spec), tuple(notes), len(pairs), selection)
+
+
+def _average(
+    found: Sequence[Any], model: str, dataset: str, method: Method, n_failed: int
+) -> tuple[CurveSummary, Estimate]:
+    """Mean curve and mean lean of interventions."""
     curves = np.array([curve_of(one) for one in found], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
-        curves, model=spec.name, dataset=dataset, method=method,
-        n_truncated=sum(one.read_share < 1 for one in found), n_failed=len(kept.failed),
+        curves, model=model, dataset=dataset, method=method,
+        n_truncated=sum(one.read_share < 1 for one in found), n_failed=n_failed,
     )  # fmt: skip
     third = curves.shape[1] // 3
     leans = [
@@ -191,10 +240,7 @@ def data_set_cause(
         else float(curve[-third:].mean() - curve[:third].mean())
         for one, curve in zip(found, curves, strict=True)
     ]  # fmt: skip
-    notes = sorted({one.note for one in found if one.note})
-    return DataSetCause(
-        summary, mean_estimate(leans), compute.identify(spec), tuple(notes), len(pairs), selection
-    )
+    return summary, mean_estimate(leans)
 
 
 def agreement_of(
@@ -214,7 +260,16 @@ def agreement_of(
             f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
             "compute both."
         )
-    return agreement(spec.name, method, [c for c, _ in both], [r for _, r in both])
+    own = np.array([c for c, _ in both])
+    found = [r for _, r in both]
+    key = (
+        "agreement",
+        spec.name,
+        repr(method),
+        repr(cause),
+        hashlib.sha256(own.tobytes()).digest(),
+    )
+    return _ANSWERS.get(key, found, lambda: agreement(spec.name, method, list(own), found))
 
 
 # -- null controls ---------------------------------------------------------------------------------

@@ -480,6 +480,15 @@ def posir_protocol() -> bool:
     )  # fmt: skip
 
 
+def posir_settings() -> bool:
+    """Whether models read as in the PosIR paper; which pairs count does not change."""
+    return st.toggle(
+        "PosIR prompt and lengths", key="posir", bind="query-params",
+        help="As PosIR's published figures are made: its query prompt before each query, queries "
+        "cut at 512 and documents at 2,048 tokens. Else each model's own.",
+    )  # fmt: skip
+
+
 def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
     lengths where asked."""

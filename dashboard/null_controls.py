@@ -100,6 +100,8 @@ def section(
             f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_PAIRS} pairs or more."
         )
     )
+    for each in provenance:
+        panels.caption(each)
     panels.downloads(
         f"{key}.null", [pairs[0].dataset, method.name, "minus", kind], provenance,
         figures={"Minus null": draw}, frame=frame,
@@ -114,7 +116,7 @@ def _progress(
     run = service().run_of(spec, method, _scope(scope, kind))
     if not missing and not (run and run.active):
         return
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown(panels.plain(f"{spec.name}, {CONTROLS[kind]}"))
     done = len(nulls) - missing
     bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")

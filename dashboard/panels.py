@@ -16,10 +16,10 @@ import streamlit as st
 from attribution.errors import UserError
 from attribution.interactions import MAX_COLUMNS as MAX_MATRIX
 from attribution.interactions import Interactions, interactions, top
-from attribution.methods import METHODS
+from attribution.methods import CURVE_PARAMETERS, METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
-from attribution.types import Provenance, TextPair
+from attribution.types import Method, Provenance, TextPair
 from dashboard import url
 from dashboard.compute import Explained, service
 from dashboard.export import (
@@ -375,21 +375,35 @@ def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def open_pairs(frame: pd.DataFrame, dataset: str, models: Sequence[str], key: str) -> None:
+def open_pairs(
+    frame: pd.DataFrame, dataset: str, models: Sequence[str], key: str, method: Method | None = None
+) -> None:
     """A table of pairs (column `pair` holds their ids); the row chosen opens in Explain."""
     event = st.dataframe(
         frame, hide_index=True, height=240, on_select="rerun", selection_mode="single-row", key=key
     )
     rows = event.selection.rows  # type: ignore[union-attr]
-    if rows and st.button("Explain this pair", type="primary", key=f"{key}.open"):
-        st.switch_page(
-            "views/explain.py",
-            query_params={
-                "dataset": dataset,
-                "pair": str(frame["pair"].iloc[rows[0]]),
-                "models": list(models),
-            },
-        )
+    if rows:
+        explain_link("Explain this pair", dataset, str(frame["pair"].iloc[rows[0]]), models, method)
+
+
+def explain_link(
+    label: str, dataset: str, pair: str, models: Sequence[str], method: Method | None = None
+) -> None:
+    """A link that opens a pair in Explain, under `method` as it is set here.
+
+    A link, not `st.switch_page`: no script may set what the widgets of its page have bound in the
+    address.
+    """
+    asked: dict[str, str | list[str]] = {"dataset": dataset, "pair": pair, "models": list(models)}
+    if method is not None:
+        values = {**method.params, **method.curve_params}
+        offered = (*METHODS[method.name].parameters, *CURVE_PARAMETERS)
+        asked["method"] = method.name
+        asked |= {p.name: str(values[p.name]) for p in offered if len(p.choices) > 1}
+    st.page_link(
+        "views/explain.py", label=plain(label), icon=":material/highlight:", query_params=asked
+    )
 
 
 def publication_style(key: str) -> Style:

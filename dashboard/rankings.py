@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from attribution.types import Method, Provenance
 from cache.precompute import Progress
 from cache.rankings import RankingStore, complete, ranking_method
 from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
-from dashboard.runs import Report, Run
+from dashboard.runs import Report, Run, RunKey
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -166,6 +167,56 @@ def run_of(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run | None:
     """The latest run of this kind in this process."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)
     return compute.run(run_key(model, method, setup.collection.name))
+
+
+def start_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Run:
+    """Rank with each of `specs` that has no rankings, one after the other, in a thread; progress
+    counts models. Each has a run of its own, which says how far it is and what went wrong; one
+    that is stopped by itself makes way for the next.
+
+    Raises:
+        UserError: a model's files are not here, or it lacks a first stage.
+    """
+    todo = [spec for spec in specs if ranked(compute, spec, setup) is None]
+
+    def work(run: Run, report: Report) -> Progress:
+        started = time.perf_counter()
+
+        def progress(done: int, stopped: bool = False) -> Progress:
+            return Progress(len(todo), done, done, 0, time.perf_counter() - started, stopped)
+
+        for number, spec in enumerate(todo):
+            report(progress(number))
+            if run.stopping:
+                return progress(number, stopped=True)
+            run.stage = spec.name
+            one = start(compute, spec, setup)
+            # Whoever stopped all of them in between has not seen this one.
+            if run.stopping:
+                one.stop()
+            one.wait()
+        return progress(len(todo), stopped=run.stopping)
+
+    return compute.start(_all_key(compute, specs, setup), len(todo), work)
+
+
+def all_run(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Run | None:
+    """The latest run of `start_all` with these in this process."""
+    return compute.run(_all_key(compute, specs, setup))
+
+
+def stop_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> None:
+    """End it after the batch at hand; what was computed is kept."""
+    # The chain first: it would start the next model where the one at hand ended.
+    for run in (all_run(compute, specs, setup), *(run_of(compute, s, setup) for s in specs)):
+        if run is not None:
+            run.stop()
+
+
+def _all_key(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> RunKey:
+    models = " ".join(sorted(compute.identify(spec).key.fingerprint for spec in specs))
+    methods = " ".join(sorted({repr(method_for(compute, spec, setup)) for spec in specs}))
+    return "all models", models, methods, setup.collection.name, ""
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:

@@ -110,16 +110,18 @@ def mover() -> None:
     at = int(place)
     with st.container(horizontal=True, gap="medium"):
         for name, one in moved.items():
-            change = float(one.scores[at]) - one.original
-            st.metric(panels.plain(name), f"{one.scores[at]:.4f}", f"{change:+.4f}",
-                      width="content", help="Score here; below it, the difference from the "
-                      "document as it is.")  # fmt: skip
-            if name in others:
-                rank = rank_among(float(one.scores[at]), others[name])
-                st.metric("Rank", f"{rank} of {len(others[name]) + 1}", width="content")
-            if one.read[at] < 1:
-                st.metric("Evidence read", f"{one.read[at]:.0%}", width="content",
-                          help="The document is longer than this model reads.")  # fmt: skip
+            # What belongs to one model stays in one line.
+            with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
+                change = float(one.scores[at]) - one.original
+                st.metric(panels.plain(name), f"{one.scores[at]:.4f}", f"{change:+.4f}",
+                          width="content", help="Score here; below it, the difference from the "
+                          "document as it is.")  # fmt: skip
+                if name in others:
+                    rank = rank_among(float(one.scores[at]), others[name])
+                    st.metric("Rank", f"{rank} of {len(others[name]) + 1}", width="content")
+                if one.read[at] < 1:
+                    st.metric("Evidence read", f"{one.read[at]:.0%}", width="content",
+                              help="The document is longer than this model reads.")  # fmt: skip
     show_text(variants[at])
 
     known = [provenance_of(name, RELOCATION) for name in moved]

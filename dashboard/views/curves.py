@@ -95,7 +95,7 @@ def status_row(name: str) -> DataSetCurve | None:
     missing = service().n_missing(spec, method, selection.pairs)
     total = len(selection.pairs)
     run = run_of(name)
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown(f"**{panels.plain(name)}**")
     active = run is not None and run.active
     text = f"{total - missing:,} of {total:,}"
@@ -283,7 +283,9 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
                 "pair": [stored.pair_ids[i] for i in order],
             }
         )
-        panels.open_pairs(frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}")
+        panels.open_pairs(
+            frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
+        )
 
 
 board()

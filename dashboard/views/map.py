@@ -138,7 +138,7 @@ def opened(chosen: list[TextPair]) -> None:
             "pair": [p.pair_id for p in chosen],
         }
     )
-    panels.open_pairs(frame, data.name, [name], "map.opened")
+    panels.open_pairs(frame, data.name, [name], "map.opened", the_method)
 
 
 def is_active() -> bool:

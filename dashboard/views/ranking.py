@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from contextlib import suppress
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.ranking import NDCG, TOP
+from attribution.methods import POSIR_CURVE, make_method
+from attribution.ranking import NDCG
 from attribution.retrievers import registry
+from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Provenance
-from dashboard import choices, figures, panels, published_files, rankings, url
+from dashboard import choices, figures, panels, published_files, ranking_queries, rankings
 from dashboard.compute import DataSetCurve, Run, service
 from dashboard.figures import Style
 from dashboard.publications import measures_frame
@@ -21,33 +22,32 @@ from dashboard.ranking_figures import evidence_bins, length_buckets
 from dashboard.rankings import Ranked, Setup
 
 WHOLE, OWN = "all documents", "the query's own corpus"
-SALIENCY = make_method("saliency")
 WIDTH = 450
 
 setup = None
-with st.sidebar:
-    with panels.guarded():
-        data = choices.data_set()
+with st.sidebar, panels.guarded():
+    data = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
-    with panels.guarded():
-        collection = rankings.collection_of(data)
-        own_corpus = False
-        if len(collection.parts) > 1:
-            where = st.selectbox(
-                "Search in", [WHOLE, OWN], key="searched", bind="query-params",
-                help="PosIR's own figures are of each query in the corpus of its domain and "
-                "language; searching all documents is harder and shows language bias.",
-            )  # fmt: skip
-            own_corpus = where == OWN
-        first_stage = None
-        resolved = [registry.known().get(name) for name in names]
-        if any(one is not None and rankings.needs_first_stage(one) for one in resolved):
-            first = choices.model("First stage of rerankers", "first", "BM25")
-            first_stage = choices.spec(first, data.name)
-        setup = Setup(collection, own_corpus, first_stage)
+    posir = choices.posir_settings()
+    collection = rankings.collection_of(data)
+    own_corpus = False
+    if len(collection.parts) > 1:
+        where = st.selectbox(
+            "Search in", [WHOLE, OWN], key="searched", bind="query-params",
+            help="PosIR's own figures are of each query in the corpus of its domain and "
+            "language; searching all documents is harder and shows language bias.",
+        )  # fmt: skip
+        own_corpus = where == OWN
+    first_stage = None
+    resolved = [registry.known().get(name) for name in names]
+    if any(one is not None and rankings.needs_first_stage(one) for one in resolved):
+        first = choices.model("First stage of rerankers", "first", "BM25")
+        first_stage = choices.spec(first, data.name, posir=posir)
+    setup = Setup(collection, own_corpus, first_stage)
 if setup is None:
     st.stop()
 the_setup = setup
+saliency = make_method("saliency", POSIR_CURVE if posir else None)
 
 with panels.guarded():
     survey = the_setup.collection.survey
@@ -67,15 +67,39 @@ if not names:
     st.stop()
 
 
+def spec_of(name: str) -> RetrieverSpec:
+    """The retriever as it is used here."""
+    return choices.spec(name, data.name, posir=posir)
+
+
+def specs() -> list[RetrieverSpec]:
+    """The chosen models that can rank; what keeps the others from it stands in their rows."""
+    found = []
+    for name in names:
+        with suppress(UserError):
+            rankings.method_for(service(), one := spec_of(name), the_setup)
+            service().identify(one)
+            found.append(one)
+    return found
+
+
 def run_of(name: str) -> Run | None:
     """The model's run, if there was one."""
-    return rankings.run_of(service(), choices.spec(name, data.name), the_setup)
+    return rankings.run_of(service(), spec_of(name), the_setup)
 
 
 def start(name: str) -> None:
     """Rank with this model."""
     try:
-        rankings.start(service(), choices.spec(name, data.name), the_setup)
+        rankings.start(service(), spec_of(name), the_setup)
+    except UserError as error:
+        st.session_state["ranking.error"] = str(error)
+
+
+def start_all() -> None:
+    """Rank with every model that has not, one after the other."""
+    try:
+        rankings.start_all(service(), specs(), the_setup)
     except UserError as error:
         st.session_state["ranking.error"] = str(error)
 
@@ -87,7 +111,10 @@ def stop(name: str) -> None:
 
 
 def is_active() -> bool:
-    """Whether any of the models is ranking."""
+    """Whether any of the models is ranking, or waits for its turn."""
+    chain = rankings.all_run(service(), specs(), the_setup)
+    if chain is not None and chain.active:
+        return True
     for name in names:
         try:
             run = run_of(name)
@@ -98,13 +125,13 @@ def is_active() -> bool:
     return False
 
 
-def status_row(name: str) -> Ranked | None:
+def status_row(name: str, waits: bool) -> Ranked | None:
     """One model's progress and button; its rankings where they are complete."""
-    found = rankings.ranked(service(), choices.spec(name, data.name), the_setup)
+    found = rankings.ranked(service(), spec_of(name), the_setup)
     if found is not None:
         return found
     run = run_of(name)
-    label, bar, button = st.columns([3, 6, 2], vertical_alignment="center")
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
     label.markdown(f"**{panels.plain(name)}**")
     if run is not None and run.active:
         progress = run.progress
@@ -117,12 +144,37 @@ def status_row(name: str) -> Ranked | None:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
         return None
     again = run is not None and run.progress.stopped
-    bar.caption("Stopped; what was computed is kept." if again else "Not ranked yet.")
+    said = "Stopped; what was computed is kept." if again else "Not ranked yet."
+    bar.caption(f"{said} Waits for its turn." if waits else said)
     button.button("Resume" if again else "Rank", key=f"start.{name}", on_click=start, args=(name,),
                   type="primary", width="stretch")  # fmt: skip
     if run is not None and run.error:
         st.error(panels.plain(run.error))
     return None
+
+
+def row_of_all(n_ranked: int) -> None:
+    """Progress and button of ranking with all models."""
+    chosen = specs()
+    chain = rankings.all_run(service(), chosen, the_setup)
+    active = chain is not None and chain.active
+    if not active and len(chosen) - n_ranked < 2:
+        return
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    label.markdown("**All models**")
+    if chain is not None and active:
+        progress = chain.progress
+        text = f"{chain.stage} · {progress.done} of {progress.total} models ranked"
+        text += " · stopping" if chain.stopping else ""
+        bar.progress(progress.done / max(1, progress.total), text=panels.plain(text))
+        button.button("Stop all", key="ranking.stop", width="stretch",
+                      on_click=rankings.stop_all, args=(service(), chosen, the_setup))  # fmt: skip
+    else:
+        if chain is not None and chain.error:
+            st.error(panels.plain(chain.error))
+        bar.caption(f"{len(chosen) - n_ranked} models have no rankings yet; one after the other.")
+        button.button("Rank all", key="ranking.start", on_click=start_all, type="primary",
+                      width="stretch")  # fmt: skip
 
 
 def measures_table(found: list[Ranked]) -> None:
@@ -211,9 +263,9 @@ def saliency_section(models: list[str], style: Style) -> None:
     without = []
     for name in models:
         try:
-            spec = choices.spec(name, data.name)
-            if SALIENCY.name not in service().unfit(service().identify(spec)):
-                curves.append(service().curve(spec, SALIENCY, data.pairs, data.name))
+            spec = spec_of(name)
+            if saliency.name not in service().unfit(service().identify(spec)):
+                curves.append(service().curve(spec, saliency, data.pairs, data.name))
         except UserError:
             without.append(name)
     if curves:
@@ -229,81 +281,8 @@ def saliency_section(models: list[str], style: Style) -> None:
         st.caption(panels.plain(f"No saliency stored yet: {', '.join(without)}."))
         st.page_link("views/curves.py", label="Compute it on the Curves page",
                      icon=":material/show_chart:",
-                     query_params={"dataset": data.name, "models": without})  # fmt: skip
-
-
-def query_section(found: list[Ranked]) -> None:
-    """Queries one by one: what was found, what should have been, and the way to Explain."""
-    st.markdown("**Query by query**")
-    left, right = st.columns([2, 5])
-    by_name = {one.model.spec.name: one for one in found}
-    name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
-    one = by_name[name or next(iter(by_name))]
-    filters = right.pills("Only queries with", rankings.FILTERS, selection_mode="multi",
-                          key="ranking.filters")  # fmt: skip
-    frame = rankings.filtered(rankings.queries_frame(one), filters)
-    st.caption(
-        f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
-    )
-    event = st.dataframe(
-        frame, hide_index=True, height=280, on_select="rerun", selection_mode="single-row",
-        key=f"ranking.queries.{name}.{'.'.join(filters)}",
-        column_config={
-            "query": st.column_config.TextColumn(width="large"),
-            NDCG: st.column_config.NumberColumn(format="%.3f"),
-            "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
-            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
-        },
-    )  # fmt: skip
-    rows = event.selection.rows  # type: ignore[union-attr]
-    if not rows:
-        return
-    query = rankings.query_of(one, str(frame["id"].iloc[rows[0]]))
-    top = rankings.top_frame(one, query)
-    rank = rankings.first_rank(one, query)
-    where = f"first at rank {rank}" if rank else "not among those found"
-    st.markdown(f"**{panels.plain(query.text)}**")
-    st.caption(f"{len(query.relevant)} relevant, {where}.")
-    chosen = st.dataframe(
-        top.drop(columns="pair"), hide_index=True, on_select="rerun", selection_mode="single-row",
-        key=f"ranking.top.{query.query_id}",
-        column_config={
-            "score": st.column_config.NumberColumn(format="%.4f"),
-            "relevant": st.column_config.CheckboxColumn(),
-            "document": st.column_config.TextColumn(width="large"),
-        },
-    )  # fmt: skip
-    picked = chosen.selection.rows  # type: ignore[union-attr]
-    links = dict(list(query.pairs.items())[:3])
-    if picked:
-        row = top.iloc[picked[0]]
-        if row["pair"]:
-            links[str(row["id"])] = str(row["pair"])
-        else:
-            explain_texts(query.text, str(row["document"]))
-    for key, pair_id in links.items():
-        # A link: what the widgets of this page have bound in the address no script may set.
-        st.page_link("views/explain.py", label=f"Explain {panels.plain(key)}",
-                     icon=":material/highlight:",
-                     query_params={"dataset": data.name, "pair": pair_id,
-                                   "models": neural_models()})  # fmt: skip
-    panels.downloads("ranking.top", [data.name, query.query_id], [one.provenance()], frame=top)
-
-
-def neural_models() -> list[str]:
-    """The chosen models that every method fits, else all of them."""
-    return [name for name in names if name != "BM25"] or names
-
-
-def explain_texts(query: str, document: str) -> None:
-    """A link that opens a query with a document that is no pair of the data set."""
-    texts = {"text": "Own text", "q": query, "d": document}
-    if len(document) > url.MAX_TEXT_IN_LINK:
-        st.caption("The chosen document is too long for a link; copy its text to Explain.")
-        return
-    address = urlencode({**texts, "models": neural_models()}, doseq=True)
-    st.link_button("Explain the chosen document", f"/?{address}", icon=":material/highlight:",
-                   help="In a new tab, as own text.")  # fmt: skip
+                     query_params={"dataset": data.name, "models": without,
+                                   **({"posir": "true"} if posir else {})})  # fmt: skip
 
 
 def published_section(found: list[Ranked]) -> None:
@@ -339,18 +318,24 @@ def board() -> None:
     """Progress, measures and figures; refreshed by itself while a model ranks."""
     if error := st.session_state.pop("ranking.error", ""):
         st.error(panels.plain(error))
+    top = st.container()
+    chain = rankings.all_run(service(), specs(), the_setup)
+    waits = chain is not None and chain.active and not chain.stopping
     found = []
     for name in names:
         with panels.guarded():
-            if (one := status_row(name)) is not None:
+            if (one := status_row(name, waits)) is not None:
                 found.append(one)
+    with top, panels.guarded():
+        row_of_all(len(found))
     if is_active() != ticking:
         st.rerun()
     if not found:
         return
     with panels.guarded():
         measures_table(found)
-        panels.caption(found[0].provenance())
+        for each in provenance(found):
+            panels.caption(each)
         panels.downloads("ranking.measures", [data.name, "ranking"], provenance(found),
                          frame=rankings.measures_frame(found))  # fmt: skip
     with panels.guarded():
@@ -361,12 +346,11 @@ board()
 complete: list[Ranked] = []
 for each in names:
     with panels.guarded():
-        if (
-            known := rankings.ranked(service(), choices.spec(each, data.name), the_setup)
-        ) is not None:
+        if (known := rankings.ranked(service(), spec_of(each), the_setup)) is not None:
             complete.append(known)
 if complete:
     with panels.guarded():
-        query_section(complete)
+        note = "Explain reads with each model's own prompt and lengths." if posir else ""
+        ranking_queries.section(complete, data.name, names, note)
     with panels.guarded():
         published_section(complete)

@@ -61,6 +61,40 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert cause_frames.lean_frame([found])["n"].tolist() == [len(pairs)]
 
 
+def test_what_did_not_change_is_not_averaged_again(
+    bm25, sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, made = Compute(tmp_path), []
+    for name in ("_average", "agreement"):
+        original = getattr(causes, name)
+        monkeypatch.setattr(
+            causes, name, lambda *given, of=original, name=name: made.append(name) or of(*given)
+        )
+    pairs = [p for p in sample.pairs if p.language == "pol"][:6]
+    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+
+    def asked() -> tuple[list[float], str, str]:
+        mean = causes.data_set_cause(compute, bm25, CUT, pairs, "sample")
+        agreed = causes.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
+        return mean.summary.curve.mean.tolist(), str(mean.lean), str(agreed)
+
+    for n in (4, 6):  # two more results are another mean
+        causes.start(compute, bm25, CUT, pairs[:n], f"first {n}").wait()
+        made.clear()
+        first = asked()
+        assert made == ["_average", "agreement"]
+        assert asked() == first and made == ["_average", "agreement"]
+        with monkeypatch.context() as patch:
+            patch.setattr(causes, "_ANSWERS", causes._Answers(8))
+            assert asked() == first, "as made anew"
+        made.clear()
+    kept = causes.causes(compute.root, CUT)
+    key = compute.identify(bm25).key
+    found = kept.get(key, CUT, pairs[0])
+    kept.put(key, CUT, [(pairs[1], found)])
+    assert asked()[0] != first[0] and made == ["_average", "agreement"]
+
+
 def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet) -> None:
     pairs = [p for p in sample.pairs if p.language == "slk"]
     nulls = causes.controls("unrelated", pairs, sample.pairs)

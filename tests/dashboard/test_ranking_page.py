@@ -97,3 +97,33 @@ def test_published_curves_of_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     app = opened("published.py")
     assert app.dataframe[0].value["model"].tolist() == ["NV"]
     assert any("published_curves" in c.proto.spec for c in app.get("plotly_chart"))
+
+
+def test_every_prompt_is_ranked_apart(mine: str) -> None:
+    # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
+    app = opened("ranking.py", dataset=mine, models=["MiniLM", "MiniLM-recency"])
+    assert app.toggle(key="posir").value is False
+    collection = rankings.collection_of(datasets.read(mine))
+    setup = rankings.Setup(collection)
+    from dashboard.choices import spec
+
+    own, posir = spec("MiniLM", mine), spec("MiniLM", mine, posir=True)
+    rankings.start(service(), own, setup).wait()
+    app.run()
+    assert app.dataframe[0].value["model"].tolist() == ["MiniLM"]
+    app.toggle(key="posir").set_value(True).run()
+    assert not app.exception
+    assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
+    app.button(key="ranking.start").click().run()
+    chain = rankings.all_run(service(), [posir, spec("MiniLM-recency", mine, posir=True)], setup)
+    assert chain is not None
+    chain.wait()
+    app.run()
+    assert not app.exception
+    assert app.dataframe[0].value["model"].tolist() == ["MiniLM", "MiniLM-recency"]
+    assert any("retrieve relevant passages that answer" in one.value for one in app.caption)
+    assert not any(button.key == "ranking.start" for button in app.button)
+    ranked = [rankings.ranked(service(), one, setup) for one in (own, posir)]
+    assert ranked[0] is not None and ranked[1] is not None
+    scores = [np.concatenate([r.scores for r in one.rankings]) for one in ranked]
+    assert not np.array_equal(*scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from attribution.errors import UserError
 from attribution.published import PublishedCurves, PublishedMeasures
 from attribution.ranking import NDCG, evidence_profile
 from attribution.retrievers.registry import RetrieverSpec, resolve
+from cache.precompute import Progress
 from dashboard import publications, rankings
 from dashboard.__main__ import app
-from dashboard.compute import Compute
+from dashboard.compute import Compute, run_key
 from dashboard.palettes import Style
 from dashboard.ranking_figures import evidence_bins, length_buckets, published_curves
 from dashboard.rankings import FAILED, LATE, Ranked, Setup
+from dashboard.runs import Report, Run
 
 BM25 = resolve("BM25")
 ROWS = "query,document,evidence,language\n" + "".join(
@@ -204,3 +207,64 @@ def test_the_tiny_model_reranks_what_bm25_finds(
     assert first is not None and second is not None
     for ours, theirs in zip(first.rankings, second.rankings, strict=True):
         assert sorted(ours.document_ids) == sorted(theirs.document_ids)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Who was at work whenever a model began; a model waits to be stopped, unless it is BM25."""
+    at_work: list[str] = []
+    begun: list[list[str]] = []
+
+    def start(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run:
+        def work(run: Run, report: Report) -> Progress:
+            at_work.append(spec.name)
+            begun.append(list(at_work))
+            while spec.name != "BM25" and not run.stopping:
+                time.sleep(0.01)
+            at_work.remove(spec.name)
+            return run.progress
+
+        model, method = compute.identify(spec), rankings.method_for(compute, spec, setup)
+        return compute.start(run_key(model, method, setup.collection.name), 4, work)
+
+    monkeypatch.setattr(rankings, "start", start)
+    monkeypatch.setattr(rankings, "ranked", lambda c, spec, s: spec.name == "MiniLM" or None)
+    return begun
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_all_models_rank_one_after_the_other(
+    watched: list[list[str]], upload: Setup, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    specs = [resolve(name) for name in ("BM25", "MiniLM", "MiniLM-primacy", "MiniLM-recency")]
+    chain = rankings.start_all(compute, specs, upload)
+    until(lambda: len(watched) == 2)
+    assert rankings.all_run(compute, specs[::-1], upload) is chain
+    assert (chain.progress.done, chain.progress.total) == (1, 3), "MiniLM is ranked already"
+    until(lambda: rankings.run_of(compute, specs[2], upload) is not None)
+    rankings.run_of(compute, specs[2], upload).stop()  # type: ignore[union-attr]
+    chain_and_last = [["BM25"], ["MiniLM-primacy"], ["MiniLM-recency"]]
+    until(lambda: watched == chain_and_last)
+    assert chain.active and not chain.stopping, "one was stopped by itself, not all"
+    rankings.stop_all(compute, specs, upload)
+    chain.wait()
+    assert chain.progress.stopped and watched == chain_and_last
+
+
+def test_all_models_stopped_begin_no_other(
+    watched: list[list[str]], upload: Setup, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    specs = [resolve(name) for name in ("MiniLM-primacy", "MiniLM-recency", "BM25")]
+    chain = rankings.start_all(compute, specs, upload)
+    until(lambda: bool(watched))
+    rankings.stop_all(compute, specs, upload)
+    chain.wait()
+    assert chain.progress.stopped and watched == [["MiniLM-primacy"]]

@@ -4,6 +4,7 @@ the null control, and what cannot be moved."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,4 +103,26 @@ def test_curves_minus_null(app: App, visit: Visit) -> None:
     page.get_by_role("button", name="Compute", exact=True).first.click()
     expect(page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
            ).to_be_visible()  # fmt: skip
+    no_error(page)
+
+
+def test_a_pair_behind_a_bin_opens_in_explain(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/curves?models=BM25&language=tha&resampling=point")
+    curve = page.get_by_role("figure", name="Mean attribution over relative positions")
+    compute = page.get_by_role("button", name="Compute", exact=True)
+    expect(curve.or_(compute)).to_be_visible()
+    if compute.count():
+        compute.click()
+        expect(page.get_by_text("complete", exact=True)).to_be_visible(timeout=RUN_MS)
+    page.get_by_text("Open the pairs behind a bin").click()
+    grid = page.locator("[class*=st-key-curves-behind] .dvn-scroller")
+    expect(grid).to_be_visible()
+    grid.scroll_into_view_if_needed()
+    # The second row's checkbox; the grid is a canvas, so rows are found by their height.
+    grid.click(position={"x": 15, "y": 35 * 2 + 17})
+    page.get_by_role("link", name="Explain this pair").click()
+    page.wait_for_url(re.compile(r"/\?.*pair=[^&]+-tha-"))
+    expect(page.get_by_test_id("stMetricValue").first).to_be_visible()
+    for fact in ("model BM25 ·", "resampling=point", "-tha-"):
+        expect(page.get_by_text(re.compile(re.escape(fact))).last).to_be_visible()
     no_error(page)
