@@ -17,10 +17,10 @@ check: $(VENV)/.installed-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# One of bench/: `make bench BENCH=store`; without a name those of the pages' own speed.
+BENCH ?= saliency decomposition page
 bench: $(VENV)/.installed-tests
-	$(BIN)/python -m bench.saliency
-	$(BIN)/python -m bench.decomposition
-	$(BIN)/python -m bench.page
+	for name in $(BENCH); do $(BIN)/python -m bench.$$name || exit 1; done
 
 install: $(VENV)/.installed
 

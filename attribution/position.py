@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from attribution.errors import UserError
 from attribution.types import (
@@ -162,6 +161,8 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
     x, y = a[both], b[both]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
+    from scipy.stats import spearmanr  # here: it takes most of this module's time to import
+
     return float(spearmanr(x, y).statistic)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,11 +82,11 @@ class TextPair:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A token and its characters [start, end) of the ORIGINAL text.
 
     Special tokens and tokens of a prompt are no part of that text: `is_special`, start = end = 0.
+    A named tuple, since every stored result that is opened makes hundreds of them.
     """
 
     text: str

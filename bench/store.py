@@ -54,15 +54,22 @@ BATCH = 64
 
 
 def result(n: int) -> tuple[TextPair, Attribution]:
-    """A result of a length between 60 and 400 tokens."""
-    generator = random.Random(n)
-    words = generator.choices(WORDS, k=generator.randint(60, 400))
-    text = TokenizedText(
-        tuple(Token(w, 7 * k, 7 * k + 6) for k, w in enumerate(words)), len(words), 512
+    """A result of a document of 60 to 400 tokens and a query of 12."""
+    generator, chance = random.Random(n), np.random.default_rng(n)
+
+    def read(words: list[str]) -> TokenizedText:
+        tokens = (Token(word, 7 * k, 7 * k + 6) for k, word in enumerate(words))
+        return TokenizedText(tuple(tokens), len(words), 512)
+
+    document = generator.choices(WORDS, k=generator.randint(60, 400))
+    query = [*generator.choices(WORDS, k=11), str(n)]
+    of_query, of_document = (
+        chance.gamma(2, 0.01, len(text)).astype(np.float32) for text in (query, document)
     )
-    scores = np.random.default_rng(n).gamma(2, 0.01, len(words)).astype(np.float32)
-    pair = TextPair(f"p{n}", f"query {n}", " ".join(words), language="eng", dataset="bench")
-    return pair, Attribution("bench", METHOD, pair.pair_id, 0.5, text, text, scores, scores)
+    pair = TextPair(f"p{n}", " ".join(query), " ".join(document), language="eng", dataset="bench")
+    return pair, Attribution(
+        "bench", METHOD, pair.pair_id, 0.5, read(query), read(document), of_query, of_document
+    )
 
 
 def fill(store: Store, n: int, start: int = 0) -> None:

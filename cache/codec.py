@@ -45,7 +45,7 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
     if len(texts) != len(spans):
         raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
     starts, ends, specials = spans.T.tolist()
-    tokens = tuple(map(Token, texts, starts, ends, map(bool, specials)))
+    tokens = tuple(map(Token._make, zip(texts, starts, ends, map(bool, specials), strict=True)))
     return TokenizedText(tokens, header["n_tokens_full"], header["max_length"])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -19,15 +20,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.position import LENGTH_BUCKETS, document_curve, length_bucket
+from attribution.position import document_curve
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from cache import blocks
 from cache.blocks import Serials, text_number
 from cache.codec import DamagedPayload, decode, encode, identity_of
 from cache.files import LAYOUT, Files, ModelKey
 from cache.index import FAILED, RESULT, Index, index_of
+from cache.where import Where, passing
 
-__all__ = ["LAYOUT", "ModelKey", "Selection", "Store", "StoredCurves", "Where"]
+__all__ = ["LAYOUT", "ModelKey", "Selection", "Store", "StoredCurves"]
 
 _DERIVE_ROWS = 256
 T = TypeVar("T")
@@ -48,21 +50,6 @@ class StoredCurves:
     def n_truncated(self) -> int:
         """How many documents were longer than the model reads."""
         return int(self.truncated.sum())
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which stored results are meant; empty fields admit all.
-
-    `buckets` are PosIR's of the data set's own token counts; `positions` is the range, ends
-    included, of the evidence's mid-point over the document's length in characters.
-    """
-
-    datasets: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
-    buckets: tuple[str, ...] = ()
-    positions: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,20 +104,28 @@ class Store(Files):
 
         A damaged one counts as none; it is computed and written again.
         """
-        row = None
+        return self.get_many(model, method, [pair])[0]
+
+    def get_many(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
+    ) -> list[Attribution | None]:
+        """The stored result of each pair [n], of one moment."""
+        found: list[Attribution | None] = []
         with self.reading(model, method) as db:
-            if db is not None:
+            if db is None:
+                return [None] * len(pairs)
+            for pair in pairs:
                 row = db.execute(
                     "SELECT data FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) "
                     "AND pair = ? AND text = ?",
                     (pair.dataset, pair.pair_id, text_number(pair)),
                 ).fetchone()
-        if row is None or row[0] is None:
-            return None
-        try:
-            return decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
-        except DamagedPayload:
-            return None
+                result = None
+                if row is not None and row[0] is not None:
+                    with suppress(DamagedPayload):
+                        result = decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
+                found.append(result)
+        return found
 
     def put(
         self,
@@ -225,13 +220,13 @@ class Store(Files):
 
         def ask(db: sqlite3.Connection, index: Index) -> Selection:
             serials = index.live(RESULT)
-            serials = serials[_passing(index, serials, chosen)]
+            serials = serials[passing(index, serials, chosen)]
             there, curves = index.curves(
                 db, blocks.variants(db).get(variant_params(method), 0), serials
             )
             serials = serials[there]
             failed = index.live(FAILED)
-            failed = failed[_passing(index, failed, chosen)]
+            failed = failed[passing(index, failed, chosen)]
             return Selection(
                 curves, index.column("score", serials), index.column("truncated", serials),
                 {
@@ -290,8 +285,7 @@ class Store(Files):
             part = pairs[start : start + _DERIVE_ROWS]
             derived: list[tuple[TextPair, Array]] = []
             damaged: list[TextPair] = []
-            for pair in part:
-                result = self.get(model, method, pair)
+            for pair, result in zip(part, self.get_many(model, method, part), strict=True):
                 if result is None:
                     damaged.append(pair)
                 else:
@@ -390,30 +384,3 @@ def _states(index: Index, serials: Serials, pairs: Sequence[TextPair]) -> NDArra
     texts = np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
     same = index.column("text", serials) == texts
     return np.where(same, index.state[serials], 0).astype(np.int8)
-
-
-def _passing(index: Index, serials: Serials, where: Where) -> NDArray[np.bool_]:
-    passing = np.ones(len(serials), np.bool_)
-    for name, values in (
-        ("dataset", where.datasets), ("language", where.languages), ("domain", where.domains),
-    ):  # fmt: skip
-        if values:
-            passing &= index.one_of(name, values, serials)
-    if where.buckets:
-        lengths = index.column("document_tokens", serials)
-        buckets = _buckets(lengths)
-        passing &= np.isin(buckets, [LENGTH_BUCKETS.index(name) for name in where.buckets])
-    if where.positions is not None:
-        start, end = index.column("start", serials), index.column("end", serials)
-        length = np.maximum(index.column("characters", serials), 1)
-        position = (start.astype(np.float64) + end) / 2 / length
-        low, high = where.positions
-        passing &= (start >= 0) & (low <= position) & (position <= high)
-    return passing
-
-
-def _buckets(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The place in LENGTH_BUCKETS of each count [n]; -1 where the data set gives none."""
-    distinct, places = np.unique(lengths, return_inverse=True)
-    found = [LENGTH_BUCKETS.index(length_bucket(int(n))) if n > 0 else -1 for n in distinct]
-    return np.array(found, dtype=np.int32)[places] if len(distinct) else np.zeros(0, np.int32)

@@ -53,6 +53,9 @@ def rank(
     first_stage: Annotated[
         str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
     ] = "BM25",
+    posir: Annotated[
+        bool, typer.Option("--posir", help="With PosIR's prompts and lengths.")
+    ] = False,
     table: Annotated[
         Table, typer.Option(help="measures, psi (by length), bins (by evidence) or queries.")
     ] = Table.measures,
@@ -65,12 +68,12 @@ def rank(
 
     data, _ = pairs_of(dataset, False)
     collection = rankings.collection_of(data)
-    first = for_data(resolve(first_stage), data.name)
+    first = for_data(resolve(first_stage, posir), data.name)
     setup = rankings.Setup(collection, own_corpus, first)
     quiet()
     found = []
     for name in model or ["MiniLM"]:
-        spec = for_data(resolve(name), data.name)
+        spec = for_data(resolve(name, posir), data.name)
         if rankings.ranked(service(), spec, setup) is None:
             watched(
                 spec.name,

@@ -138,13 +138,13 @@ def failed(meant: list[StoredFile]) -> None:
         if len(rows) > SHOWN_FAILURES:
             st.caption(f"The first {SHOWN_FAILURES:,} of {len(rows):,}.")
         st.caption("Curves tries them again: open it and press Try them again.")
-        if st.button("Open Curves", key="cache.retry"):
-            st.switch_page(
-                "views/curves.py",
-                query_params={
-                    "dataset": rows[0][0], "models": file.model.name, "method": file.method.name,
-                },
-            )  # fmt: skip
+        # A link: no script may set what widgets of its session have bound in the address.
+        st.page_link(
+            "views/curves.py", label="Open Curves", icon=":material/show_chart:",
+            query_params={
+                "dataset": rows[0][0], "models": file.model.name, "method": file.method.name,
+            },
+        )  # fmt: skip
 
 
 def imports() -> None:

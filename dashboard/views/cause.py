@@ -25,6 +25,7 @@ from dashboard import cause_frames, cause_set, causes, choices, panels
 from dashboard.cause_figures import causes_over_curve, displacements, relocation_scores
 from dashboard.compute import Explained, service
 from dashboard.figures import Style
+from dashboard.pair_choice import choose_pair
 
 RELOCATION = relocation_method()
 AROUND = 320  # characters shown on either side of the evidence
@@ -44,7 +45,7 @@ with st.sidebar:
         help=HELP_BY,
     )  # fmt: skip
 with panels.guarded():
-    pair = choices.pair(models, method, top)
+    pair = choose_pair(models, method, top)
 if pair is None or method is None or not models:
     st.info("Choose a pair, a model and a method in the sidebar.")
     st.stop()

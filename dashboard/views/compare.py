@@ -10,6 +10,7 @@ from dashboard import choices, panels
 from dashboard.compute import DataSetCurve, Explained, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
+from dashboard.pair_choice import choose_pair
 from dashboard.waiting import wait
 
 pair = method = None
@@ -20,7 +21,7 @@ with st.sidebar:
     with panels.guarded():
         method = choices.method([first, second])
 with panels.guarded():
-    pair = choices.pair([first, second], method, top)
+    pair = choose_pair([first, second], method, top)
 
 if pair is None or method is None:
     st.stop()

@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import choices, panels
 from dashboard.compute import Explained, service
 from dashboard.heatmap.data import MAX_COLUMNS
+from dashboard.pair_choice import choose_pair
 from dashboard.waiting import wait
 
 PAUSE = 0.1  # seconds
@@ -20,7 +21,7 @@ with st.sidebar:
     with panels.guarded():
         method = choices.method(names)
 with panels.guarded():
-    pair = choices.pair(names, method, top)
+    pair = choose_pair(names, method, top)
 
 if pair is None or method is None:
     st.stop()

@@ -12,6 +12,7 @@ from attribution.types import Method, Provenance
 from dashboard import choices, faithfulness_runs, panels
 from dashboard.compute import service
 from dashboard.figures import Style
+from dashboard.pair_choice import choose_pair
 from dashboard.perturbation_figures import deletion_insertion, gains
 from dashboard.runs import Run
 from dashboard.waiting import wait
@@ -21,7 +22,7 @@ SLOW = ("integrated_gradients", "occlusion")
 
 pair = None
 with panels.guarded():
-    pair = choices.pair()
+    pair = choose_pair()
 with st.sidebar:
     models = choices.models(["MiniLM"])
     unfit = choices.unfit_methods(models)

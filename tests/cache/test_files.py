@@ -112,7 +112,7 @@ def test_who_only_reads_makes_no_deleted_file_again(
     pair, right = result("p1")
     path = store.path(MODEL, METHOD)
     store.put(MODEL, METHOD, [(pair, right)])
-    got = Store.get
+    got = Store.get_many
 
     def gone(self: Store, *args):
         found = got(self, *args)
@@ -120,7 +120,7 @@ def test_who_only_reads_makes_no_deleted_file_again(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "get", gone)
+        patched.setattr(Store, "get_many", gone)
         assert not store.curves(MODEL, POINT, [pair]).pair_ids
     assert not path.exists()
     store.put(MODEL, METHOD, [(pair, right)])

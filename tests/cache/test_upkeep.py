@@ -23,8 +23,9 @@ from attribution.position import document_curve
 from attribution.types import EvidenceSpan, Method
 from cache import blocks, connections, shares
 from cache.entries import ENTRY, add, entries, ingested
-from cache.store import ModelKey, Store, Where
+from cache.store import ModelKey, Store
 from cache.upkeep import compact, drop, listing, mend, verify
+from cache.where import Where
 
 ROOT = Path(__file__).parents[2]
 METHOD = make_method("saliency")
