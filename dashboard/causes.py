@@ -4,9 +4,7 @@ No Streamlit here."""
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,6 +28,7 @@ from cache.causes import Cause, causes, intervene, others, others_method, score_
 from cache.precompute import Progress
 from cache.results import Stored
 from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard.recent import Recent
 from dashboard.runs import Report, Run
 
 T = TypeVar("T")
@@ -86,36 +85,15 @@ def scores_of_others(
     return found
 
 
-class _Answers:
-    """The latest answers, each kept with the very results it was made of and given again while
-    those are the same: what is stored and unchanged is decoded once (`Results.select`), so pages
-    that refresh themselves ask about the same objects."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Sequence[object], Any]] = OrderedDict()
-
-    def get(self, key: Hashable, results: Sequence[object], make: Callable[[], T]) -> T:
-        """What `make` gives of `results`, which `key` and they determine."""
-        with self._lock:
-            known = self._kept.get(key)
-        if known is not None and _same(known[0], results):
-            return known[1]
-        found = make()
-        with self._lock:
-            self._kept[key] = results, found
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
-        return found
+_answers: Recent[tuple[Sequence[object], Any]] = Recent(64)
 
 
-def _same(known: Sequence[object], asked: Sequence[object]) -> bool:
-    return len(known) == len(asked) and all(a is b for a, b in zip(known, asked, strict=True))
-
-
-_ANSWERS = _Answers(64)
+def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[], T]) -> T:
+    """What `make` gives of `results`, which `key` and they determine; given again while they are
+    the very same objects: what is stored and unchanged is decoded once (`Results.select`), so pages
+    that refresh themselves ask about the same ones."""
+    # The results are kept with the answer, so their ids are given to no others.
+    return _answers.get((*key, *map(id, results)), lambda: (results, make()))[1]
 
 
 # -- data sets -------------------------------------------------------------------------------------
@@ -217,7 +195,7 @@ def data_set_cause(
     """
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
-    summary, lean = _ANSWERS.get(
+    summary, lean = _answer(
         ("average", spec.name, dataset, repr(method), len(kept.failed)), found,
         lambda: _average(found, spec.name, dataset, method, len(kept.failed)),
     )  # fmt: skip
@@ -269,7 +247,7 @@ def agreement_of(
         repr(cause),
         hashlib.sha256(own.tobytes()).digest(),
     )
-    return _ANSWERS.get(key, found, lambda: agreement(spec.name, method, list(own), found))
+    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found))
 
 
 # -- null controls ---------------------------------------------------------------------------------

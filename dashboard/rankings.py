@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import pandas as pd
 
@@ -22,10 +20,8 @@ from attribution.types import Method, Provenance
 from cache.precompute import Progress
 from cache.rankings import RankingStore, complete, ranking_method
 from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 OVERALL = "all lengths"
 _KEPT = 16
@@ -84,21 +80,12 @@ def collection_of(data: DataSet) -> Collection:
     if data.name in datasets.names():
         return datasets.collection(data.name)
     # An upload's name holds a digest of its contents.
-    return _kept(_uploads, data.name, lambda: datasets.from_pairs(data))
+    return _uploads.get(data.name, lambda: datasets.from_pairs(data))
 
 
-_uploads: OrderedDict[str, Collection] = OrderedDict()
-_stores: OrderedDict[tuple[str, str], RankingStore] = OrderedDict()
-_evaluations: OrderedDict[tuple[str, ...], Ranked] = OrderedDict()
-
-
-def _kept(known: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """What `make` made for `key`, kept while it is among the last ones."""
-    if key not in known:
-        known[key] = make()
-        while len(known) > _KEPT:
-            known.popitem(last=False)
-    return known[key]
+_uploads: Recent[Collection] = Recent(_KEPT)
+_stores: Recent[RankingStore] = Recent(_KEPT)
+_evaluations: Recent[Ranked] = Recent(_KEPT)
 
 
 def needs_first_stage(spec: RetrieverSpec) -> bool:
@@ -224,22 +211,20 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
     model, method = compute.identify(spec), method_for(compute, spec, setup)
     store = _store(compute, setup.collection)
     key = (str(compute.root), model.key.fingerprint, repr(method), store.fingerprint)
-    if key not in _evaluations:
-        rankings = store.select(model.key, method)
-        if not complete(rankings, setup.collection):
-            return None
-        evaluation = evaluate(spec.name, rankings, setup.collection, own_corpus=setup.own_corpus)
-        found = Ranked(model, method, setup, evaluation, tuple(rankings))
-        return _kept(_evaluations, key, lambda: found)
-    return _evaluations[key]
+    if (found := _evaluations.find(key)) is not None:
+        return found
+    rankings = store.select(model.key, method)
+    if not complete(rankings, setup.collection):
+        return None
+    evaluation = evaluate(spec.name, rankings, setup.collection, own_corpus=setup.own_corpus)
+    return _evaluations.keep(key, Ranked(model, method, setup, evaluation, tuple(rankings)))
 
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:
     """One store a collection: its fingerprint takes a pass over what it holds."""
-    key = (str(compute.root), collection.name)
-    if key in _stores and _stores[key].collection is not collection:
-        del _stores[key]
-    return _kept(_stores, key, lambda: RankingStore(compute.root, collection))
+    # The store holds its collection, so the id is given to no other.
+    key = (str(compute.root), collection.name, id(collection))
+    return _stores.get(key, lambda: RankingStore(compute.root, collection))
 
 
 # -- tables --------------------------------------------------------------------------------------

@@ -19,15 +19,24 @@ class Recent(Generic[V]):
         self._values: OrderedDict[Hashable, V] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value kept under `key`, else what `make` gives (twice where two ask at once)."""
+    def find(self, key: Hashable) -> V | None:
+        """The value kept under `key`."""
         with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def keep(self, key: Hashable, value: V) -> V:
+        """Keep `value`, in the place of the one used least lately."""
         with self._lock:
             self._values[key] = value
+            self._values.move_to_end(key)
             while len(self._values) > self._size:
                 self._values.popitem(last=False)
         return value
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value kept under `key`, else what `make` gives (twice where two ask at once)."""
+        found = self.find(key)
+        return self.keep(key, make()) if found is None else found

@@ -21,6 +21,7 @@ from dashboard.__main__ import app
 from dashboard.cause_figures import causes_over_curve, minus_null_curves, relocation_scores
 from dashboard.compute import Compute
 from dashboard.palettes import Style
+from dashboard.recent import Recent
 
 MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
 STYLE = Style()
@@ -85,7 +86,7 @@ def test_what_did_not_change_is_not_averaged_again(
         assert made == ["_average", "agreement"]
         assert asked() == first and made == ["_average", "agreement"]
         with monkeypatch.context() as patch:
-            patch.setattr(causes, "_ANSWERS", causes._Answers(8))
+            patch.setattr(causes, "_answers", Recent(8))
             assert asked() == first, "as made anew"
         made.clear()
     kept = causes.causes(compute.root, CUT)

@@ -27,6 +27,7 @@ from dashboard.compute import Compute, run_key
 from dashboard.palettes import Style
 from dashboard.ranking_figures import evidence_bins, length_buckets, published_curves
 from dashboard.rankings import FAILED, LATE, Ranked, Setup
+from dashboard.recent import Recent
 from dashboard.runs import Report, Run
 
 BM25 = resolve("BM25")
@@ -53,11 +54,13 @@ def ranked(upload: Setup, tmp_path: Path) -> Ranked:
     return found
 
 
-def test_an_upload_is_ranked_and_kept(ranked: Ranked, upload: Setup, tmp_path: Path) -> None:
+def test_an_upload_is_ranked_and_kept(
+    ranked: Ranked, upload: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
     assert ranked.evaluation.estimates[NDCG].value == 0.75
     restarted = Compute(tmp_path)
-    rankings._evaluations.clear()
+    monkeypatch.setattr(rankings, "_evaluations", Recent(8))
     again = rankings.ranked(restarted, BM25, upload)
     assert again is not None
     for ours, theirs in zip(again.rankings, ranked.rankings, strict=True):
