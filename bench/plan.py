@@ -53,9 +53,9 @@ class Inputs:
     # 2.3 forward passes (docs/performance.md).
     flops_per_parameter: float = 4.6
     load_bytes_per_second: float = 2e9  # assumed: weights from a local disk
-    bytes_fixed: float = 1350.0  # measured: --measure
-    bytes_per_token: float = 10.2  # measured: --measure
-    writes_per_second: float = 200.0  # measured: --measure
+    bytes_fixed: float = 2020.0  # measured: --measure
+    bytes_per_token: float = 11.3  # measured: --measure
+    writes_per_second: float = 700.0  # measured: --measure
     slow_share: float = 0.05  # assumed: workers that run at half the speed
     lost_per_hour: float = 0.02  # assumed: deaths of a worker in an hour
     rates: Mapping[str, float] = field(default_factory=dict)  # measured pairs per second and GPU
