@@ -128,7 +128,7 @@ def _progress(
         button.button("Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop,
                       width="stretch")  # fmt: skip
     else:
-        button.button("Compute", key=f"{key}.null.start.{spec.name}", on_click=start,
-                      type="primary", width="stretch")  # fmt: skip
+        button.button("Resume" if done else "Compute", key=f"{key}.null.start.{spec.name}",
+                      on_click=start, type="primary", width="stretch")  # fmt: skip
         if run is not None and run.error:
             st.error(run.error)
