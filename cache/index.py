@@ -234,7 +234,7 @@ class Index:
 
 def _places(serials: Serials) -> slice | Serials:
     """`serials` [n] as what indexes an array by serial: a slice where they count up by one, which
-    is copied several times as fast, or not at all."""
+    is written in less than half the time, and read without a copy."""
     n = len(serials)
     if n and serials[-1] - serials[0] == n - 1 and (np.diff(serials) == 1).all():
         return slice(int(serials[0]), int(serials[-1]) + 1)

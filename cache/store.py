@@ -141,8 +141,8 @@ class Store(Files):
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        # Encoded before the lock is taken, so that others wait for the
-        # disk alone (and not for pyarrow's first conversion, which imports pandas).
+        # Encoded before the lock is taken, so that others wait for the disk alone (and not for
+        # pyarrow's first conversion, which imports pandas).
         done, failed = latest(results), latest(failures)
         if not done and not failed:
             return

@@ -112,7 +112,7 @@ def canvas(
         "zerolinecolor": theme.grid,
         "zerolinewidth": 1,
     }
-    # In the constructor: changing a layout that is already there takes ten times as long.
+    # In the constructor: changing a layout that is already there takes seven times as long.
     layout = go.Layout(
         template="none",
         width=style.width_px,

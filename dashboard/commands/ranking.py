@@ -54,7 +54,7 @@ def rank(
         str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
     ] = "BM25",
     posir: Annotated[
-        bool, typer.Option("--posir", help="With PosIR's prompts and lengths.")
+        bool, typer.Option("--posir", help="With PosIR's prompt and lengths.")
     ] = False,
     table: Annotated[
         Table, typer.Option(help="measures, psi (by length), bins (by evidence) or queries.")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
+from cache.store import Store
 
 Make = Callable[..., tuple[TextPair, Attribution]]
 
@@ -21,6 +23,11 @@ def _text(text: str, n_full: int | None) -> TokenizedText:
     )
     tokens = (Token("[CLS]", 0, 0, True), *content, Token("[SEP]", 0, 0, True))
     return TokenizedText(tokens, n_full or len(words), 512)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
 
 
 @pytest.fixture

@@ -42,11 +42,6 @@ def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
-@pytest.fixture
 def fstore(store: Store) -> FaithfulnessStore:
     return FaithfulnessStore(store.root)
 

@@ -19,11 +19,6 @@ POINT = make_method("saliency", {"resampling": "point"})
 MODEL = ModelKey("M", "0123456789abcdef")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
 def _says(path: Path) -> dict[str, str] | None:
     """The file's description; None of a file without tables."""
     with contextlib.closing(sqlite3.connect(path)) as db:

@@ -38,11 +38,6 @@ def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
-@pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of the pairs that were really computed, in order."""
     seen: list[str] = []

@@ -30,11 +30,6 @@ ABOUT = json.dumps({"spec": {"name": "M"}, "weights": "w" * 16, "precision": "fl
 MODEL = ModelKey("M", "0123456789abcdef", ABOUT)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
 def same(store: Store, pair, attribution) -> bool:
     found = store.get(MODEL, METHOD, pair)
     return (

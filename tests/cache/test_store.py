@@ -29,11 +29,6 @@ METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
 def equal(found: Attribution | None, stored: Attribution) -> bool:
     return (
         found is not None

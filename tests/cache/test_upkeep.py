@@ -33,11 +33,6 @@ POINT = make_method("saliency", {"resampling": "point"})
 MODEL = ModelKey("M", "0123456789abcdef")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
-
-
 @contextlib.contextmanager
 def sql(store: Store):
     with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as db, db:

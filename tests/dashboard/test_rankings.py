@@ -162,6 +162,20 @@ def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.Mo
         assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
 
 
+def test_rank_takes_posirs_prompt(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(ROWS)
+    asked = ["rank", "--model", str(tiny_folder("bert")), "--dataset", str(path)]
+    plain, posir = (json.loads(run(*asked, *extra).stdout) for extra in ([], ["--posir"]))
+    prompt = "Given a web search query"
+    assert prompt not in plain["provenance"][0]["prompts"]
+    assert prompt in posir["provenance"][0]["prompts"]
+
+
 def test_figure5_is_one_command(tmp_path: Path) -> None:
     curves = np.random.default_rng(0).random((9, 100))
     np.savez(tmp_path / "a.npz", curves=curves)
