@@ -20,4 +20,13 @@ pages = [
     st.Page("views/published.py", title="Published", icon=":material/library_books:"),
     st.Page("views/cache.py", title="Cache", icon=":material/database:"),
 ]
-st.navigation(pages, position="top").run()
+page = st.navigation(pages, position="top")
+
+# A link to another page may ask for what a widget shows by default; Streamlit would then let stand
+# what the session remembers of that widget.
+if st.session_state.get("page") != page.url_path:
+    st.session_state["page"] = page.url_path
+    for name in st.query_params:
+        st.session_state.pop(name, None)
+
+page.run()

@@ -123,10 +123,15 @@ def status_row(name: str) -> DataSetCurve | None:
         st.error(run.error)
     if missing == total:
         return None
-    curve = service().curve(spec, method, selection.pairs, data.name, selection.words)
-    if curve.stored.failed:
-        with st.expander(f"{len(curve.stored.failed):,} pairs of {name} gave no result"):
-            st.dataframe(pd.DataFrame(curve.stored.failed.items(), columns=["pair", "reason"]),
+    curve = None
+    try:
+        curve = service().curve(spec, method, selection.pairs, data.name, selection.words)
+        failed = curve.stored.failed
+    except UserError:  # whatever was tried failed
+        failed = service().failures(spec, method, selection.pairs)
+    if failed:
+        with st.expander(f"{len(failed):,} pairs of {name} gave no result"):
+            st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]),
                          hide_index=True)  # fmt: skip
             st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
     return curve

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from attribution import datasets
+from attribution.methods import make_method
+from attribution.retrievers.registry import resolve
+from dashboard.compute import Compute
 from tests.e2e.conftest import App
 from tests.e2e.test_app import no_error, ready
 
@@ -49,3 +53,19 @@ def test_a_models_results_go_out_and_come_back(
     expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     no_error(page)
     curves(True)
+
+
+def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit) -> None:
+    app = start_app()
+    compute = Compute(app.home)
+    model = compute.identify(resolve("MiniLM")).key
+    pair = datasets.read(datasets.SAMPLE).pairs[0]
+    compute.store.put_failures(model, make_method("saliency"), [(pair, "it has no token")])
+    # From a page that keeps another data set in its address, as a reader would come.
+    page = visit(f"{app.url}/curves?models=MiniLM-primacy&dataset=sample-bias")
+    expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
+    page.get_by_role("link", name="Cache").click()
+    page.get_by_text("1 pair gave no result").click()
+    page.get_by_role("link", name="Open Curves").click()
+    expect(page.get_by_text("1 pairs of MiniLM gave no result")).to_be_visible()
+    no_error(page)
