@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 
 from attribution.batching import halving
+from attribution.bootstrap import SEED, Estimate, bootstrap_means
 from attribution.errors import Stopped, UserError
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Varied, varied
-from attribution.position import SEED, Estimate, bootstrap_means, evidence_share
+from attribution.position import evidence_share
 from attribution.retrievers.base import Embedded
 from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
 

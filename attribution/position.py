@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from attribution.bootstrap import Estimate, bootstrap_means, percentiles
 from attribution.errors import UserError
 from attribution.types import (
     N_BINS,
@@ -30,8 +31,6 @@ Resampling = Literal["bin_mean", "point"]
 NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
 RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 
-N_BOOTSTRAP = 1000
-SEED = 20260101
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
 
@@ -166,18 +165,6 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
     return float(spearmanr(x, y).statistic)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A statistic with its 95% percentile-bootstrap interval over documents."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
 BANDS = ("95% interval of the mean", "standard deviation", "quartiles")
 """What a curve's band may show: how sure the mean is, or how documents differ."""
 
@@ -219,29 +206,6 @@ def primacy_recency_index(curves: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.divide(last - first, total, out=np.zeros(total.shape), where=total > 0)
 
 
-def bootstrap_means(
-    curves: NDArray[np.floating], n_resamples: int = N_BOOTSTRAP, seed: int = SEED
-) -> NDArray[np.float64]:
-    """Means [R, 100] of curves [n, 100] resampled with replacement over documents.
-
-    Counting how often each document was drawn and multiplying is the same as indexing, without an
-    [R, n, 100] array; a test compares the interval with scipy.stats.bootstrap.
-    """
-    n = len(curves)
-    generator = np.random.default_rng(seed)
-    values = np.asarray(curves, dtype=np.float64)
-    # 64 MiB of counts at a time, however many documents there are.
-    rows = max(1, min(n_resamples, 8_000_000 // n))
-    means = []
-    for start in range(0, n_resamples, rows):
-        # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
-        counts = np.empty((min(rows, n_resamples - start), n))
-        for count in counts:
-            count[:] = np.bincount(generator.integers(0, n, n, np.int32), minlength=n)
-        means.append(counts @ values / n)
-    return np.concatenate(means)
-
-
 def summarize(
     curves: NDArray[np.floating],
     *,
@@ -265,7 +229,7 @@ def summarize(
         )
     mean = values.mean(0)
     resampled = bootstrap_means(values)
-    low, high = np.percentile(resampled, [2.5, 97.5], axis=0)
+    low, high = percentiles(resampled)
 
     def estimate(statistic) -> Estimate:
         ends = np.percentile(statistic(resampled), [2.5, 97.5])

@@ -15,9 +15,10 @@ import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
+from attribution.bootstrap import N_BOOTSTRAP, SEED, Estimate
 from attribution.datasets.corpus import Collection, Query
 from attribution.errors import UserError
-from attribution.position import LENGTH_BUCKETS, N_BOOTSTRAP, SEED, Estimate, length_bucket
+from attribution.position import LENGTH_BUCKETS, length_bucket
 from attribution.search import Ranking
 from attribution.types import Array, as_array
 

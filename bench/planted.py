@@ -14,10 +14,10 @@ import argparse
 from pathlib import Path
 
 from attribution import datasets
+from attribution.bootstrap import Estimate
 from attribution.interventions.controls import ControlledCurve
 from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
-from attribution.position import Estimate
 from attribution.retrievers.registry import resolve
 from attribution.types import Method, TextPair
 from dashboard import causes

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from attribution.bootstrap import SEED, Estimate
 from attribution.errors import UserError
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.agreement import (
@@ -21,7 +22,7 @@ from attribution.interventions.agreement import (
 )
 from attribution.interventions.controls import Control, ControlledCurve, control, minus_null
 from attribution.interventions.relocation import Relocation
-from attribution.position import SEED, CurveSummary, Estimate, summarize
+from attribution.position import CurveSummary, summarize
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Array, Method, Provenance, TextPair
 from cache.causes import Cause, causes, intervene, others, others_method, score_others

@@ -13,17 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attribution.bootstrap import SEED, Estimate, bootstrap_means
 from attribution.errors import UserError
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.relocation import Relocation
-from attribution.position import (
-    POSITIONS,
-    SEED,
-    Estimate,
-    bootstrap_means,
-    rank_correlation,
-    resample,
-)
+from attribution.position import POSITIONS, rank_correlation, resample
 from attribution.types import Array, Method, as_array
 
 Values = NDArray[np.float64]

@@ -15,16 +15,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from attribution.bootstrap import SEED, Estimate, bootstrap_means
 from attribution.errors import UserError
 from attribution.interventions.filler import filler
 from attribution.interventions.relocation import pieces
-from attribution.position import (
-    POSITIONS,
-    SEED,
-    Estimate,
-    bootstrap_means,
-    primacy_recency_index,
-)
+from attribution.position import POSITIONS, primacy_recency_index
 from attribution.text import sentences
 from attribution.types import Array, EvidenceSpan, TextPair, as_array
 

@@ -14,14 +14,13 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import bootstrap
 
+from attribution.bootstrap import Estimate, bootstrap_means
 from attribution.errors import UserError
 from attribution.methods import POSIR_CURVE, make_method
 from attribution.position import (
     BANDS,
     POSITIONS,
-    Estimate,
     band,
-    bootstrap_means,
     center_of_mass,
     document_curve,
     evidence_share,
