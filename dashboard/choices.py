@@ -22,7 +22,7 @@ from attribution.types import Method, TextPair
 from dashboard import url
 from dashboard.compute import service
 from dashboard.panels import plain
-from dashboard.protocols import posir_spec
+from dashboard.protocols import posir_ranking_spec, posir_spec
 
 MAX_MODELS = 4
 _ANY = "any"
@@ -295,9 +295,9 @@ def posir_protocol() -> bool:
     """Whether to follow the PosIR paper bit for bit."""
     return st.toggle(
         "PosIR protocol", key="posir", bind="query-params",
-        help="As in the PosIR paper: documents of 1,024 tokens or more with evidence in the middle "
-        "fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, 99th "
-        "percentile and point resampling.",
+        help="As in the PosIR paper: English documents of 1,024 tokens or more with evidence in "
+        "the middle fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, "
+        "99th percentile and point resampling.",
     )  # fmt: skip
 
 
@@ -305,8 +305,9 @@ def posir_settings() -> bool:
     """Whether models read as in the PosIR paper; which pairs count does not change."""
     return st.toggle(
         "PosIR prompt and lengths", key="posir", bind="query-params",
-        help="As PosIR's published figures are made: its query prompt before each query, queries "
-        "cut at 512 and documents at 2,048 tokens. Else each model's own.",
+        help="Its query prompt before each query, and 8,192 tokens read of queries and documents, "
+        "as in PosIR's ranking script, which puts the prompt before Qwen3-Embedding's queries "
+        "alone. Else each model's own.",
     )  # fmt: skip
 
 
@@ -315,6 +316,13 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     lengths where asked."""
     found = with_corpus(registry.resolve(name), dataset)
     return posir_spec(found) if posir else found
+
+
+def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
+    """The retriever of this name as it ranks this data set, with PosIR's prompt and ranking
+    lengths where asked."""
+    found = spec(name, dataset)
+    return posir_ranking_spec(found) if posir else found
 
 
 def posir_pairs(selection: Selection) -> Selection:

@@ -32,7 +32,8 @@ def register(name: str, source: Path | str) -> list[str]:
     """Make a data set known by name; a browser chooses among names. Gives the names it goes by.
 
     `source` is a folder or file of any format, `hf:organisation/name`, or one of these with
-    `@eng-pol` behind it (PosIR's English queries with its Polish corpus). MultiClaim is known as
+    `@eng` or `@eng-Latn` (PosIR's English part) or `@eng-pol` (its English queries with its Polish
+    corpus) behind it. MultiClaim is known as
     `name` and, in English, as `name-english`.
 
     Raises:
@@ -95,9 +96,11 @@ def _collection(name: str) -> Collection:
 
 
 def posir_selection(pair: TextPair) -> bool:
-    """The PosIR protocol's choice of pairs: documents of at least 1,024 tokens (the data set's
-    own count) whose evidence lies in the middle, 0.4 <= r <= 0.6 with r the span's mid-point
-    over the document's characters."""
+    """The choice of pairs of PosIR's saliency scripts: English documents of at least 1,024 tokens
+    (the data set's own count) whose evidence lies in the middle, 0.4 <= r <= 0.6 with r the span's
+    mid-point over the document's characters. A language that the data set does not tell passes."""
+    if pair.language not in (None, "eng"):
+        return False
     if pair.evidence is None or (pair.document_tokens or 0) < 1024:
         return False
     middle = (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)

@@ -17,15 +17,30 @@ Format = Literal["posir", "beir", "multiclaim", "colder", "own"]
 ENGLISH = "english"
 """The variant of MultiClaim with all texts in English."""
 
-_CROSS = re.compile(r"(?P<path>.+)@(?P<queries>[A-Za-z]{2,3})-(?P<documents>[A-Za-z]{2,3})")
+_LANGUAGE = r"[A-Za-z]{2,3}(?:-[A-Za-z]{4})?"
+_VARIANT = re.compile(rf"(?P<path>.+)@(?P<variant>{_LANGUAGE}(?:-{_LANGUAGE})?)")
+_PARTS = re.compile(rf"(?P<queries>{_LANGUAGE})(?:-(?P<documents>{_LANGUAGE}))?")
 
 
 def split_variant(source: str) -> tuple[str, str]:
-    """Path and variant of `PATH@eng-pol`: PosIR's English queries with its Polish corpus."""
-    found = _CROSS.fullmatch(source)
+    """Path and variant of a data set in the PosIR layout.
+
+    `PATH@eng` and `PATH@eng-Latn` are its English part; `PATH@eng-pol` and
+    `PATH@eng-Latn-pol-Latn` are English queries with the Polish corpus.
+    """
+    found = _VARIANT.fullmatch(source)
     if found is None or Path(source).exists():
         return source, ""
-    return found["path"], f"{found['queries']}-{found['documents']}"
+    return found["path"], found["variant"]
+
+
+def _languages(variant: str) -> tuple[str, str]:
+    """The languages of queries and documents that a variant names; both empty where it is empty,
+    both the same where it names one."""
+    found = _PARTS.fullmatch(variant)
+    if found is None:
+        return "", ""
+    return found["queries"], found["documents"] or found["queries"]
 
 
 def detect(path: Path) -> Format:
@@ -64,22 +79,20 @@ def detect(path: Path) -> Format:
 
 
 def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
-    """Read a data set of any format; `variant` is `english` (MultiClaim) or `eng-pol` (PosIR).
+    """Read a data set of any format; `variant` is `english` (MultiClaim), `eng` or `eng-pol`
+    (PosIR).
 
     Raises:
         UserError: none of the formats, no such variant, or what its reader raises.
     """
     kind = detect(path)
-    if variant and kind == "posir":
-        queries, documents = variant.split("-")
-        return posir.read_cross_lingual(path, name, queries, documents, title)
-    if variant and kind != "multiclaim":
+    if variant and kind not in ("posir", "multiclaim"):
         raise UserError(
-            f"{path.name}@{variant}: only the PosIR layout has one language's queries with "
-            "another's documents; leave that part out."
+            f"{path.name}@{variant}: only the PosIR layout has a folder for each language; leave "
+            "that part out."
         )
     if kind == "posir":
-        return posir.read(path, name, title)
+        return posir.read(path, name, title, *_languages(variant))
     if kind == "beir":
         return beir.read(path, name, title)
     if kind == "multiclaim":
@@ -98,7 +111,7 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
     """
     kind = detect(path)
     if kind == "posir":
-        return posir.collection(path, name, title, variant)
+        return posir.collection(path, name, title, *_languages(variant))
     if kind == "beir":
         return beir.collection(path, name, title)
     if kind == "multiclaim":

@@ -15,6 +15,9 @@ _TWO_LETTERS = {
 }  # fmt: skip
 _THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
 
+# A script or a region behind a language, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
+_SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}))+")
+
 # The published sets of BEIR (Thakur et al. 2021); all of them are English.
 _BEIR = frozenset({
     "arguana", "bioasq", "climate-fever", "cqadupstack", "dbpedia-entity", "fever", "fiqa",
@@ -24,10 +27,15 @@ _BEIR = frozenset({
 
 
 def iso_639_3(code: str | None) -> str | None:
-    """`code` as ISO 639-3 where it is one of two letters known here; any other as it is."""
+    """`code` as ISO 639-3 where it is one of two letters known here; any other as it is.
+
+    A script or region behind it is left out: `eng-Latn` is `eng`, `pt-BR` is `por`.
+    """
     if code is None or not code.strip():
         return None
     code = code.strip()
+    if found := _SUBTAGS.fullmatch(code):
+        code = found[1].lower()
     return _TWO_LETTERS.get(code.lower(), code)
 
 

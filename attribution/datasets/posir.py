@@ -1,5 +1,8 @@
 """The PosIR layout: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
 
+A language's folder is named as PosIR publishes it, language and script (`eng-Latn`), or by the
+language alone (`eng`); pairs carry the language.
+
 queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_length`; corpus:
 `_id, text`; qrels: `query-id, corpus-id, score`. Spans count characters of the document.
 
@@ -12,12 +15,13 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attribution.datasets import apart, tables
 from attribution.datasets.corpus import Collection, Document, gather, grade
+from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from attribution.errors import UserError
@@ -32,26 +36,65 @@ _COLUMNS = {
 _OPTIONAL = ("query_type",)
 
 
-def read(root: Path, name: str, title: str = "") -> DataSet:
-    """Read every language and domain below `root`; one pair for each positive judgement.
+def read(root: Path, name: str, title: str = "", queries: str = "", documents: str = "") -> DataSet:
+    """One pair for each positive judgement: of every language and domain below `root`, or of the
+    language `queries` alone, or of queries in one language put to the corpus of another,
+    `documents`, in the domains that both have.
+
+    `language` of the pairs is the documents'. Languages are named as their folders are or without
+    the script: `eng-Latn` or `eng`.
 
     Raises:
-        UserError: no such layout below `root`, or a file lacks a column.
+        UserError: no such layout or language below `root`, no domain in both languages, a file
+            lacks a column, or no judgement of the languages asked for makes a pair.
     """
-    folders = _folders(root)
+    found = pairs_of(_judged(root, name, queries, documents)[1])
+    if queries != documents:
+        return collect(name, title or f"{name} (queries {queries}, documents {documents})", found)
+    if queries:
+        return collect(name, title or f"{name} ({queries})", found)
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
-    ids: set[str] = set()
-    for folder in folders:
-        for found in pairs_of(_read_domain(folder, name, ids)):
-            (pairs if isinstance(found, TextPair) else rejected).append(found)  # type: ignore[arg-type]
+    for one in found:
+        (pairs if isinstance(one, TextPair) else rejected).append(one)  # type: ignore[arg-type]
     return DataSet(name, title or name, tuple(pairs), tuple(rejected))
 
 
-def _folders(root: Path) -> list[Path]:
+def _judged(
+    root: Path, name: str, queries: str, documents: str
+) -> tuple[list[Path], Iterator[Judgement | Rejection]]:
+    """The domains' folders, and what is judged in them."""
+    if queries != documents:
+        asked = _language_folder(root, queries), _language_folder(root, documents)
+        folders = _shared(root, *asked)
+        return folders, _cross_lingual(root, folders, name, asked[0])
+    folders = _folders(root, _language_folder(root, queries) if queries else "*")
+    ids: set[str] = set()
+    return folders, (one for folder in folders for one in _read_domain(folder, name, ids))
+
+
+def _language_folder(root: Path, language: str) -> str:
+    """The folder's name of a language, which may be given with its script or without.
+
+    Raises:
+        UserError: no folder is of this language, or several are.
+    """
+    names = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
+    same = [one for one in names if iso_639_3(one) == iso_639_3(language)]
+    found = [language] if language in names else same
+    if len(found) != 1:
+        lacks = f"is in several scripts in {root.name}" if found else f"is not in {root.name}"
+        raise UserError(
+            f"{language} {lacks}: choose one of its languages {', '.join(found or names)}."
+        )
+    return found[0]
+
+
+def _folders(root: Path, language: str) -> list[Path]:
     """The domains' folders, the language with the most domains first: it is what most readers
     come for."""
-    folders = sorted(p.parent for p in root.glob("*/*/queries.parquet"))
+    pattern = language if language == "*" else glob.escape(language)
+    folders = sorted(p.parent for p in root.glob(f"{pattern}/*/queries.parquet"))
     if not folders:
         raise UserError(
             f"{root.name} holds no data set in the PosIR layout: it needs "
@@ -63,32 +106,12 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def read_cross_lingual(
-    root: Path, name: str, queries: str, documents: str, title: str = ""
-) -> DataSet:
-    """Queries of one language with the corpus of another, in the domains that both have.
-
-    `language` of the pairs is the documents'.
-
-    Raises:
-        UserError: no domain has both languages, a file lacks a column, or no judgement makes a
-            pair.
-    """
-    shared = _shared(root, queries, documents)
-    found = pairs_of(_cross_lingual(root, shared, name, queries))
-    return collect(name, title or f"{name} (queries {queries}, documents {documents})", found)
-
-
 def _shared(root: Path, queries: str, documents: str) -> list[Path]:
     """The folders of `documents` whose domain `queries` has too."""
     folders = sorted(p.parent for p in root.glob(f"{glob.escape(documents)}/*/queries.parquet"))
     shared = [f for f in folders if (root / queries / f.name / "queries.parquet").is_file()]
-    if not shared or queries == documents:
-        languages = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
-        raise UserError(
-            f"{root.name} has no domain in both {queries} and {documents}: choose two different "
-            f"ones of its languages {', '.join(languages)}."
-        )
+    if not shared:
+        raise UserError(f"{root.name} has no domain in both {queries} and {documents}.")
     _require_readable([f for s in shared for f in (s, root / queries / s.name)])
     return shared
 
@@ -105,26 +128,21 @@ def _cross_lingual(
         yield from _read_domain(folder, name, ids, (queries, texts))
 
 
-def collection(root: Path, name: str, title: str = "", variant: str = "") -> Collection:
+def collection(
+    root: Path, name: str, title: str = "", queries: str = "", documents: str = ""
+) -> Collection:
     """Queries, judgements and the whole corpus of each domain, documents read as they are asked
-    for; `variant` is `eng-pol` for English queries with Polish documents.
+    for; languages as in `read`.
 
     Raises:
-        UserError: as `read` and `read_cross_lingual`.
+        UserError: as `read`.
     """
-    found: Iterable[Judgement | Rejection]
-    if variant:
-        queries, documents = variant.split("-")
-        folders = _shared(root, queries, documents)
-        found = _cross_lingual(root, folders, name, queries)
-    else:
-        folders, ids = _folders(root), set[str]()
-        found = (one for folder in folders for one in _read_domain(folder, name, ids))
+    folders, found = _judged(root, name, queries, documents)
 
     def stream() -> Iterator[Document]:
         for folder in folders:
             file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
-            part, language = f"{folder.parent.name}/{folder.name}", folder.parent.name
+            part, language = f"{folder.parent.name}/{folder.name}", iso_639_3(folder.parent.name)
             for row in tables.parquet_in_process(file, columns, columns, None):
                 identity, text = row.cells.get("_id"), row.cells.get("text")
                 known = "" if row.problem or identity is None else str(identity)
@@ -171,13 +189,14 @@ def _read_domain(
     ids: set[str],
     translated: tuple[str, Mapping[str, str | None]] | None = None,
 ) -> Iterator[Judgement | Rejection]:
-    """`translated`: another language and its queries' texts by id, to be put in place."""
-    language, domain = folder.parent.name, folder.name
+    """`translated`: another language's folder and its queries' texts by id, to be put in place."""
+    place, domain = folder.parent.name, folder.name
+    language = iso_639_3(place)
     documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
     queries = {row["_id"]: row for row in _rows(folder, "queries.parquet")}
     taken: set[tuple[str, str]] = set()
     for line, judgement in enumerate(_rows(folder, "qrels/test.parquet"), start=1):
-        where = f"{language}/{domain}/qrels/test.parquet"
+        where = f"{place}/{domain}/qrels/test.parquet"
 
         def reject(reason: str, file: str = where, row: int = line) -> Rejection:
             return Rejection(file, row, reason)
@@ -200,7 +219,7 @@ def _read_domain(
             for candidate in (
                 query_id,
                 f"{query_id}/{document_id}",
-                f"{language}/{domain}/{query_id}/{document_id}",
+                f"{place}/{domain}/{query_id}/{document_id}",
             )
             if candidate not in ids
         )
@@ -243,5 +262,5 @@ def _read_domain(
         ids.add(pair_id)
         yield Judgement(
             pair, str(query_id), str(document_id), grade(judgement["score"]),
-            f"{language}/{domain}", translated[0] if translated else language,
+            f"{place}/{domain}", iso_639_3(translated[0]) if translated else language,
         )  # fmt: skip

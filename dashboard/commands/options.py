@@ -143,8 +143,8 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
               f"{data.rejected[0].row}: {data.rejected[0].reason}", file=sys.stderr)  # fmt: skip
     if not pairs:
         raise UserError(
-            f"No pair of {dataset} is left: the PosIR protocol keeps documents of 1,024 tokens or "
-            "more with evidence in the middle."
+            f"No pair of {dataset} is left: the PosIR protocol keeps English documents of 1,024 "
+            "tokens or more with evidence in the middle."
         )
     return data, pairs
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from attribution.errors import UserError
+from attribution.retrievers.registry import RetrieverSpec
 from dashboard.commands.options import (
     Dataset,
     TextFormat,
@@ -54,7 +55,7 @@ def rank(
         str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
     ] = "BM25",
     posir: Annotated[
-        bool, typer.Option("--posir", help="With PosIR's prompt and lengths.")
+        bool, typer.Option("--posir", help="With PosIR's prompt, and 8,192 tokens read.")
     ] = False,
     table: Annotated[
         Table, typer.Option(help="measures, psi (by length), bins (by evidence) or queries.")
@@ -65,15 +66,19 @@ def rank(
     from dashboard import rankings
     from dashboard.compute import service
     from dashboard.export import table_bytes
+    from dashboard.protocols import posir_ranking_spec
+
+    def spec_of(name: str) -> RetrieverSpec:
+        spec = resolve(name)
+        return for_data(posir_ranking_spec(spec) if posir else spec, data.name)
 
     data, _ = pairs_of(dataset, False)
     collection = rankings.collection_of(data)
-    first = for_data(resolve(first_stage, posir), data.name)
-    setup = rankings.Setup(collection, own_corpus, first)
+    setup = rankings.Setup(collection, own_corpus, spec_of(first_stage))
     quiet()
     found = []
     for name in model or ["MiniLM"]:
-        spec = for_data(resolve(name, posir), data.name)
+        spec = spec_of(name)
         if rankings.ranked(service(), spec, setup) is None:
             watched(
                 spec.name,

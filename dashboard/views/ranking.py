@@ -42,7 +42,7 @@ with st.sidebar, panels.guarded():
     resolved = [registry.known().get(name) for name in names]
     if any(one is not None and rankings.needs_first_stage(one) for one in resolved):
         first = choices.model("First stage of rerankers", "first", "BM25")
-        first_stage = choices.spec(first, data.name, posir=posir)
+        first_stage = choices.ranking_spec(first, data.name, posir=posir)
     setup = Setup(collection, own_corpus, first_stage)
 if setup is None:
     st.stop()
@@ -68,8 +68,8 @@ if not names:
 
 
 def spec_of(name: str) -> RetrieverSpec:
-    """The retriever as it is used here."""
-    return choices.spec(name, data.name, posir=posir)
+    """The retriever as it ranks here."""
+    return choices.ranking_spec(name, data.name, posir=posir)
 
 
 def specs() -> list[RetrieverSpec]:
@@ -263,7 +263,7 @@ def saliency_section(models: list[str], style: Style) -> None:
     without = []
     for name in models:
         try:
-            spec = spec_of(name)
+            spec = choices.spec(name, data.name, posir=posir)
             if saliency.name not in service().unfit(service().identify(spec)):
                 curves.append(service().curve(spec, saliency, data.pairs, data.name))
         except UserError:

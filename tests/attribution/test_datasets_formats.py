@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from attribution import datasets
 from attribution.datasets import colder, detect, formats, hub, multiclaim, posir
+from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
 from attribution.errors import UserError
+from attribution.interventions.filler import filler, filler_note
 from attribution.types import EvidenceSpan
 
 
@@ -241,11 +243,78 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
     assert pair.evidence == EvidenceSpan(0, 17)
     assert [(r.row, r.reason) for r in found.rejected] == [(2, "query q2 does not exist in eng")]
     assert found.title == "x (queries eng, documents pol)"
-    for wrong in ("eng-slk", "eng-eng"):
-        with pytest.raises(UserError, match=r"has no domain in both .* languages eng, pol"):
-            formats.read(root, "x", variant=wrong)
+    with pytest.raises(UserError, match=r"slk is not in set: .* languages eng, pol"):
+        formats.read(root, "x", variant="eng-slk")
+    (root / "pol" / "weather").rename(root / "pol" / "water")
+    with pytest.raises(UserError, match="no domain in both eng and pol"):
+        formats.read(root, "x", variant="eng-pol")
     with pytest.raises(UserError, match="only the PosIR layout"):
         formats.read(write_colder(tmp_path / "c", foil=[FOIL]), "x", variant="eng-pol")
+
+
+PUBLISHED = ("ara-Arab", "cmn-Hans", "deu-Latn", "eng-Latn", "fra-Latn", "ita-Latn", "kor-Kore",
+             "por-Latn", "rus-Cyrl", "spa-Latn")  # fmt: skip
+"""The folders of PosIR as it is published."""
+
+
+def test_folders_as_posir_publishes_them_are_languages(tmp_path: Path) -> None:
+    """With their scripts unread, filler in a Chinese document was English."""
+    root = tmp_path / "set"
+    for name in PUBLISHED:
+        write_posir(root, name, f"Fog in {name} lifts.", f"when {name}", ["q1"])
+    found = datasets.read(datasets.register("published", root)[0])
+    assert {p.query: p.language for p in found.pairs} == {
+        f"when {name}": name[:3] for name in PUBLISHED
+    }
+    chinese = next(p for p in found.pairs if p.language == "cmn")
+    assert filler_note(chinese.language) == "" and filler(chinese.language, 5).startswith("这")
+    collection = datasets.collection("published")
+    assert {(q.part, q.language) for q in collection.queries} == {
+        (f"{name}/weather", name[:3]) for name in PUBLISHED
+    }
+    assert collection.survey.languages["cmn-Hans/weather", "cmn"] == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "queries", "documents"),
+    [
+        ("eng", "eng-Latn", "eng-Latn"), ("eng-Latn", "eng-Latn", "eng-Latn"),
+        ("en", "eng-Latn", "eng-Latn"), ("eng-eng", "eng-Latn", "eng-Latn"),
+        ("cmn-Hans", "cmn-Hans", "cmn-Hans"), ("fra-eng", "fra-Latn", "eng-Latn"),
+        ("fra-Latn-eng", "fra-Latn", "eng-Latn"), ("fra-cmn-Hans", "fra-Latn", "cmn-Hans"),
+        ("fra-Latn-cmn-Hans", "fra-Latn", "cmn-Hans"),
+    ],
+)  # fmt: skip
+def test_a_language_is_named_with_its_script_or_without(
+    tmp_path: Path, variant: str, queries: str, documents: str
+) -> None:
+    root = tmp_path / "set"
+    for name in PUBLISHED:
+        write_posir(root, name, f"Fog in {name} lifts.", f"when {name}", ["q1"])
+    assert formats.split_variant(f"{root}@{variant}") == (str(root), variant)
+    (pair,) = formats.read(root, "x", variant=variant).pairs
+    assert (pair.query, pair.document) == (f"when {queries}", f"Fog in {documents} lifts.")
+    (query,) = formats.collection(root, "x", variant=variant).queries
+    assert query.language == queries[:3] and query.text == pair.query
+    assert formats.collection(root, "x", variant=variant).survey.n == 1
+
+
+def test_a_language_in_two_scripts_has_to_be_named_with_its_script(tmp_path: Path) -> None:
+    for name in ("cmn-Hans", "cmn-Hant"):
+        write_posir(tmp_path, name, f"Fog in {name} lifts.", "when", ["q1"])
+    with pytest.raises(UserError, match=r"cmn is in several scripts .* cmn-Hans, cmn-Hant"):
+        formats.read(tmp_path, "x", variant="cmn")
+    (pair,) = formats.read(tmp_path, "x", variant="cmn-Hant").pairs
+    assert pair.document == "Fog in cmn-Hant lifts." and pair.language == "cmn"
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [("eng_Latn", "eng"), ("pt-BR", "por"), ("zh-Hans-CN", "cmn"), ("es-419", "spa"),
+     ("ZH-Hans", "cmn"), ("eng-pol", "eng-pol"), ("x-klingon", "x-klingon"), (" pl ", "pol")],
+)  # fmt: skip
+def test_script_and_region_are_no_part_of_a_language(code: str, language: str) -> None:
+    assert iso_639_3(code) == language
 
 
 def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:

@@ -257,6 +257,15 @@ def test_selection_needs_evidence() -> None:
     assert not posir_selection(TextPair("p", "q", "x" * 100, document_tokens=5000))
 
 
+@pytest.mark.parametrize(
+    ("language", "chosen"), [("eng", True), (None, True), ("cmn", False), ("pol", False)]
+)
+def test_the_protocol_takes_english_pairs(language: str | None, chosen: bool) -> None:
+    """The published scripts read the folder eng-Latn alone."""
+    pair = TextPair("p", "q", "x" * 100, EvidenceSpan(49, 51), language, document_tokens=2000)
+    assert posir_selection(pair) is chosen
+
+
 # -- data sets by name -------------------------------------------------------------------------
 
 

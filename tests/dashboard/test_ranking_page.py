@@ -105,9 +105,9 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert app.toggle(key="posir").value is False
     collection = rankings.collection_of(datasets.read(mine))
     setup = rankings.Setup(collection)
-    from dashboard.choices import spec
+    from dashboard.choices import ranking_spec
 
-    own, posir = spec("MiniLM", mine), spec("MiniLM", mine, posir=True)
+    own, posir = ranking_spec("MiniLM", mine), ranking_spec("MiniLM", mine, posir=True)
     rankings.start(service(), own, setup).wait()
     app.run()
     assert app.dataframe[0].value["model"].tolist() == ["MiniLM"]
@@ -115,7 +115,8 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert not app.exception
     assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
     app.button(key="ranking.start").click().run()
-    chain = rankings.all_run(service(), [posir, spec("MiniLM-recency", mine, posir=True)], setup)
+    recency = ranking_spec("MiniLM-recency", mine, posir=True)
+    chain = rankings.all_run(service(), [posir, recency], setup)
     assert chain is not None
     chain.wait()
     app.run()

@@ -25,6 +25,7 @@ from dashboard import publications, rankings
 from dashboard.__main__ import app
 from dashboard.compute import Compute, run_key
 from dashboard.palettes import Style
+from dashboard.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from dashboard.ranking_figures import evidence_bins, length_buckets, published_curves
 from dashboard.rankings import FAILED, LATE, Ranked, Setup
 from dashboard.recent import Recent
@@ -174,6 +175,17 @@ def test_rank_takes_posirs_prompt(
     prompt = "Given a web search query"
     assert prompt not in plain["provenance"][0]["prompts"]
     assert prompt in posir["provenance"][0]["prompts"]
+
+
+def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
+    """512 and 2,048 belong to its saliency scripts."""
+    long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
+    for spec, lengths in (
+        (posir_ranking_spec(long), (8192, 8192)), (posir_spec(long), (2048, 512)),
+    ):  # fmt: skip
+        assert (spec.max_length, spec.query_max_length) == lengths
+        assert spec.query_prompt == POSIR_PROMPT
+    assert posir_ranking_spec(replace(long, max_length=512)).max_length == 512
 
 
 def test_figure5_is_one_command(tmp_path: Path) -> None:
