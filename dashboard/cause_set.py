@@ -125,7 +125,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     def board() -> None:
         """Refreshed by itself while something runs."""
         if error := st.session_state.pop("cause.error", ""):
-            st.error(error)
+            st.error(panels.plain(error))
         active = is_active()
         done = _progress(choice)
         if active != ticking:
@@ -166,7 +166,7 @@ def _progress(choice: Choice) -> int:
         button.button("Resume" if done else "Compute", key="cause.start", on_click=choice.start,
                       type="primary", width="stretch")  # fmt: skip
     for message in dict.fromkeys(run.error for run in runs if run.error and not run.active):
-        st.error(message)
+        st.error(panels.plain(message))
     return done
 
 

@@ -21,7 +21,7 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, TextPair
 from dashboard import url
 from dashboard.compute import service
-from dashboard.panels import plain
+from dashboard.plain import plain
 from dashboard.protocols import posir_ranking_spec, posir_spec
 
 MAX_MODELS = 4
@@ -49,10 +49,11 @@ def data_set(default: str = datasets.SAMPLE) -> DataSet:
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         hint = " An uploaded file lives in one browser session: upload it again."
-        st.warning(
+        said = (
             f"There is no data set {asked[:80]!r}; {default} is shown. Choose one of: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
+        st.warning(plain(said))
     # Names, not titles: the address holds what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set", names, index=names.index(default), key="dataset", bind="query-params",
@@ -127,7 +128,7 @@ def filters(data: DataSet) -> Selection:
         asked = url.get(key, _ANY)
         # Labels hold counts, which is why the widget is not bound: the address would hold them too.
         chosen = st.selectbox(
-            label, options, index=options.index(asked) if asked in options else 0,
+            plain(label), options, index=options.index(asked) if asked in options else 0,
             key=f"filter.{data.name}.{key}",
             format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
         )  # fmt: skip
@@ -237,7 +238,7 @@ def model(label: str, key: str, default: str) -> str:
     """Choose one model."""
     names, shown = model_names()
     name = st.selectbox(
-        label, names, index=names.index(default), key=key, bind="query-params",
+        plain(label), names, index=names.index(default), key=key, bind="query-params",
         accept_new_options=True, format_func=shown,
     )  # fmt: skip
     return name or default
@@ -286,8 +287,9 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
 
 def _parameter(name: str, choices: Sequence[str], help: str) -> str:
     chosen = st.selectbox(
-        name.replace("_", " ").capitalize(), choices, key=name, bind="query-params", help=help
-    )
+        plain(name.replace("_", " ").capitalize()), choices, key=name, bind="query-params",
+        help=plain(help),
+    )  # fmt: skip
     return chosen or choices[0]
 
 

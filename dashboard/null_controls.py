@@ -131,4 +131,4 @@ def _progress(
         button.button("Resume" if done else "Compute", key=f"{key}.null.start.{spec.name}",
                       on_click=start, type="primary", width="stretch")  # fmt: skip
         if run is not None and run.error:
-            st.error(run.error)
+            st.error(panels.plain(run.error))

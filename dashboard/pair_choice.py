@@ -18,6 +18,7 @@ from dashboard.choices import Selection, bucket_of, data_set, evidence_position,
 from dashboard.compute import service
 from dashboard.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.orders import HELP as ORDER_HELP
+from dashboard.plain import plain
 
 _TYPED = "Own text"
 _FROM_DATA = "Data set"
@@ -70,7 +71,7 @@ def _ordered(
     try:
         return arrange(selection.pairs, order, stored)
     except UserError as error:
-        st.warning(f"Pairs are in the order of the data set: {error}")
+        st.warning(f"Pairs are in the order of the data set: {plain(error)}")
         return selection.pairs, {}
 
 
@@ -87,7 +88,7 @@ def _picked_pair(
         try:
             chosen = selection.data.pair(asked)
         except UserError as error:
-            st.warning(str(error))
+            st.warning(plain(error))
     ids = [p.pair_id for p in pairs]
     if chosen is None:
         # A document that most models read whole makes the better first picture.
@@ -104,8 +105,8 @@ def _picked_pair(
         with st.expander(f"Choose a pair · {len(pairs):,} of {len(selection.data.pairs):,}"):
             if order not in (AS_GIVEN, SHUFFLED) and len(values) < len(pairs):
                 st.caption(
-                    f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {order} yet and "
-                    "come last: compute them on the Curves page."
+                    f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {plain(order)} "
+                    "yet and come last: compute them on the Curves page."
                 )
             _pair_table(pairs, at, order, values)
         st.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
@@ -177,12 +178,12 @@ def _typed_pair() -> TextPair | None:
     try:
         clean_query, clean_document = clean(query or "", "query"), clean(document or "", "document")
     except UserError as error:
-        st.warning(str(error))
+        st.warning(plain(error))
         return None
     replaced = clean_query.n_replaced + clean_document.n_replaced
     if replaced:
         st.caption(
-            f"{replaced} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
+            f"{replaced:,} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
         )
     span = None
     if evidence and evidence.strip():

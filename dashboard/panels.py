@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +36,7 @@ from dashboard.heatmap.component import heatmap
 from dashboard.heatmap.data import MAX_COLUMNS, Pane
 from dashboard.heatmap.standalone import to_html, to_image
 from dashboard.palettes import PALETTES
+from dashboard.plain import plain
 from dashboard.recent import Recent
 
 _VIEW_DEFAULTS = {name: str(value) for name, value in View().to_dict().items()}
@@ -51,7 +51,7 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(plain(error), icon=":material/error:")
     except Exception as error:
         # Streamlit steers reruns and page changes with exceptions of its own.
         if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
@@ -89,19 +89,6 @@ def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
     if figure.layout.paper_bgcolor != _CLEAR:
         _on_page(figure)
     return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
-
-
-def parted(text: str) -> str:
-    """`text` with a word joiner inside whatever Streamlit redraws however it is escaped."""
-    # Icons by name, and arrows, dashes and comparisons that stand between spaces.
-    redrawn = r":(?=material/|streamlit:)|(?<!\S)(?:<(?=->(?!\S))|[-<>~](?=[-=>](?!\S)))"
-    return re.sub(redrawn, "\\g<0>\u2060", text)
-
-
-def plain(text: str) -> str:
-    """`text` for Streamlit's Markdown, with nothing in it read as markup."""
-    one_line = parted(" ".join(text.split()))
-    return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>$~:&=^@" else c for c in one_line)
 
 
 def labels(results: Sequence[Explained]) -> list[str]:
@@ -240,7 +227,7 @@ def matrix_figure(found: Interactions, style: Style, provenance: Sequence[Proven
 def other_version(name: str, other: TextPair, room: bool) -> bool:
     """The other version of a pair, folded away; whether it is to be attributed beside this one,
     which needs `room` for twice the panes."""
-    with st.expander(name):
+    with st.expander(plain(name)):
         left, right = st.columns(2)
         left.caption("Query")
         left.text(other.query)
@@ -251,7 +238,7 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
             help="Both versions side by side, under the same models.",
         )  # fmt: skip
         if not room:
-            st.caption(f"Side by side there is room for {MAX_COLUMNS // 2} models: choose fewer.")
+            st.caption(f"Side by side there is room for {MAX_COLUMNS // 2:,} models: choose fewer.")
     return beside and room
 
 
@@ -342,7 +329,7 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
 def model_notes(result: Explained) -> None:
     """What the model read of the document, and what it showed of itself when it was loaded."""
     proof = service().proof(result.model)
-    st.caption(reading_note(result), help=proof.sentence() if proof else None)
+    st.caption(plain(reading_note(result)), help=plain(proof.sentence()) if proof else None)
 
 
 def reading_note(result: Explained) -> str:
@@ -479,7 +466,7 @@ def downloads(
         with guarded(), st.spinner("Drawing"):
             data = make()
             st.download_button(
-                f"Download {str(fmt).upper()}",
+                plain(f"Download {str(fmt).upper()}"),
                 data,
                 file_name(*name, chosen.lower(), fmt=str(fmt)),
                 MEDIA_TYPES[str(fmt)],

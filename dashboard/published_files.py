@@ -12,7 +12,7 @@ import streamlit as st
 from attribution import published
 from attribution.errors import UserError
 from attribution.published import CURVE_SUFFIXES, PublishedCurves, PublishedMeasures
-from dashboard.panels import plain
+from dashboard.plain import plain
 
 T = TypeVar("T")
 _KEPT = "published files"
@@ -47,7 +47,7 @@ def _chosen(
             key=f"published.{key}", max_selections=_MAX_FILES,
         )  # fmt: skip
     given = (right if known else st).file_uploader(
-        label, type=[suffix.lstrip(".") for suffix in suffixes], accept_multiple_files=True,
+        plain(label), type=[suffix.lstrip(".") for suffix in suffixes], accept_multiple_files=True,
         key=f"published.{key}.upload", max_upload_size=20,
         help="PosIR's published files, or any in their layout; pickles are read as arrays of "
         "numbers and as nothing else.",
@@ -70,7 +70,7 @@ def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:
         try:
             kept[digest] = read(name, data)
         except UserError as error:
-            st.error(plain(str(error)), icon=":material/error:")
+            st.error(plain(error), icon=":material/error:")
             return []
         while len(kept) > _MAX_KEPT:
             del kept[next(iter(kept))]

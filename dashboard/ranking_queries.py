@@ -9,7 +9,7 @@ import streamlit as st
 
 from attribution.ranking import NDCG, TOP
 from dashboard import panels, rankings, url
-from dashboard.rankings import Ranked
+from dashboard.rankings import FILTERS, Ranked
 
 
 def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: str = "") -> None:
@@ -20,7 +20,7 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     by_name = {one.model.spec.name: one for one in found}
     name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
     one = by_name[name or next(iter(by_name))]
-    filters = right.pills("Only queries with", rankings.FILTERS, selection_mode="multi",
+    filters = right.pills("Only queries with", FILTERS, selection_mode="multi",
                           key="ranking.filters")  # fmt: skip
     frame = rankings.filtered(rankings.queries_frame(one), filters)
     st.caption(
@@ -42,9 +42,9 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     query = rankings.query_of(one, str(frame["id"].iloc[rows[0]]))
     top = rankings.top_frame(one, query)
     rank = rankings.first_rank(one, query)
-    where = f"first at rank {rank}" if rank else "not among those found"
+    where = f"first at rank {rank:,}" if rank else "not among those found"
     st.markdown(f"**{panels.plain(query.text)}**")
-    st.caption(f"{len(query.relevant)} relevant, {where}.")
+    st.caption(f"{len(query.relevant):,} relevant, {where}.")
     chosen = st.dataframe(
         top.drop(columns="pair"), hide_index=True, on_select="rerun", selection_mode="single-row",
         key=f"ranking.top.{query.query_id}",
@@ -58,7 +58,7 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     # The models that every method fits, where there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     if note:
-        st.caption(note)
+        st.caption(panels.plain(note))
     links = dict(list(query.pairs.items())[:3])
     if picked:
         row = top.iloc[picked[0]]

@@ -29,7 +29,7 @@ def wait(place: Place[T]) -> T:
             ahead = place.ahead
             if ahead != shown:
                 shown = ahead
-                box.caption(f"{ahead} before this one in the queue.") if ahead else box.empty()
+                box.caption(f"{ahead:,} before this one in the queue.") if ahead else box.empty()
         return place.result()
     finally:
         place.leave()

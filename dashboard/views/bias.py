@@ -266,7 +266,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
         "Method", bias_runs.fitting(service(), spec), key=f"contrast.{spec.family}",
         format_func=lambda name: f"{name} (adds up)" if name in ADDITIVE else name,
     )  # fmt: skip
-    with st.spinner(f"Computing {method}", show_time=True):
+    with st.spinner(f"Computing {panels.plain(method)}", show_time=True):
         found = bias_runs.contrasted(service(), pair, spec, make_method(method or ""))
     shown = found.shown()
     st.markdown(f"**{panels.plain(pair.first.query)}**")
@@ -281,7 +281,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
         st.caption(panels.plain(bias_runs.contrast_note(found.contrast)))
     view = panels.token_heatmap(shown, key="bias.heatmap")
     for label, side in (("d1", found.first), ("d2", found.second)):
-        st.caption(f"{label}: {panels.reading_note(side)}")
+        st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
     made = [found.first.provenance(), found.second.provenance()]
     panels.caption(made[0])
     panels.downloads(

@@ -181,7 +181,7 @@ def state() -> None:
         left, right = st.columns([8, 2], vertical_alignment="center")
         done, total = now.progress.done, now.progress.total
         text = f"{now.stage} · {done:,} of {total:,}" if total else now.stage
-        left.progress(min(1.0, done / total) if total else 0.0, text=text)
+        left.progress(min(1.0, done / total) if total else 0.0, text=panels.plain(text))
         right.button("Stop", key="cache.stop", on_click=now.stop, width="stretch")
     if now.active != busy:
         st.rerun()
@@ -197,7 +197,7 @@ def downloads() -> None:
         if made.bytes > upkeep_runs.DOWNLOAD_MB * 1e6:
             continue
         st.download_button(
-            f"Download {made.name} ({upkeep_runs.size(made.bytes)})",
+            panels.plain(f"Download {made.name} ({upkeep_runs.size(made.bytes)})"),
             data=made.path.read_bytes, file_name=made.name, icon=":material/download:",
             mime="application/vnd.apache.parquet", key=f"cache.download.{number}",
             on_click="ignore",
@@ -209,7 +209,9 @@ if files:
     used = sum(file.bytes for file in files)
     n_models = len({file.model.fingerprint for file in files})
     results = sum(file.results for file in files)
-    st.caption(f"Models: {n_models:,} · results: {results:,} · {upkeep_runs.size(used)}")
+    st.caption(
+        f"Models: {n_models:,} · results: {results:,} · {panels.plain(upkeep_runs.size(used))}"
+    )
     overview()
     meant = chosen()
     with panels.guarded():

@@ -63,7 +63,10 @@ with panels.guarded():
     found = relocated(pair, N_POSITIONS)
     variants = found.variants
     for name in models:
-        with panels.guarded(), st.spinner(f"Moving the evidence under {name}", show_time=True):
+        with (
+            panels.guarded(),
+            st.spinner(f"Moving the evidence under {panels.plain(name)}", show_time=True),
+        ):
             moved[name] = causes.of_pair(
                 service(), pair, choices.spec(name, pair.dataset), RELOCATION
             )
@@ -90,7 +93,7 @@ def mover() -> None:
     others: dict[str, Array] = {}
     if data is not None and st.toggle(
         "Rank among the data set's other documents", key="rank", bind="query-params",
-        help=f"Of the pair's language; {causes.MAX_OTHERS} at most, drawn by lot.",
+        help=f"Of the pair's language; {causes.MAX_OTHERS:,} at most, drawn by lot.",
     ):  # fmt: skip
         documents = causes.other_documents(the_pair, data.pairs)
         for name in moved:
@@ -119,7 +122,7 @@ def mover() -> None:
                           "document as it is.")  # fmt: skip
                 if name in others:
                     rank = rank_among(float(one.scores[at]), others[name])
-                    st.metric("Rank", f"{rank} of {len(others[name]) + 1}", width="content")
+                    st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
                 if one.read[at] < 1:
                     st.metric("Evidence read", f"{one.read[at]:.0%}", width="content",
                               help="The document is longer than this model reads.")  # fmt: skip
@@ -163,7 +166,10 @@ st.markdown(f"**{METHODS[method.name].title} and what really happened**")
 removed: dict[str, Ablation] = {}
 explained: dict[str, Explained] = {}
 for name in models:
-    with panels.guarded(), st.spinner(f"Taking parts out under {name}", show_time=True):
+    with (
+        panels.guarded(),
+        st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
+    ):
         spec = choices.spec(name, pair.dataset)
         explained[name] = service().explain(pair, spec, method)
         removed[name] = causes.of_pair(service(), pair, spec, ablation)
@@ -220,7 +226,7 @@ if st.toggle(
         for way in ("prefix", "positions"):
             what = displacement_method(way)  # type: ignore[arg-type]
             try:
-                with st.spinner(f"Moving the text under {name}"):
+                with st.spinner(f"Moving the text under {panels.plain(name)}"):
                     spec = choices.spec(name, pair.dataset)
                     label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
                     shifted[label] = causes.of_pair(service(), pair, spec, what)

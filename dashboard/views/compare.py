@@ -31,7 +31,7 @@ if first == second:
 
 results: list[Explained] = []
 for name in (first, second):
-    with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
+    with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
         results.append(wait(service().ask(pair, choices.spec(name, pair.dataset), method)))
 if not results:
     st.stop()
@@ -41,7 +41,7 @@ for column, result in zip(st.columns(len(results)), results, strict=True):
         st.markdown(f"**{panels.plain(result.model.spec.name)}**")
         panels.metrics(result)
         if result.notice:
-            st.warning(result.notice)
+            st.warning(panels.plain(result.notice))
         panels.model_notes(result)
 
 view = panels.token_heatmap(results, key="compare.heatmap")
@@ -138,9 +138,8 @@ for name in (first, second):
         spec = choices.spec(name, pair.dataset)
         stored = service().n_missing(spec, method, data.pairs)
         if stored == len(data.pairs):
-            st.info(
-                f"No curve of {name} is stored for {pair.dataset} yet: the Curves page computes it."
-            )
+            said = f"No curve of {name} is stored for {pair.dataset} yet"
+            st.info(f"{panels.plain(said)}: the Curves page computes it.")
         else:
             whole.append(service().curve(spec, method, data.pairs, pair.dataset))
 if whole:

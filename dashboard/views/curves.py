@@ -109,7 +109,7 @@ def status_row(name: str) -> DataSetCurve | None:
             text += " · stopping"
     elif missing and elsewhere(name):
         text += " · another process is computing"
-    bar.progress((total - missing) / total, text=text)
+    bar.progress((total - missing) / total, text=panels.plain(text))
     if active:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
     elif missing and service().identify(spec).stored_only:
@@ -120,7 +120,7 @@ def status_row(name: str) -> DataSetCurve | None:
     else:
         button.markdown("complete")
     if run is not None and run.error and not active:
-        st.error(run.error)
+        st.error(panels.plain(run.error))
     if missing == total:
         return None
     curve = None
@@ -130,7 +130,7 @@ def status_row(name: str) -> DataSetCurve | None:
     except UserError:  # whatever was tried failed
         failed = service().failures(spec, method, selection.pairs)
     if failed:
-        with st.expander(f"{len(failed):,} pairs of {name} gave no result"):
+        with st.expander(f"{len(failed):,} pairs of {panels.plain(name)} gave no result"):
             st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]),
                          hide_index=True)  # fmt: skip
             st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
@@ -211,7 +211,7 @@ ticking = is_active()
 def board() -> None:
     """Progress and curves; refreshed by itself while a run is active."""
     if error := st.session_state.pop("curves.error", ""):
-        st.error(error)
+        st.error(panels.plain(error))
     curves: list[DataSetCurve] = []
     for name in names:
         with panels.guarded():

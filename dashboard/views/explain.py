@@ -40,7 +40,7 @@ with panels.guarded():
 results: list[Explained] = []
 for one in shown:
     for name in names:
-        with panels.guarded(), st.spinner(f"Computing {name}", show_time=True):
+        with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
             results.append(wait(service().ask(one, choices.spec(name, one.dataset), method)))
 if not results:
     st.stop()
@@ -51,7 +51,7 @@ for column, label, result in zip(st.columns(len(results)), labels, results, stri
         st.markdown(f"**{panels.plain(label)}**")
         panels.metrics(result)
         if result.notice:
-            st.warning(result.notice)
+            st.warning(panels.plain(result.notice))
         panels.model_notes(result)
 
 view = panels.token_heatmap(results, key="explain.heatmap")

@@ -51,7 +51,7 @@ results: dict[str, Faithfulness] = {}
 for model in models:
     for name, method in methods.items():
         label = name if len(models) == 1 else f"{model}, {name}"
-        with panels.guarded(), st.spinner(f"Testing {label}", show_time=True):
+        with panels.guarded(), st.spinner(f"Testing {panels.plain(label)}", show_time=True):
             place = faithfulness_runs.ask(
                 service(), pair, choices.spec(model, pair.dataset), method, PARAMETERS
             )
@@ -197,7 +197,7 @@ ticking = is_active()
 def board() -> None:
     """Progress and the table; refreshed by itself while a run is active."""
     if error := st.session_state.pop("faithfulness.error", ""):
-        st.error(error)
+        st.error(panels.plain(error))
     summaries: list[tuple[str, FaithfulnessSummary]] = []
     done = 0
     with panels.guarded():

@@ -50,7 +50,8 @@ else:
     layout = Layout(metric=METRICS["embeddings"])
 
 st.markdown(
-    f"#### Map of {of} · {panels.plain(data.title)}\n{len(source):,} {of} of {len(pairs):,} pairs"
+    f"#### Map of {panels.plain(of)} · {panels.plain(data.title)}\n{len(source):,} "
+    f"{panels.plain(of)} of {len(pairs):,} pairs"
     + (f" · {panels.plain(selection.words)}" if selection.words else "")
 )
 
@@ -111,11 +112,11 @@ def status(found: StoredMap) -> bool:
             text += f" · {progress.done:,} of {progress.total:,}"
         if progress.remaining_seconds is not None:
             text += f" · about {progress.remaining_seconds:.0f} s left"
-        left.progress(share, text=text + (" · stopping" if run.stopping else ""))
+        left.progress(share, text=panels.plain(text + (" · stopping" if run.stopping else "")))
         right.button("Stop", on_click=run.stop, key="map.stop", width="stretch")
         return True
     if run is not None and run.error and found.points is None:
-        st.error(run.error)
+        st.error(panels.plain(run.error))
     missing = len(source) - len(found.items)
     if missing or found.points is None:
         left, right = st.columns([8, 2], vertical_alignment="center")
@@ -157,7 +158,7 @@ ticking = is_active()
 def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
     if error := st.session_state.pop("map.error", ""):
-        st.error(error)
+        st.error(panels.plain(error))
     found = mapping.stored_map(service(), choices.spec(name, data.name), source, layout)
     status(found)
     if is_active() != ticking:
@@ -186,7 +187,7 @@ def board() -> None:
     st.caption("Near points are alike; the axes and the distances between far groups mean nothing.")
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
-            f"{unknown:,} points are grey: their {colour} is not known."
+            f"{unknown:,} points are grey: their {panels.plain(colour)} is not known."
             + (
                 " Compute the curves of this model on the Curves page first."
                 if colour in ("score", "primacy-recency index")

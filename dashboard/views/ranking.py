@@ -172,7 +172,7 @@ def row_of_all(n_ranked: int) -> None:
     else:
         if chain is not None and chain.error:
             st.error(panels.plain(chain.error))
-        bar.caption(f"{len(chosen) - n_ranked} models have no rankings yet; one after the other.")
+        bar.caption(f"{len(chosen) - n_ranked:,} models have no rankings yet; one after the other.")
         button.button("Rank all", key="ranking.start", on_click=start_all, type="primary",
                       width="stretch")  # fmt: skip
 
@@ -302,7 +302,7 @@ def published_section(found: list[Ranked]) -> None:
         both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
         length = st.segmented_control("Length", lengths, default=lengths[0], required=True,
-                                      key="published.length")  # fmt: skip
+                                      key="published.length", format_func=panels.plain)  # fmt: skip
         st.dataframe(both[both["length"] == length], hide_index=True)
         st.caption(
             "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "

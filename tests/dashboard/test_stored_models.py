@@ -19,6 +19,7 @@ from cache.share import merge
 from cache.store import ModelKey, Store
 from dashboard import stored_models
 from dashboard.compute import Compute, service
+from dashboard.plain import plain
 from dashboard.protocols import posir_spec
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +138,7 @@ def test_explain_shows_the_heatmap_and_offers_the_model(home: Path, sample) -> N
     assert len(app.get("plotly_chart")) >= 1
     assert any("elsewhere" in caption.value for caption in app.caption)
     other = page("explain", models="elsewhere", pair=sample.pairs[5].pair_id)
-    assert [e.value for e in other.error] == [ABSENT]
+    assert [e.value for e in other.error] == [plain(ABSENT)]
 
 
 def test_curves_shows_the_curve(home: Path) -> None:

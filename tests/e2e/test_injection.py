@@ -1,0 +1,72 @@
+"""A link that somebody else wrote makes the reader's browser ask nobody outside for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+
+expect.set_options(timeout=TIMEOUT_MS)
+
+PAGES = ["", "compare", "curves", "cause", "ranking", "map", "faithfulness", "bias", "published",
+         "cache"]  # fmt: skip
+OUTSIDE = "outside.invalid"
+TEXT = (
+    f"![x](http://{OUTSIDE}/i.png) [y](https://{OUTSIDE}/l) http://{OUTSIDE} www.{OUTSIDE}/w "
+    f"me@{OUTSIDE}"
+)
+NAMES = ("pair", "dataset", "models", "a", "b", "model", "first", "method", "methods", "tests",
+         "test", "under", "item", "search", "domain", "order", "of", "colour", "by")  # fmt: skip
+
+
+def linked(page: Page) -> list[str]:
+    """Links and images of the page that point outside."""
+    return page.evaluate(
+        "outside => [...document.querySelectorAll('a, img, [style*=url]')]"
+        ".map(e => e.outerHTML).filter(html => html.includes(outside))",
+        OUTSIDE,
+    )
+
+
+@pytest.fixture
+def asked(visit: Callable[..., Page], app: App) -> Callable[..., Page]:
+    """`asked(name, **query)`: a page with that in its address, once its script has ended; no
+    request may have left this machine."""
+
+    def opened(name: str, **query: object) -> Page:
+        page = visit("about:blank")
+        left: list[str] = []
+        page.on("request", lambda request: left.append(request.url))
+        page.goto(f"{app.url}/{name}?{urlencode(query, doseq=True)}")
+        expect(page.get_by_test_id("stMainBlockContainer")).not_to_be_empty()
+        page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+        page.wait_for_timeout(1000)
+        assert [url for url in left if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
+        return page
+
+    return opened
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_in_the_address_are_no_links(asked: Callable[..., Page], name: str) -> None:
+    page = asked(name, **dict.fromkeys(NAMES, TEXT))
+    assert linked(page) == []
+    for tip in page.get_by_test_id("stTooltipIcon").filter(visible=True).all()[:6]:
+        tip.hover(timeout=5000)
+        assert linked(page) == []
+
+
+def test_typed_texts_of_the_address_are_no_links(asked: Callable[..., Page]) -> None:
+    page = asked("", text="Own text", q=TEXT, d=f"Ice melts. {TEXT}", models="MiniLM")
+    expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+    assert linked(page) == []
+
+
+def test_the_check_sees_a_link(visit: Callable[..., Page], app: App) -> None:
+    page = visit(app.url)
+    page.set_content(f"<a href='http://{OUTSIDE}/'>x</a>")
+    assert len(linked(page)) == 1
