@@ -6,14 +6,21 @@ the interval average `bin_mean`, which looks at every token, is ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.bootstrap import Estimate, bootstrap_means, percentiles
+from attribution.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    Values,
+    bootstrap_means,
+    n_groups,
+    percentiles,
+)
 from attribution.errors import UserError
 from attribution.types import (
     N_BINS,
@@ -34,9 +41,21 @@ RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
 
-POSITIONS = np.linspace(0.0, 1.0, N_BINS)
-"""Relative positions [100] of a curve's points; with these the centres of mass published for
-PosIR's curves come out (0.424 and 0.639)."""
+
+def positions(resampling: Resampling) -> NDArray[np.float64]:
+    """Relative positions [100] of a curve's points: on every axis, in every table, and in the
+    centre of mass.
+
+    `bin_mean` averages over bins, so a point stands at its bin's centre, (b + 0.5) / 100; `point`
+    looks at b / 99, as PosIR's scripts do, with which the centres of mass of its published curves
+    come out (0.424 and 0.639).
+    """
+    if resampling == "point":
+        return np.linspace(0.0, 1.0, N_BINS)
+    return (np.arange(N_BINS) + 0.5) / N_BINS
+
+
+POSITIONS = positions("point")
 
 
 def length_bucket(n_tokens: int) -> str:
@@ -175,47 +194,121 @@ def band(curve: PositionCurve, kind: str) -> tuple[Array, Array] | None:
         return curve.mean - curve.std, curve.mean + curve.std
     if kind == "quartiles":
         return None if curve.quartiles is None else (curve.quartiles[0], curve.quartiles[2])
-    return curve.ci_low, curve.ci_high
+    return None if curve.ci_low is None or curve.ci_high is None else (curve.ci_low, curve.ci_high)
 
 
 @dataclass(frozen=True, slots=True)
 class CurveSummary:
-    """An aggregated curve with the two numbers that say where it leans."""
+    """An aggregated curve with the two numbers that say where it leans.
+
+    Either is None where it is a share of nothing: the sentence `undefined` says why.
+    """
 
     curve: PositionCurve
-    center_of_mass: Estimate
-    primacy_recency_index: Estimate
+    center_of_mass: Estimate | None
+    primacy_recency_index: Estimate | None
+
+    @property
+    def undefined(self) -> str:
+        """Why a number is missing; empty where none is."""
+        if self.center_of_mass is None:
+            return (
+                "No centre of mass and no index: what the tokens bring is zero, or not clearly "
+                "above it."
+            )
+        if self.primacy_recency_index is None:
+            return (
+                "No index: what the first and the last third bring together is zero, or not "
+                "clearly above it."
+            )
+        return ""
 
 
-def center_of_mass(curves: NDArray[np.floating]) -> NDArray[np.float64]:
-    """sum x*y / sum y along the last axis [..., 100], x in [0, 1]. Of |y|, where y has signs."""
-    weights = np.abs(np.asarray(curves, dtype=np.float64))
-    total = weights.sum(-1)
-    return np.divide(weights @ POSITIONS, total, out=np.full(total.shape, 0.5), where=total > 0)
+_THIRD = N_BINS // 3
 
 
-def primacy_recency_index(curves: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(last third - first third) / (last third + first third) of |y| along the last axis.
+def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
+    """What both numbers are ratios of, for magnitudes [..., 100] at positions [100]: last less
+    first third, both thirds, moment, total [..., 4].
+
+    They are sums of the bins, so those of a mean curve are the means of the documents' own.
+    """
+    values = np.asarray(magnitudes, dtype=np.float64)
+    if (values < 0).any():
+        raise ValueError("a negative magnitude")
+    first, last = values[..., :_THIRD].sum(-1), values[..., -_THIRD:].sum(-1)
+    return np.stack([last - first, last + first, values @ x, values.sum(-1)], axis=-1)
+
+
+def _ratio(above: Values, below: Values) -> Values:
+    return np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
+
+
+def center_of_mass(
+    magnitudes: NDArray[np.floating], x: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """sum x*m / sum m along the last axis of magnitudes m [..., 100] at positions `x` [100]; NaN
+    where all are zero.
+
+    Raises:
+        ValueError: a magnitude is negative.
+    """
+    sums = _sums(magnitudes, x)
+    return _ratio(sums[..., 2], sums[..., 3])
+
+
+def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(last third - first third) / (last third + first third) of magnitudes [..., 100] along the
+    last axis, thirds being 33 bins; NaN where both are zero.
 
     In [-1, 1]: negative is primacy, positive recency.
+
+    Raises:
+        ValueError: a magnitude is negative.
     """
-    weights = np.abs(np.asarray(curves, dtype=np.float64))
-    third = weights.shape[-1] // 3
-    first, last = weights[..., :third].sum(-1), weights[..., -third:].sum(-1)
-    total = first + last
-    return np.divide(last - first, total, out=np.zeros(total.shape), where=total > 0)
+    sums = _sums(magnitudes, POSITIONS)
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def _estimate(
+    sums: Values, drawn: Values | None, above: int, n: int, n_documents: int
+) -> Estimate | None:
+    """The ratio of two columns of mean sums [4], with its interval from their resamples [R, 4];
+    None where the denominator, or the lower end of its interval, is not above zero."""
+    if not sums[above + 1] > 0:
+        return None
+    value = float(sums[above] / sums[above + 1])
+    if drawn is None:
+        return Estimate(value, None, None, n, n_documents)
+    if not percentiles(drawn[:, above + 1])[0] > 0:
+        return None
+    ratios = _ratio(drawn[:, above], drawn[:, above + 1])
+    low, high = percentiles(ratios[np.isfinite(ratios)])
+    return Estimate(value, float(low), float(high), n, n_documents)
 
 
 def summarize(
     curves: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
     *,
     model: str,
     dataset: str,
     method: Method,
     n_truncated: int,
     n_failed: int,
+    magnitudes: NDArray[np.floating] | None = None,
+    resampling: Resampling | None = None,
 ) -> CurveSummary:
     """Average curves [n, 100] with bootstrap intervals over documents (seeded).
+
+    Args:
+        groups: what tells the rows' documents apart [n], such as their texts: pairs that share
+            one are resampled together. None where each row is a document of its own.
+        magnitudes: what the tokens bring, whatever its sign [n, 100], of which centre of mass and
+            index are made; the curves' own magnitudes if not given.
+        resampling: how the curves' points came about, if the method does not say.
+
+    Below `bootstrap.MIN_DOCUMENTS` documents there is no interval.
 
     Raises:
         UserError: there is nothing to average.
@@ -227,28 +320,35 @@ def summarize(
             f"No pair of {dataset} has a result of {model} yet: compute the curves first, or "
             "widen the filter."
         )
+    how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")
+    x = positions(how)
+    sums = _sums(np.abs(values) if magnitudes is None else magnitudes, x)
+    n_documents = n_groups(n, groups)
+    low = high = drawn = None
+    if n_documents >= MIN_DOCUMENTS:
+        # In one go, so that curve and numbers are of the same draws.
+        resampled = bootstrap_means(np.concatenate([values, sums], axis=1), groups)
+        low, high = (
+            as_array(edge, (N_BINS,), "a curve") for edge in percentiles(resampled[:, :N_BINS])
+        )
+        drawn = resampled[:, N_BINS:]
     mean = values.mean(0)
-    resampled = bootstrap_means(values)
-    low, high = percentiles(resampled)
-
-    def estimate(statistic) -> Estimate:
-        ends = np.percentile(statistic(resampled), [2.5, 97.5])
-        return Estimate(float(statistic(mean)), float(ends[0]), float(ends[1]))
-
     return CurveSummary(
         PositionCurve(
             model=model,
             dataset=dataset,
             method=method,
+            positions=x,
             mean=mean,
             std=as_array(values.std(0, ddof=1) if n > 1 else 0 * mean, (N_BINS,), "a curve"),
             ci_low=low,
             ci_high=high,
             n=n,
+            n_documents=n_documents,
             n_truncated=n_truncated,
             n_failed=n_failed,
             quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
         ),
-        estimate(center_of_mass),
-        estimate(primacy_recency_index),
+        _estimate(sums.mean(0), drawn, 2, n, n_documents),
+        _estimate(sums.mean(0), drawn, 0, n, n_documents),
     )

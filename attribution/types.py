@@ -194,31 +194,37 @@ class Attribution:
 class PositionCurve:
     """Attribution over 100 relative positions, averaged over the pairs of a data set.
 
-    `mean`, `std` (ddof=1; zeros for n = 1), `ci_low`, `ci_high`: [100]. The band is the bootstrap
-    confidence interval of the mean over documents. `n_truncated` of the `n` documents were longer
-    than the model reads; `n_failed` more gave no result and are not in the mean. `quartiles`
-    [3, 100] are the 25th, 50th and 75th percentiles over documents, where they are known.
+    `positions` [100] are where the points stand, in [0, 1]. `mean`, `std` (over pairs, ddof=1;
+    zeros for n = 1), `ci_low`, `ci_high`: [100]. The band is the bootstrap confidence interval of
+    the mean, over documents; None where there are too few. The `n` pairs have `n_documents`
+    different documents; in `n_truncated` pairs the document was longer than the model reads;
+    `n_failed` more gave no result and are not in the mean. `quartiles` [3, 100] are the 25th, 50th
+    and 75th percentiles over pairs, where they are known.
     """
 
     model: str
     dataset: str
     method: Method
+    positions: NDArray[np.float64]
     mean: Array
     std: Array
-    ci_low: Array
-    ci_high: Array
+    ci_low: Array | None
+    ci_high: Array | None
     n: int
+    n_documents: int
     n_truncated: int
     n_failed: int
     quartiles: Array | None = None
 
     def __post_init__(self) -> None:
+        put = object.__setattr__
         for name in ("mean", "std", "ci_low", "ci_high"):
-            array = as_array(getattr(self, name), (N_BINS,), "a curve")
-            object.__setattr__(self, name, array)
+            values = getattr(self, name)
+            if values is not None:
+                put(self, name, as_array(values, (N_BINS,), "a curve"))
+        as_array(self.positions, (N_BINS,), "positions")
         if self.quartiles is not None:
-            array = as_array(self.quartiles, (3, N_BINS), "quartiles")
-            object.__setattr__(self, "quartiles", array)
+            put(self, "quartiles", as_array(self.quartiles, (3, N_BINS), "quartiles"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,14 +54,17 @@ def finish(run: Run) -> None:
         raise SystemExit(run.error)
 
 
-def signed(value: Estimate) -> str:
-    """With its interval, two digits."""
-    return f"{value.value:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"
+def signed(value: Estimate | None) -> str:
+    """With its interval, two digits; a dash where there is no number."""
+    return "–" if value is None else value.text("+.2f")
 
 
-def side_of(value: Estimate) -> int:
+def side_of(value: Estimate | None) -> int:
     """-1 or 1 where the interval lies on one side of zero, else 0."""
-    return int(value.low > 0) - int(value.high < 0)
+    if value is None or value.interval is None:
+        return 0
+    low, high = value.interval
+    return int(low > 0) - int(high < 0)
 
 
 class Bench:
@@ -80,7 +83,7 @@ class Bench:
         finish(causes.start(self.compute, spec, self.relocation, self.pairs, "bench"))
         return causes.data_set_cause(self.compute, spec, self.relocation, self.pairs, "sample")
 
-    def index(self, name: str, method: Method) -> Estimate:
+    def index(self, name: str, method: Method) -> Estimate | None:
         """The primacy-recency index of a method's mean curve."""
         spec = resolve(name)
         finish(self.compute.start_run(spec, method, self.pairs, "bench"))

@@ -238,15 +238,21 @@ def bins(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def line(
-    index: int, values: NDArray[np.float64], style: Style, name: str, share: float = 1.0
+    index: int,
+    values: NDArray[np.float64],
+    style: Style,
+    name: str,
+    share: float = 1.0,
+    x: NDArray[np.float64] | None = None,
 ) -> go.Scatter:
-    """The `index`-th line: values [100] over the first `share` of the document.
+    """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
+    [100] in [0, 1] of that, or at the centres of bins.
 
     `name` is markup: escape it first.
     """
     look = style.line(index)
     return go.Scatter(
-        x=CENTRES * share,
+        x=(CENTRES if x is None else 100 * x) * share,
         y=values,
         customdata=BINS,
         # plotly.js selects no point of a trace that has lines alone: the markers are there to be

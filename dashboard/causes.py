@@ -210,8 +210,9 @@ def _average(
     """Mean curve and mean lean of interventions."""
     curves = np.array([curve_of(one) for one in found], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
-        curves, model=model, dataset=dataset, method=method,
+        curves, None, model=model, dataset=dataset, method=method,
         n_truncated=sum(one.read_share < 1 for one in found), n_failed=n_failed,
+        resampling="point" if found and isinstance(found[0], Relocation) else "bin_mean",
     )  # fmt: skip
     third = curves.shape[1] // 3
     leans = [

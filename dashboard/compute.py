@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attribution.bootstrap import numbered
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
@@ -291,8 +292,11 @@ class Compute:
         """
         model = self.identify(spec)
         stored = self.store.curves(model.key, method, pairs)
+        documents = {pair.pair_id: pair.document for pair in pairs}
+        groups = numbered([documents[pair_id] for pair_id in stored.pair_ids])
         about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
         digest = hashlib.blake2b(repr(about).encode())
+        digest.update(groups.data)
         digest.update(np.ascontiguousarray(stored.curves).data)
         content = digest.hexdigest()
         # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
@@ -300,6 +304,7 @@ class Compute:
             content,
             lambda: summarize(
                 stored.curves,
+                groups.tolist(),
                 model=spec.name,
                 dataset=dataset,
                 method=method,

@@ -212,9 +212,12 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
     return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
 
 
+_COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
+
+
 def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
-    """100 rows for each curve: its names, bin 0..99, position of the bin's centre in (0, 1), mean,
-    std, ci_low, ci_high, and the numbers of documents."""
+    """100 rows for each curve: its names, bin 0..99, position in [0, 1], mean, std, ci_low and
+    ci_high (missing below 10 documents), and the numbers of pairs and documents."""
     bins = np.arange(N_BINS)
     frames = [
         pd.DataFrame(
@@ -223,9 +226,12 @@ def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
                 "dataset": curve.dataset,
                 "method": repr(curve.method),
                 "bin": bins,
-                "position": (bins + 0.5) / N_BINS,
-                **{name: getattr(curve, name) for name in ("mean", "std", "ci_low", "ci_high")},
-                **{name: getattr(curve, name) for name in ("n", "n_truncated", "n_failed")},
+                "position": curve.positions,
+                "mean": curve.mean,
+                "std": curve.std,
+                "ci_low": np.nan if curve.ci_low is None else curve.ci_low,
+                "ci_high": np.nan if curve.ci_high is None else curve.ci_high,
+                **{name: getattr(curve, name) for name in _COUNTS},
             }
         )
         for curve in curves

@@ -125,7 +125,7 @@ def mean_curves(
                 continue
             figure.add_trace(
                 go.Scatter(
-                    x=np.concatenate([CENTRES, CENTRES[::-1]]),
+                    x=100 * np.concatenate([curve.positions, curve.positions[::-1]]),
                     y=np.concatenate([edges[1], edges[0][::-1]]),
                     customdata=np.concatenate([BINS, BINS[::-1]]),
                     mode="lines",
@@ -141,7 +141,9 @@ def mean_curves(
     for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):
         note = (notes or {}).get(name, (notes or {}).get(curve.model, ""))
         shown = f"{name} ({note})" if note else name
-        figure.add_trace(line(index, bins(curve.mean), style, legend_name(shown, style)))
+        figure.add_trace(
+            line(index, bins(curve.mean), style, legend_name(shown, style), x=curve.positions)
+        )
     return with_legend(positions(figure), style)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from attribution.position import center_of_mass
+from attribution.position import POSITIONS, center_of_mass
 from attribution.types import N_BINS, Array, TextPair
 from cache.store import StoredCurves
 
@@ -51,7 +51,7 @@ def _values(
     if order == "score":
         return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
     if order == "centre of mass":
-        return dict(zip(first.pair_ids, center_of_mass(first.curves).tolist(), strict=True))
+        return dict(zip(first.pair_ids, _centres(first), strict=True))
     if order == "disagreement":
         second = stored(1)
         if second is None:
@@ -75,6 +75,10 @@ def _values(
                 share, pair.evidence.start / length, pair.evidence.end / length
             )
     return found
+
+
+def _centres(stored: StoredCurves) -> list[float]:
+    return center_of_mass(np.abs(stored.curves), POSITIONS).tolist()
 
 
 def in_span(share: Array, start: float, end: float) -> float:

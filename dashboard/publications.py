@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from attribution.position import LENGTH_BUCKETS, POSITIONS, center_of_mass, primacy_recency_index
+from attribution.position import LENGTH_BUCKETS, center_of_mass, positions, primacy_recency_index
 from attribution.published import PublishedCurves, PublishedMeasures
 from attribution.ranking import NDCG
 from attribution.types import Provenance
@@ -27,8 +27,8 @@ def curves_provenance(one: PublishedCurves) -> Provenance:
 def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
     """100 rows a model: position in [0, 1], mean, std and n."""
     frames = [
-        pd.DataFrame({"model": one.model, "position": POSITIONS, "mean": one.mean, "std": one.std,
-                      "n": one.n})
+        pd.DataFrame({"model": one.model, "position": positions("point"), "mean": one.mean,
+                      "std": one.std, "n": one.n})
         for one in found
     ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)
@@ -41,8 +41,8 @@ def curves_summary(found: Sequence[PublishedCurves]) -> pd.DataFrame:
         mean = one.mean[None]
         rows.append({
             "model": one.model, "n": one.n, "start": float(one.mean[0]), "end": float(one.mean[-1]),
-            "centre of mass": float(np.squeeze(center_of_mass(mean))),
-            "primacy-recency index": float(np.squeeze(primacy_recency_index(mean))),
+            "centre of mass": float(np.squeeze(center_of_mass(np.abs(mean), positions("point")))),
+            "primacy-recency index": float(np.squeeze(primacy_recency_index(np.abs(mean)))),
         })  # fmt: skip
     return pd.DataFrame(rows)
 

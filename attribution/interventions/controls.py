@@ -182,7 +182,8 @@ def minus_null(
         level = np.abs(a).mean(1)
         apart = np.abs(a - b).mean(1)
         distance = np.divide(apart, level, out=np.zeros_like(apart), where=level > 0)
-        return a - b, primacy_recency_index(a) - primacy_recency_index(b), distance
+        index = primacy_recency_index(np.abs(a)) - primacy_recency_index(np.abs(b))
+        return a - b, index, distance
 
     differences, indices, distances = parts(both)
     difference, index, distance = (part[0] for part in parts(means))

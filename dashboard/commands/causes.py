@@ -103,10 +103,14 @@ def cause(
     print(json.dumps({
         "model": spec.name, "intervention": repr(what), "n": curve.n, "failed": curve.n_failed,
         "last_third_less_first": _interval(result.lean), "notes": list(result.notes),
-        "curve": curve.mean.tolist(), "ci_low": curve.ci_low.tolist(),
-        "ci_high": curve.ci_high.tolist(), "agreement": agreements,
+        "curve": curve.mean.tolist(), "ci_low": _listed(curve.ci_low),
+        "ci_high": _listed(curve.ci_high), "agreement": agreements,
         "provenance": dict(result.provenance().items()),
     }, ensure_ascii=False))  # fmt: skip
+
+
+def _listed(values: Any) -> list[float] | None:
+    return None if values is None else values.tolist()
 
 
 def _interval(value: Any) -> dict[str, float] | None:

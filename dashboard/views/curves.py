@@ -52,9 +52,12 @@ if not names:
     st.info("Choose a model in the sidebar.")
     st.stop()
 BAND_WORDS = {
-    BANDS[0]: "Band: 95% bootstrap interval of the mean over documents (1,000 resamples, seeded).",
-    BANDS[1]: "Band: one standard deviation over documents on either side of the mean.",
-    BANDS[2]: "Band: the middle half of the documents, from the 25th to the 75th percentile.",
+    BANDS[
+        0
+    ]: "Band: 95% bootstrap interval of the mean; documents are resampled, each with all its "
+    "pairs (1,000 times, seeded). Below 10 documents there is none.",
+    BANDS[1]: "Band: one standard deviation over pairs on either side of the mean.",
+    BANDS[2]: "Band: the middle half of the pairs, from the 25th to the 75th percentile.",
 }
 scope = f"{data.name}: {selection.words}"
 
@@ -144,8 +147,8 @@ def _duration(seconds: float) -> str:
 def notes(curves: list[DataSetCurve]) -> dict[str, str]:
     """What the legend adds to each model."""
     return {
-        one.model.spec.name: f"n={one.summary.curve.n}, centre of mass "
-        f"{one.summary.center_of_mass.value:.3f}"
+        one.model.spec.name: f"{one.summary.curve.n:,} pairs, "
+        f"{one.summary.curve.n_documents:,} documents"
         for one in curves
     }
 
@@ -167,11 +170,13 @@ def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
         rows.append(
             {
                 "model": curve.model,
-                "n": curve.n,
+                "pairs": curve.n,
+                "documents": curve.n_documents,
                 "truncated": curve.n_truncated,
                 "failed": curve.n_failed,
-                "centre of mass": str(summary.center_of_mass),
-                "primacy-recency index": str(summary.primacy_recency_index),
+                "centre of mass": str(summary.center_of_mass or "–"),
+                "primacy-recency index": str(summary.primacy_recency_index or "–"),
+                "why not": summary.undefined,
             }
         )
     return pd.DataFrame(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,13 +20,14 @@ from attribution.errors import UserError
 from attribution.methods import POSIR_CURVE, make_method
 from attribution.position import (
     BANDS,
-    POSITIONS,
+    RESAMPLINGS,
     band,
     center_of_mass,
     document_curve,
     evidence_share,
     length_bucket,
     normalize,
+    positions,
     primacy_recency_index,
     rank_correlation,
     resample,
@@ -35,6 +37,7 @@ from attribution.position import (
 )
 from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
 
+POINT = positions("point")
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference"
 
 
@@ -331,37 +334,56 @@ def test_rank_correlation_by_hand() -> None:
 def test_center_of_mass_and_index_by_hand() -> None:
     first, last, middle = np.zeros(100), np.zeros(100), np.zeros(100)
     first[:33], last[-33:], middle[33:67] = 1.0, 1.0, 1.0
-    assert center_of_mass(np.eye(1, 100, 0)[0]) == 0.0
-    assert center_of_mass(np.eye(1, 100, 99)[0]) == 1.0
-    assert center_of_mass(np.ones(100)) == pytest.approx(0.5)
-    assert center_of_mass(first) == pytest.approx(16 / 99)
-    assert center_of_mass(np.zeros(100)) == 0.5
+    assert center_of_mass(np.eye(1, 100, 0)[0], POINT) == 0.0
+    assert center_of_mass(np.eye(1, 100, 99)[0], POINT) == 1.0
+    assert center_of_mass(np.eye(1, 100, 0)[0], positions("bin_mean")) == 0.005
+    assert center_of_mass(np.ones(100), POINT) == pytest.approx(0.5)
+    assert center_of_mass(first, POINT) == pytest.approx(16 / 99)
+    assert center_of_mass(first, positions("bin_mean")) == pytest.approx(0.165)
     assert primacy_recency_index(first) == -1.0
     assert primacy_recency_index(last) == 1.0
-    assert primacy_recency_index(middle) == 0.0
     assert primacy_recency_index(first + 3 * last) == pytest.approx(0.5)
     # Thirds of 100 points: 33, and the 34 between belong to neither.
     ends = [float(primacy_recency_index(np.eye(1, 100, k)[0])) for k in (32, 33, 66, 67)]
-    assert ends == [-1.0, 0.0, 0.0, 1.0]
-    # Signed curves count by magnitude.
-    assert primacy_recency_index(-last) == 1.0
-    assert center_of_mass(-first) == pytest.approx(16 / 99)
+    assert_array_equal(ends, [-1.0, np.nan, np.nan, 1.0])
+
+
+def test_curves_without_anything_have_no_numbers() -> None:
+    middle = np.zeros(100)
+    middle[33:67] = 1.0
+    assert np.isnan(center_of_mass(np.zeros(100), POINT))
+    assert np.isnan(primacy_recency_index(np.zeros(100)))
+    assert np.isnan(primacy_recency_index(middle))
+    assert center_of_mass(middle, POINT) == pytest.approx(0.5)
+
+
+def test_numbers_are_made_of_magnitudes_alone() -> None:
+    """Signs cancel what tokens bring, so signed curves are refused rather than counted."""
+    signed = np.linspace(-1, 1, 100)
+    for statistic in (partial(center_of_mass, x=POINT), primacy_recency_index):
+        with pytest.raises(ValueError, match="negative"):
+            statistic(signed)
 
 
 def test_statistics_take_many_curves_at_once() -> None:
     curves = np.random.default_rng(1).random((5, 100))
-    for statistic in (center_of_mass, primacy_recency_index):
+    for statistic in (partial(center_of_mass, x=POINT), primacy_recency_index):
         assert_allclose(statistic(curves), [statistic(curve) for curve in curves])
 
 
 @given(arrays(np.float64, 100, elements=st.floats(0, 1)))
 def test_mirrored_curves_have_mirrored_numbers(curve) -> None:
+    curve[[0, -1]] += 1.0  # a curve of zeros has neither
     assert -1 <= primacy_recency_index(curve) <= 1
-    assert 0 <= center_of_mass(curve) <= 1
+    assert 0 <= center_of_mass(curve, POINT) <= 1
     assert primacy_recency_index(curve[::-1]) == pytest.approx(
         -primacy_recency_index(curve), abs=1e-9
     )
-    assert center_of_mass(curve[::-1]) == pytest.approx(1 - center_of_mass(curve), abs=1e-9)
+    for how in RESAMPLINGS:
+        x = positions(how)
+        assert center_of_mass(curve[::-1], x) == pytest.approx(
+            1 - center_of_mass(curve, x), abs=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -377,13 +399,16 @@ def test_published_curves_give_the_published_numbers(
     curves = np.load(path, allow_pickle=False)["curves"]
     assert curves.shape == (3131, 100)
     summary = summarize(
-        curves, model=model, dataset="PosIR", method=Method("saliency"), n_truncated=0, n_failed=0
-    )
+        curves, None, model=model, dataset="PosIR", method=make_method("saliency", POSIR_CURVE),
+        n_truncated=0, n_failed=0,
+    )  # fmt: skip
     assert summary.curve.mean[0] == pytest.approx(start, abs=5e-4)
     assert summary.curve.mean[-1] == pytest.approx(end, abs=5e-4)
+    assert summary.center_of_mass is not None
     assert summary.center_of_mass.value == pytest.approx(mass, abs=5e-4)
     index = summary.primacy_recency_index
-    assert np.sign([index.low, index.value, index.high]).tolist() == [sign] * 3
+    assert index is not None and index.interval is not None
+    assert np.sign([index.value, *index.interval]).tolist() == [sign] * 3
     assert_allclose(summary.curve.std, curves.std(0, ddof=1), rtol=1e-5)
 
 
@@ -399,8 +424,9 @@ def curves() -> np.ndarray:
 
 def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
     summary = summarize(
-        curves, model="m", dataset="d", method=Method("saliency"), n_truncated=2, n_failed=1
+        curves, None, model="m", dataset="d", method=Method("saliency"), n_truncated=2, n_failed=1
     )
+    assert summary.curve.ci_low is not None and summary.curve.ci_high is not None
     options = {"n_resamples": 9999, "method": "percentile", "rng": 5}
     expected = bootstrap((curves,), np.mean, axis=0, **options).confidence_interval
     width = expected.high - expected.low
@@ -410,10 +436,11 @@ def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
     ratio = (summary.curve.ci_high - summary.curve.ci_low) / width
     assert ratio.mean() == pytest.approx(1.0, abs=0.05)
     for found, statistic in (
-        (summary.center_of_mass, center_of_mass),
+        (summary.center_of_mass, partial(center_of_mass, x=positions("bin_mean"))),
         (summary.primacy_recency_index, primacy_recency_index),
     ):
-        assert isinstance(found, Estimate)
+        assert found is not None and found.low is not None and found.high is not None
+        assert (found.n, found.n_resampled, found.resampled) == (40, 40, "documents")
         index = (np.arange(len(curves)),)
         scipys = bootstrap(
             index, lambda i, f=statistic: f(curves[i].mean(0)), vectorized=False, **options
@@ -445,30 +472,41 @@ def test_many_documents_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch)
 
 def test_summary_of_one_curve_and_of_none() -> None:
     arguments = {"model": "m", "dataset": "d", "method": Method("saliency")}
-    one = summarize(np.linspace(0, 1, 100)[None], n_truncated=1, n_failed=2, **arguments)
+    one = summarize(np.linspace(0, 1, 100)[None], ["text"], n_truncated=1, n_failed=2, **arguments)
     assert_array_equal(one.curve.std, np.zeros(100))
-    assert_array_equal(one.curve.ci_low, one.curve.mean)
-    assert_array_equal(one.curve.ci_high, one.curve.mean)
-    assert (one.curve.n, one.curve.n_truncated, one.curve.n_failed) == (1, 1, 2)
+    assert one.curve.ci_low is None and one.curve.ci_high is None
+    assert (one.curve.n, one.curve.n_documents) == (1, 1)
+    assert (one.curve.n_truncated, one.curve.n_failed) == (1, 2)
     with pytest.raises(UserError, match="No pair of d has a result of m"):
-        summarize(np.zeros((0, 100)), n_truncated=0, n_failed=0, **arguments)
+        summarize(np.zeros((0, 100)), [], n_truncated=0, n_failed=0, **arguments)
 
 
-def test_positions_are_those_of_the_published_centres() -> None:
-    assert_array_equal(POSITIONS, np.linspace(0, 1, 100))
+def test_positions_are_where_the_resampling_looks() -> None:
+    """Of a text of 100 tokens a bin is a token, which fills [j/100, (j+1)/100), and `point` looks
+    at tokens whose indices are scaled to [0, 1]."""
+    assert_allclose(positions("bin_mean"), [(j + 0.5) / 100 for j in range(100)])
+    assert_allclose(positions("point"), [j / 99 for j in range(100)])
+    for how in RESAMPLINGS:
+        line = resample(np.interp(np.linspace(0, 1, 100), [0, 1], [3.0, 5.0]), how)
+        assert_allclose(line, 3.0 + 2.0 * np.arange(100) / 99)
     assert str(Estimate(0.42449, 0.4, 0.45)) == "0.424 [0.400, 0.450]"
 
 
 def test_bands_are_edges_of_what_they_say() -> None:
-    """Of the constant curves 1, 2, 3, 4, 10: quartiles 2, 3, 4, standard deviation sqrt(12.5)."""
+    """Of the constant curves 1, 2, 3, 4, 10, each twice: quartiles 2, 3, 4, standard deviation
+    sqrt(2 * 50 / 9)."""
     curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
     curve = summarize(
-        curves, model="m", dataset="d", method=make_method("saliency"), n_truncated=0, n_failed=0
-    ).curve
+        np.repeat(curves, 2, axis=0), None, model="m", dataset="d", method=make_method("saliency"),
+        n_truncated=0, n_failed=0,
+    ).curve  # fmt: skip
+    assert curve.ci_low is not None and curve.ci_high is not None
     assert curve.quartiles is not None
     np.testing.assert_array_equal(curve.quartiles[:, 7], [2, 3, 4])
     edges = {kind: [edge[5] for edge in band(curve, kind) or ()] for kind in BANDS}
     assert edges["quartiles"] == [2, 4]
-    assert edges["standard deviation"] == pytest.approx([4 - 12.5**0.5, 4 + 12.5**0.5])
+    assert edges["standard deviation"] == pytest.approx(
+        [4 - (100 / 9) ** 0.5, 4 + (100 / 9) ** 0.5]
+    )
     assert edges["95% interval of the mean"] == [curve.ci_low[5], curve.ci_high[5]]
     assert band(dataclasses.replace(curve, quartiles=None), "quartiles") is None

@@ -9,6 +9,7 @@ import pytest
 
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
+from attribution.position import positions
 from attribution.types import (
     Attribution,
     EvidenceSpan,
@@ -36,7 +37,7 @@ def curve(**changes) -> PositionCurve:
     fields = {
         "model": "m", "dataset": "d", "method": Method("saliency"), "mean": np.ones(100),
         "std": np.ones(100), "ci_low": np.ones(100), "ci_high": np.ones(100), "n": 1,
-        "n_truncated": 0, "n_failed": 0,
+        "positions": positions("bin_mean"), "n_documents": 1, "n_truncated": 0, "n_failed": 0,
     } | changes  # fmt: skip
     return PositionCurve(**fields)
 

@@ -219,9 +219,9 @@ def test_a_curve_is_averaged_once_and_again_when_a_result_came(
     averaged: list[int] = []
     real = compute_module.summarize
 
-    def counting(curves, **about):
+    def counting(curves, groups, **about):
         averaged.append(len(curves))
-        return real(curves, **about)
+        return real(curves, groups, **about)
 
     monkeypatch.setattr(compute_module, "summarize", counting)
     for pair in pairs[:2]:
@@ -233,3 +233,24 @@ def test_a_curve_is_averaged_once_and_again_when_a_result_came(
     later = compute.curve(spec, METHOD, pairs, "typed")
     assert averaged == [2, 3] and later.summary.curve.n == 3
     assert later.content != first.content
+
+
+def test_pairs_that_share_a_document_are_resampled_together(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    """Two queries for each of ten documents: ten draws, as below ten there is no interval."""
+    compute = Compute(tmp_path / "home")
+    pairs = [
+        replace(PAIR, pair_id=f"p{n}.{query}", query=query, document=f"Ice melts. Stone {n} stays.")
+        for n in range(10)
+        for query in ("melting ice", "a stone")
+    ]
+    for pair in pairs:
+        compute.explain(pair, spec, METHOD)
+    found = compute.curve(spec, METHOD, pairs, "typed").summary
+    assert (found.curve.n, found.curve.n_documents) == (20, 10)
+    assert found.curve.ci_low is not None
+    assert found.primacy_recency_index is not None
+    assert found.primacy_recency_index.n_resampled == 10
+    few = compute.curve(spec, METHOD, pairs[:18], "typed").summary
+    assert (few.curve.n, few.curve.n_documents) == (18, 9) and few.curve.ci_low is None

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from attribution.position import positions
 from attribution.types import (
     Attribution,
     EvidenceSpan,
@@ -60,7 +61,9 @@ CURVE = PositionCurve(
     std=np.full(100, 0.1, dtype=np.float32),
     ci_low=np.linspace(-0.1, 0.9, 100, dtype=np.float32),
     ci_high=np.linspace(0.1, 1.1, 100, dtype=np.float32),
+    positions=positions("bin_mean"),
     n=3,
+    n_documents=2,
     n_truncated=1,
     n_failed=2,
 )
@@ -343,13 +346,21 @@ def test_curve_frame_has_a_row_for_each_bin() -> None:
     frame = curve_frame([CURVE, replace(CURVE, model="other")])
     assert list(frame.columns) == [
         *("model", "dataset", "method", "bin", "position", "mean", "std", "ci_low", "ci_high"),
-        *("n", "n_truncated", "n_failed"),
+        *("n", "n_documents", "n_truncated", "n_failed"),
     ]
     assert len(frame) == 200 and frame["bin"].tolist() == [*range(100)] * 2
-    np.testing.assert_allclose(frame["position"][:100], (np.arange(100) + 0.5) / 100)
+    np.testing.assert_array_equal(frame["position"][:100], CURVE.positions)
     np.testing.assert_array_equal(frame["mean"][:100], CURVE.mean)
     np.testing.assert_array_equal(frame["ci_high"][100:], CURVE.ci_high)
     assert frame["method"].unique().tolist() == ["saliency(norm=l2)"]
+
+
+def test_curve_frame_holds_the_positions_of_the_resampling_and_no_band_that_is_none() -> None:
+    sampled = replace(CURVE, positions=positions("point"), ci_low=None, ci_high=None)
+    frame = curve_frame([sampled])
+    np.testing.assert_allclose(frame["position"], np.arange(100) / 99)
+    assert frame[["ci_low", "ci_high"]].isna().all(axis=None)
+    assert b"nan" not in table_bytes(frame, "csv", PROVENANCE).lower()
 
 
 # -- names --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from attribution.errors import UserError
+from attribution.position import positions
 from attribution.types import Method, PositionCurve, Provenance
 from dashboard import figures
 from dashboard.export import figure_bytes
@@ -57,7 +58,9 @@ def curve(model: str = "m", seed: int = 0, **changes: object) -> PositionCurve:
         "std": np.full(100, 0.1),
         "ci_low": mean - 0.05,
         "ci_high": mean + 0.07,
+        "positions": positions("bin_mean"),
         "n": 3,
+        "n_documents": 3,
         "n_truncated": 1,
         "n_failed": 0,
     }
@@ -195,6 +198,15 @@ def test_mean_curves_hold_mean_band_and_bin() -> None:
     assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
     figure = figures.mean_curves(curves, STYLE, band=False)
     assert len(figure.data) == 2
+
+
+def test_mean_curves_stand_at_their_own_positions_and_draw_no_band_that_is_none() -> None:
+    sampled = curve("a", positions=positions("point"), ci_low=None, ci_high=None)
+    figure: Any = figures.mean_curves([sampled, curve("b")], STYLE)
+    band, first, second = figure.data
+    assert band.legendgroup == second.legendgroup
+    np.testing.assert_allclose(first.x, 100 * np.arange(100) / 99)
+    np.testing.assert_allclose(second.x, np.arange(100) + 0.5)
 
 
 def test_points_can_be_selected_by_a_click() -> None:
