@@ -142,7 +142,8 @@ def search(
         asked = rows.get(part, [])
         if asked:
             try:
-                best.add(asked, scorer(asked, [one.text for one in documents]), first)
+                scores = scorer(asked, [one.text for one in documents])
+                best.add(asked, _without_own(collection, asked, documents, scores), first)
             except Stopped:
                 return best
         best.seen = place
@@ -166,6 +167,19 @@ def _blocks(
     for part, documents in parts:
         while block := tuple(islice(documents, size)):
             yield part, block
+
+
+def _without_own(
+    collection: Collection, rows: Sequence[int], documents: Sequence[Document], scores: Tensor
+) -> Tensor:
+    """Scores [len(rows), len(documents)] without the document of a query's own id, where the
+    collection leaves it out."""
+    if collection.skips_own_id:
+        for number, one in enumerate(documents):
+            row = collection.row_of.get(one.key)
+            if row is not None and row in rows:
+                scores[rows.index(row), number] = float("-inf")
+    return scores
 
 
 def rankings(collection: Collection, best: TopK) -> list[Ranking]:
@@ -349,10 +363,13 @@ def search_lexical(
     parts = groupby(collection.documents(), key=lambda one: one.part if own_corpus else "")
     for part, documents in parts:
         words = []
-        for one in documents:
+        own: dict[int, int] = {}
+        for number, one in enumerate(documents):
             if should_stop():
                 return None
             words.append(list(terms_of(one.text)))
+            if collection.skips_own_id and one.key in collection.row_of:
+                own[collection.row_of[one.key]] = number
         first, best.seen = best.seen, best.seen + len(words)
         if part not in rows or not any(words):
             continue
@@ -364,6 +381,8 @@ def search_lexical(
             asked = list(terms_of(collection.queries[row].text))
             scores = torch.from_numpy(index.get_scores(asked))[None].float()
             scores[scores <= 0] = float("-inf")
+            if row in own:
+                scores[0, own[row]] = float("-inf")
             best.add([row], scores, first)
     return best
 

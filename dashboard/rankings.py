@@ -231,16 +231,18 @@ def _store(compute: Compute, collection: Collection) -> RankingStore:
 
 
 def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
-    """A row a model: each measure with the ends of its interval, missing queries, same-language
-    share and what the corpus would give."""
+    """A row a model: each measure with the ends of its interval, missing queries, what the corpus
+    lacks or leaves out, same-language share and what the corpus would give."""
     rows = []
     for one in found:
-        evaluation = one.evaluation
+        evaluation, collection = one.evaluation, one.setup.collection
         row: dict[str, object] = {
             "model": one.model.spec.name,
             "queries": evaluation.n,
-            "documents": one.setup.collection.survey.n,
+            "documents": collection.survey.n,
             "without a result": evaluation.n_missing,
+            "own ids left out": collection.survey.own_ids if collection.skips_own_id else 0,
+            "judged, not in corpus": collection.n_lost,
         }
         for name in MEASURES:
             estimate = evaluation.estimates[name]

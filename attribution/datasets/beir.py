@@ -21,7 +21,14 @@ from attribution.datasets import languages
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.streams import File, json_lines, open_text
 from attribution.datasets.tables import Row, json_row, rows, suffix
-from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from attribution.datasets.types import (
+    DataSet,
+    Judgement,
+    LostDocument,
+    Rejection,
+    collect,
+    pairs_of,
+)
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -88,6 +95,10 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
     """Queries, judgements and the whole corpus of each folder; documents are read row by row as
     they are asked for.
 
+    As in BEIR a query does not find the document of its own id (arguments are queries and
+    documents at once in ArguAna, questions in Quora), and documents that are judged and not there
+    count as not found.
+
     Raises:
         UserError: as `read`.
     """
@@ -110,7 +121,7 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
 
     files = [file for folder, _ in chosen for file in _files(folder, "corpus")]
     title = _title(name, title, chosen)
-    return gather(name, title, _judged(path, chosen, name), stream, files)
+    return gather(name, title, _judged(path, chosen, name), stream, files, skips_own_id=True)
 
 
 def _title(name: str, title: str, chosen: list[tuple[Path, list[Path]]]) -> str:
@@ -192,19 +203,28 @@ def _read_folder(
         if judgement.query not in queries.by_id:
             yield Rejection(*at, queries.absent("query", judgement.query))
             continue
-        if judgement.document not in documents.by_id:
-            yield Rejection(*at, documents.absent("document", judgement.document))
-            continue
         if key in taken:
             yield Rejection(*at, f"{judgement.query} with {judgement.document} is there twice")
             continue
         try:
             query = clean(queries.by_id[judgement.query], "query").text
-            document = clean(documents.by_id[judgement.document], "document").text
         except UserError as error:
             yield Rejection(*at, f"{judgement.query} with {judgement.document}: {error}")
             continue
         taken.add(key)
+        lost, document = "", ""
+        try:
+            document = clean(documents.by_id[judgement.document], "document").text
+        except KeyError:
+            lost = documents.absent("document", judgement.document)
+        except UserError as error:
+            lost = f"{judgement.query} with {judgement.document}: {error}"
+        if lost:
+            yield LostDocument(
+                *at, lost, judgement.query, query, judgement.document, judgement.relevance,
+                "/".join(inner), language,
+            )  # fmt: skip
+            continue
         pair_id = f"{judgement.query}/{judgement.document}"
         # Two sets below one root may share ids.
         if pair_id in ids:

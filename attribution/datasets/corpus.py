@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from attribution.datasets.types import DataSet, Judgement, Rejection
+from attribution.datasets.types import DataSet, Judgement, LostDocument, Rejection
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -44,7 +44,8 @@ class Document:
 class Query:
     """A query and its judgements.
 
-    `relevant` maps document keys to grades from 1, `pairs` to the data set's pair ids. `evidence`
+    `relevant` maps document keys to grades from 1, those that the corpus lacks among them; `pairs`
+    maps those that it has to the data set's pair ids. `evidence`
     is the mid-point of the (first) evidence over its document's characters, `document_tokens` that
     document's length as the data set counts it; None where the data set does not say.
     """
@@ -61,17 +62,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a corpus holds: `n` documents, how many of each part and language, and the rows that
-    are no documents."""
+    """What a corpus holds: `n` documents, how many of each part and language, the rows that are no
+    documents, and how many documents have a query's own id."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
     rejected: tuple[Rejection, ...]
+    own_ids: int = 0
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Queries, judgements and a corpus that can be read any number of times."""
+    """Queries, judgements and a corpus that can be read any number of times.
+
+    With `skips_own_id` a query does not find the document of its own id, as in BEIR.
+    """
 
     name: str
     title: str
@@ -79,6 +84,33 @@ class Collection:
     stream: Callable[[], Iterator[Document]]
     files: tuple[Path, ...] = ()
     rejected: tuple[Rejection, ...] = field(default=())
+    skips_own_id: bool = False
+
+    @property
+    def n_lost(self) -> int:
+        """Judgements of documents that the corpus lacks."""
+        return sum(isinstance(one, LostDocument) for one in self.rejected)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the measures count that a reader would not expect, a sentence each."""
+        found = []
+        if self.skips_own_id and self.survey.own_ids:
+            found.append(
+                f"{self.survey.own_ids:,} queries have the id of a document, which is left out of "
+                "their rankings, as in BEIR."
+            )
+        if self.n_lost:
+            found.append(
+                f"{self.n_lost:,} judgements are of documents that the corpus lacks; these count "
+                "as not found, as in trec_eval."
+            )
+        return tuple(found)
+
+    @cached_property
+    def row_of(self) -> Mapping[str, int]:
+        """Each query's place in `queries` by its id."""
+        return {query.query_id: row for row, query in enumerate(self.queries)}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -114,8 +146,12 @@ class Collection:
             UserError: as `documents`.
         """
         rejected: list[Rejection] = []
-        counts = Counter((one.part, one.language) for one in self.documents(rejected.append))
-        return Survey(counts.total(), counts, tuple(rejected))
+        counts: Counter[tuple[str, str | None]] = Counter()
+        own_ids = 0
+        for one in self.documents(rejected.append):
+            counts[one.part, one.language] += 1
+            own_ids += one.key in self.row_of
+        return Survey(counts.total(), counts, tuple(rejected), own_ids)
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, in one pass over the corpus that ends with the last of them."""
@@ -136,6 +172,8 @@ class Collection:
         for query in self.queries:
             row = (query.query_id, query.text, query.part, sorted(query.relevant.items()))
             total.update(f"{row!r}\n".encode())
+        if self.skips_own_id:
+            total.update(b"without the document of the query's own id\n")
         return total.hexdigest()[:16]
 
 
@@ -145,40 +183,48 @@ def gather(
     found: Iterable[Judgement | Rejection],
     stream: Callable[[], Iterator[Document]],
     files: Sequence[Path] = (),
+    *,
+    skips_own_id: bool = False,
 ) -> Collection:
     """The collection of what a reader judges, and of the corpus that `stream` reads.
 
     Raises:
         UserError: nothing is judged relevant.
     """
-    judged: dict[str, list[Judgement]] = {}
+    judged: dict[str, list[Judgement | LostDocument]] = {}
     rejected: list[Rejection] = []
+    n_pairs = 0
     for one in found:
-        if isinstance(one, Judgement):
+        if isinstance(one, Judgement | LostDocument):
             judged.setdefault(_key(one.part, one.query_id), []).append(one)
-        else:
+        if isinstance(one, Rejection):
             rejected.append(one)
-    if not judged:
+        else:
+            n_pairs += 1
+    if not n_pairs:
         hint = f"; mend {rejected[0].file} row {rejected[0].row} first: {rejected[0].reason}"
         raise UserError(
             f"{title} has no query with a relevant document" + (hint if rejected else "")
         )
     queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
-    return Collection(name, title, queries, stream, tuple(files), tuple(rejected))
+    return Collection(name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id)
 
 
-def _query(query_id: str, judged: Sequence[Judgement]) -> Query:
-    first = next((one for one in judged if one.pair.evidence is not None), judged[0])
-    span, document = first.pair.evidence, first.pair.document
+def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
+    paired = [one for one in judged if isinstance(one, Judgement)]
+    first = next((one for one in paired if one.pair.evidence is not None), None)
+    first = first or (paired[0] if paired else None)
+    pair = None if first is None else first.pair
+    span = None if pair is None else pair.evidence
     return Query(
         query_id,
-        first.pair.query,
-        first.part,
-        first.query_language,
+        judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
+        judged[0].part,
+        judged[0].query_language,
         {_key(one.part, one.document_id): one.relevance for one in judged},
-        {_key(one.part, one.document_id): one.pair.pair_id for one in judged},
-        None if span is None else (span.start + span.end) / 2 / len(document),
-        first.pair.document_tokens,
+        {_key(one.part, one.document_id): one.pair.pair_id for one in paired},
+        None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
+        None if pair is None else pair.document_tokens,
     )
 
 

@@ -23,7 +23,14 @@ from attribution.datasets import apart, tables
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
-from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from attribution.datasets.types import (
+    DataSet,
+    Judgement,
+    LostDocument,
+    Rejection,
+    collect,
+    pairs_of,
+)
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -206,12 +213,27 @@ def _read_domain(
             yield reject(f"{query_id}: {document_id} is judged not relevant")
             continue
         query, document = queries.get(query_id), documents.get(document_id)
-        if query is None or document is None:
-            absent = f"query {query_id}" if query is None else f"document {document_id}"
-            yield reject(f"{absent} does not exist")
+        if query is None:
+            yield reject(f"query {query_id} does not exist")
             continue
         if (query_id, document_id) in taken:
             yield reject(f"{query_id} with {document_id} is there twice")
+            continue
+        text = query["text"]
+        if translated is not None:
+            if query_id not in translated[1]:
+                yield reject(f"query {query_id} does not exist in {translated[0]}")
+                continue
+            text = translated[1][query_id]
+        if text is None:
+            yield reject(f"{query_id}: the query has no text")
+            continue
+        part, asked_in = f"{place}/{domain}", iso_639_3(translated[0]) if translated else language
+        if document is None:
+            yield LostDocument(
+                where, line, f"document {document_id} does not exist", str(query_id), text,
+                str(document_id), grade(judgement["score"]), part, asked_in,
+            )  # fmt: skip
             continue
         # Ids are unique within a file; two domains, or a query's two documents, may share them.
         pair_id = next(
@@ -223,15 +245,6 @@ def _read_domain(
             )
             if candidate not in ids
         )
-        text = query["text"]
-        if translated is not None:
-            if query_id not in translated[1]:
-                yield reject(f"query {query_id} does not exist in {translated[0]}")
-                continue
-            text = translated[1][query_id]
-        if text is None:
-            yield reject(f"{query_id}: the query has no text")
-            continue
         span = query["pos_char_span"]
         if (
             not span
@@ -262,5 +275,5 @@ def _read_domain(
         ids.add(pair_id)
         yield Judgement(
             pair, str(query_id), str(document_id), grade(judgement["score"]),
-            f"{place}/{domain}", iso_639_3(translated[0]) if translated else language,
+            part, asked_in,
         )  # fmt: skip

@@ -35,6 +35,19 @@ class Judgement:
     query_language: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LostDocument(Rejection):
+    """A judgement of a document that the corpus lacks. It makes no pair, and no search can find
+    the document; measures still expect it, as in trec_eval."""
+
+    query_id: str
+    query: str
+    document_id: str
+    relevance: int = 1
+    part: str = ""
+    query_language: str | None = None
+
+
 @dataclass(frozen=True)
 class DataSet:
     """All pairs of a data set; accepted + rejected = rows read.

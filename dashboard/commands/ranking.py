@@ -75,6 +75,8 @@ def rank(
     data, _ = pairs_of(dataset, False)
     collection = rankings.collection_of(data)
     setup = rankings.Setup(collection, own_corpus, spec_of(first_stage))
+    for note in collection.notes:
+        print(note, file=sys.stderr)
     quiet()
     found = []
     for name in model or ["MiniLM"]:

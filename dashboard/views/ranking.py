@@ -55,6 +55,8 @@ with panels.guarded():
         f"#### Ranking by the evidence's place · {panels.plain(data.title)}\n"
         f"{len(the_setup.collection.queries):,} queries, {survey.n:,} documents, searched exactly"
     )
+    for note in the_setup.collection.notes:
+        st.caption(note)
     rejected = [*the_setup.collection.rejected, *survey.rejected]
     if rejected:
         with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import pytrec_eval
+import torch
 
 from attribution import datasets
 from attribution.datasets import beir, formats, multiclaim, posir
 from attribution.datasets.corpus import grade
 from attribution.errors import UserError
+from attribution.ranking import NDCG, RECALL, measure
+from attribution.search import rankings, search, search_lexical
+
+Texts = dict[str, str]
 
 
 def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> None:
@@ -37,7 +45,9 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert found.parts == ("eng/ice", "pol/ice")
     first = found.queries[0]
     assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
-    assert first.relevant == {"eng/ice/d1": 1} and first.pairs == {"eng/ice/d1": "q1"}
+    # PosIR evaluates with trec_eval too: a document that is not there is not found.
+    assert first.relevant == {"eng/ice/d1": 1, "eng/ice/gone": 1} and found.n_lost == 2
+    assert first.pairs == {"eng/ice/d1": "q1"}
     assert first.evidence == pytest.approx(5 / 23)
     assert [d.key for d in found.documents()] == [
         "eng/ice/d1", "eng/ice/x0", "eng/ice/x1", "pol/ice/d1", "pol/ice/x0",
@@ -51,7 +61,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     cross = formats.collection(tmp_path, "cross", variant="eng-pol")
     (query,) = cross.queries
     assert query.text == "eng what melts" and query.language == "eng"
-    assert query.relevant == {"pol/ice/d1": 1} and cross.survey.n == 2
+    assert query.relevant == {"pol/ice/d1": 1, "pol/ice/gone": 1} and cross.survey.n == 2
 
 
 def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> None:
@@ -64,7 +74,7 @@ def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> Non
     (tmp_path / "qrels" / "test.tsv").write_text(qrels)
     found = beir.collection(tmp_path, "b")
     (query,) = found.queries
-    assert query.relevant == {"d1": 1, "d2": 3} and query.evidence is None
+    assert query.relevant == {"d1": 1, "d2": 3, "d9": 1} and query.evidence is None
     assert query.pairs == {"d1": "q/d1", "d2": "q/d2"} and found.parts == ("",)
     assert [(d.key, d.text) for d in found.documents()] == [
         (f"d{i}", f"T text {i}") for i in range(4)
@@ -72,6 +82,85 @@ def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> Non
     assert [r.row for r in found.survey.rejected] == [5, 6] and len(found.rejected) == 2
     # A second pass reads the same.
     assert len(list(found.documents())) == 4
+
+
+def write_beir(folder: Path, corpus: Texts, queries: Texts, qrels: dict[str, Texts]) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        lines = [json.dumps({"_id": one, "title": "", "text": text}) for one, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    lines = [f"{q}\t{d}\t{grade}" for q, judged in qrels.items() for d, grade in judged.items()]
+    header = "query-id\tcorpus-id\tscore"
+    (folder / "qrels" / "test.tsv").write_text("\n".join([header, *lines]))
+    return folder
+
+
+def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qrels) -> np.ndarray:
+    """nDCG@10 and recall@100 of each query as `beir` 2.2 evaluates: the 1,001 best of each query
+    without the document of its own id, all judgements to trec_eval, whatever the corpus holds."""
+    run = {
+        query: {corpus[i]: float(row[i]) for i in np.argsort(-row)[:1001] if corpus[i] != query}
+        for query, row in zip(queries, scores, strict=True)
+    }
+    judged = {q: {d: int(g) for d, g in ones.items()} for q, ones in qrels.items()}
+    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recall.100"}).evaluate(run)
+    return np.array([[found[q]["ndcg_cut_10"], found[q]["recall_100"]] for q in queries])
+
+
+def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> None:
+    """As in ArguAna: each query stands in the corpus under its own id and is most like itself;
+    some judged documents are not in the corpus, one query's only one among them."""
+    generator = np.random.default_rng(4)
+    corpus = [f"a{i}" for i in range(300)]
+    queries = corpus[::10]
+    qrels = {
+        query: {str(d): str(generator.integers(1, 4)) for d in generator.choice(corpus, 12, False)}
+        for query in queries
+    }
+    for number, judged in enumerate(qrels.values()):
+        judged |= {f"gone{k}": "2" for k in range(number % 4)}
+    qrels[queries[0]] = {"gone": "1"}
+    qrels[queries[1]][queries[1]] = "3"  # judged to answer itself: left out by BEIR all the same
+    vectors = {one: generator.normal(size=8) for one in corpus}
+    texts = {one: f"text {one}" for one in corpus}
+    root = write_beir(tmp_path / "arguana", texts, {q: texts[q] for q in queries}, qrels)
+    found = beir.collection(root, "b")
+    asked = np.stack([vectors[q] for q in queries])
+    scores = (asked @ np.stack([vectors[d] for d in corpus]).T).astype(np.float32)
+
+    def scorer(rows, documents):
+        places = [corpus.index(text.removeprefix("text ")) for text in documents]
+        return torch.from_numpy(scores[np.ix_(list(rows), places)])
+
+    for block in (7, 400):
+        ranked = rankings(found, search(found, scorer, block=block))
+        assert all(one.query_id not in one.document_ids for one in ranked)
+        assert all(len(one.document_ids) == 100 for one in ranked)
+        ours = measure(ranked, found.queries)
+        expected = beirs_measures(scores, corpus, queries, qrels)
+        order = [queries.index(q.query_id) for q in found.queries]
+        assert len(order) == len(queries)
+        assert np.allclose(ours[NDCG], expected[order, 0], atol=1e-6)
+        assert np.allclose(ours[RECALL], expected[order, 1], atol=1e-6)
+    own, lost = found.notes
+    assert own.startswith("30 queries have the id of a document, which is left out")
+    assert lost.startswith(f"{found.n_lost} judgements are of documents that the corpus lacks")
+
+
+def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
+    corpus = {"q1": "ice melts early", "d1": "ice melts", "d2": "stone"}
+    root = write_beir(tmp_path, corpus, {"q1": "ice melts early"}, {"q1": {"d1": "1"}})
+    for own_corpus in (False, True):
+        found = beir.collection(root, "b")
+        best = search_lexical(found, 1.2, 0.75, own_corpus=own_corpus)
+        assert best is not None
+        assert rankings(found, best)[0].document_ids == ("d1",)
+    # Another layout's query may share an id with a document by chance.
+    other = replace(found, skips_own_id=False)
+    best = search_lexical(other, 1.2, 0.75)
+    assert best is not None and rankings(other, best)[0].document_ids == ("q1", "d1")
+    assert found.digest() != other.digest(), "rankings of both may not be taken for each other"
+    assert other.notes == ()
 
 
 def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:

@@ -177,6 +177,26 @@ def test_rank_takes_posirs_prompt(
     assert prompt in posir["provenance"][0]["prompts"]
 
 
+def test_rank_says_what_a_beir_set_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    root = tmp_path / "arguana"
+    (root / "qrels").mkdir(parents=True)
+    rows = {"a": "ice melts early", "b": "ice melts", "c": "stone"}
+    lines = [json.dumps({"_id": one, "text": text}) + "\n" for one, text in rows.items()]
+    (root / "corpus.jsonl").write_text("".join(lines))
+    (root / "queries.jsonl").write_text(lines[0])
+    (root / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\tb\t1\na\tz\t1\n")
+    found = run("rank", "--model", "BM25", "--dataset", str(root))
+    row = json.loads(found.stdout)["rows"][0]
+    assert (row["own ids left out"], row["judged, not in corpus"]) == (1, 1)
+    # The best of both, of which one can never be found: 1 / (1 + 1 / log2(3)).
+    assert row[NDCG] == pytest.approx(1 / (1 + 1 / np.log2(3)))
+    assert "as in BEIR" in found.stderr and "as in trec_eval" in found.stderr
+
+
 def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
     """512 and 2,048 belong to its saliency scripts."""
     long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
