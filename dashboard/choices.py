@@ -21,6 +21,7 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, TextPair
 from dashboard import url
 from dashboard.compute import service
+from dashboard.fetch_panel import fetch_panel
 from dashboard.plain import plain
 from dashboard.protocols import posir_ranking_spec, posir_spec
 
@@ -231,6 +232,7 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         "where the hub can be reached. Behind a name @cls, @mean, @weightedmean, @last or @max "
         "pools the tokens otherwise, as in MiniLM@last.",
     )
+    fetch_panel(names)
     return list(names)
 
 
@@ -241,6 +243,7 @@ def model(label: str, key: str, default: str) -> str:
         plain(label), names, index=names.index(default), key=key, bind="query-params",
         accept_new_options=True, format_func=shown,
     )  # fmt: skip
+    fetch_panel([name or default])
     return name or default
 
 

@@ -70,6 +70,9 @@ def serve(
     _warm_up()
     from streamlit.web import bootstrap
 
+    from dashboard import headers
+
+    headers.install()
     script = str(Path(__file__).parent / "app.py")
     flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
     # The command line's spelling of options, which bootstrap expects.

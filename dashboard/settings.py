@@ -93,4 +93,27 @@ QUEUE_LIMIT = Setting(
     "1 to 10000; one more is told so at once.",
 )  # fmt: skip
 
-SETTINGS: tuple[Setting, ...] = (DEVICE, PRECISION, MODEL_MEMORY_GB, HOME, ALLOW_CODE, QUEUE_LIMIT)
+UPKEEP = Setting(
+    "POSLENS_UPKEEP",
+    "auto",
+    _one_of("auto", "yes", "no"),
+    "auto, yes or no: whether readers may delete from, import into and compact the cache and fetch "
+    "models; auto lets those whose browser runs on this machine.",
+)
+FETCH_LIMIT_GB = Setting(
+    "POSLENS_FETCH_LIMIT_GB",
+    5.0,
+    _number(0, 4096),
+    "gigabytes of a model that a page may fetch, 0 to 4096; 0 is none.",
+)
+
+SETTINGS: tuple[Setting, ...] = (
+    DEVICE,
+    PRECISION,
+    MODEL_MEMORY_GB,
+    HOME,
+    ALLOW_CODE,
+    QUEUE_LIMIT,
+    UPKEEP,
+    FETCH_LIMIT_GB,
+)

@@ -30,13 +30,12 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
 from attribution.errors import UserError
-from attribution.retrievers.registry import data_folder, presets
+from attribution.retrievers import hub
+from attribution.retrievers.hub import OnProgress, Size
+from attribution.retrievers.registry import RetrieverSpec, data_folder, presets, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules.pooling import PoolingMode
-
-OnProgress = Callable[[str, int, int | None], None]
-"""Told (step, bytes done, bytes in all or None where unknown); what it raises ends the fetch."""
 
 SMOLLM2_POSITIONS = 8192
 ROBERTA_POSITIONS = 512
@@ -84,18 +83,22 @@ def fetchable() -> tuple[str, ...]:
     return tuple(n for n, spec in presets().items() if spec.source.startswith("fetch:"))
 
 
-def fetch(name: str, on_progress: OnProgress) -> Path:
-    """Make the weights of the preset `name` available on this machine; returns their folder.
+def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) -> Path:
+    """Make the weights of the preset or hub model `name` available on this machine, no more than
+    `limit_bytes` to download; returns their folder.
 
     The folder appears complete or not at all: it is built beside its place and renamed at the
     end. Where it is there already nothing happens, and a second fetch of the same preset waits
     for the first.
 
     Raises:
-        UserError: no such preset, one that needs no fetching, no network, a full disk, or a
-            download that is not what it has to be.
+        UserError: no such model, one that needs no fetching or is too large, no network, a full
+            disk, or a download that is not what it has to be.
     """
+    if (spec := _hub_spec(name)) is not None:
+        return hub.fetch(spec, on_progress, limit_bytes)
     recipe = _recipe(name)
+    Size(name, recipe.download_bytes, sys.maxsize).require(limit_bytes)
     # Absolute, because pip runs in a folder of its own.
     models = data_folder().absolute() / "models"
     folder = models / name
@@ -109,6 +112,33 @@ def fetch(name: str, on_progress: OnProgress) -> Path:
                 _require_space(models, name, recipe)
                 _build(name, recipe, folder, on_progress)
     return folder
+
+
+def size_of(spec: RetrieverSpec) -> Size:
+    """What fetching `spec` would take; of a hub's model the hub is asked.
+
+    Raises:
+        UserError: it needs no fetching, or the hub does not answer.
+    """
+    if hub.repositories(spec):
+        return hub.size_of(spec)
+    recipe = _recipe(spec.base)
+    home = data_folder().absolute()
+    there = next(path for path in (home, *home.parents) if path.exists())
+    return Size(spec.base, recipe.download_bytes, shutil.disk_usage(there).free)
+
+
+def can_fetch(spec: RetrieverSpec) -> bool:
+    """Whether `fetch` knows where to get this model from."""
+    return bool(hub.repositories(spec)) or spec.source.startswith("fetch:")
+
+
+def _hub_spec(name: str) -> RetrieverSpec | None:
+    try:
+        spec = resolve(name)
+    except UserError:
+        return None
+    return spec if hub.repositories(spec) else None
 
 
 def _recipe(name: str) -> Recipe:

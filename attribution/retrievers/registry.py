@@ -223,7 +223,7 @@ def resolve(name: str) -> RetrieverSpec:
         # What is not here yet is dense until its files say otherwise; asking no hub keeps names
         # that are typed from leaving the machine.
         if installed(spec):
-            return replace(spec, family=_family_of(locate(spec, download=False).folder))
+            return replace(spec, family=_family_of(locate(spec).folder))
         return _remembered.get(name, spec)
     if found := _remembered.get(name):
         return found
@@ -331,28 +331,28 @@ def with_settings(
 
 
 def installed(spec: RetrieverSpec) -> bool:
-    """Whether the weights lie on this machine (asks no hub)."""
+    """Whether the weights lie on this machine."""
     try:
-        return locate(spec, download=False).folder.is_dir()
+        return locate(spec).folder.is_dir()
     except UserError:
         return False
 
 
-def locate(spec: RetrieverSpec, *, download: bool = True) -> ModelFiles:
-    """The files of `spec` on this machine; from the hub only where `download`.
+def locate(spec: RetrieverSpec) -> ModelFiles:
+    """The files of `spec` on this machine. Asks no hub, whatever name was typed or linked.
 
     Raises:
         UserError: they are not here; the sentence says how to get them.
     """
     code = code_allowed(spec)
-    files = _locate(spec.base, spec.source, download, code)
+    files = _locate(spec.base, spec.source, code)
     if spec.query_source is None:
         return replace(files, code=code)
-    query = _locate(spec.base, spec.query_source, download, code).folder
+    query = _locate(spec.base, spec.query_source, code).folder
     return replace(files, query=query, code=code)
 
 
-def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
+def _locate(name: str, source: str, code: bool) -> ModelFiles:
     kind, _, rest = source.partition(":")
     if kind == "builtin":
         return ModelFiles(BM25)
@@ -370,11 +370,9 @@ def _locate(name: str, source: str, download: bool, code: bool) -> ModelFiles:
     if kind == "fetch":
         folder = data_folder() / "models" / name
         if not all((folder / part).is_file() for part in ("modules.json", "model.safetensors")):
-            raise UserError(
-                f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
-            )
+            raise _not_fetched(name)
         return ModelFiles(folder)
-    return ModelFiles(_from_hub(rest, download, code))
+    return ModelFiles(_from_hub(name, rest, code))
 
 
 def weights_absent(name: str) -> UserError:
@@ -384,31 +382,36 @@ def weights_absent(name: str) -> UserError:
     )
 
 
-def _from_hub(hub_id: str, download: bool, code: bool) -> Path:
+def _not_fetched(name: str) -> UserError:
+    return UserError(
+        f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
+    )
+
+
+CODE_PATTERNS = ["*.py", "*.json"]
+"""What is used of another repository that a model's configuration names for its code."""
+
+
+def hub_patterns(code: bool) -> list[str]:
+    """Which of a hub repository's files are used: not the formats that are never loaded (pickles
+    above all), programs only where code is allowed."""
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
+    return [*patterns, "*.py"] if code else patterns
+
+
+def _from_hub(name: str, hub_id: str, code: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    # Resolved to a folder first, so that an id can never be read as a path on this machine, and
-    # without the formats that are not loaded (pickles above all).
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
-    programs = ["*.py"] if code else []
+    def get(repository: str, patterns: list[str]) -> Path:
+        return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
 
-    def get(repository: str, wanted: list[str]) -> Path:
-        return Path(
-            snapshot_download(
-                repository, allow_patterns=wanted, local_files_only=not download, etag_timeout=5
-            )
-        )
-
+    # Resolved to a folder first, so that an id can never be read as a path on this machine.
     try:
-        folder = get(hub_id, patterns + programs)
-        # A model's code may lie in another repository, which its configuration names.
+        folder = get(hub_id, hub_patterns(code))
         for repository in code_repositories(folder) if code else ():
-            get(repository, [*programs, "*.json"])
+            get(repository, CODE_PATTERNS)
     except Exception as error:
-        raise UserError(
-            f"{hub_id} could not be had from the Hugging Face hub ({type(error).__name__}): check "
-            "the name and the connection, or give a local folder when starting PosLens."
-        ) from error
+        raise _not_fetched(name) from error
     return folder
 
 

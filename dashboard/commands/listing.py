@@ -37,8 +37,10 @@ def models(context: typer.Context) -> None:
 
 @models_app.command("fetch")
 @spoken
-def fetch_model(name: Annotated[str, typer.Argument(help="A preset; see `models`.")]) -> None:
-    """Fetch a preset's weights into the data folder."""
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
+) -> None:
+    """Fetch a model's weights onto this machine."""
     from tqdm import tqdm
 
     from attribution.retrievers.fetch import fetch

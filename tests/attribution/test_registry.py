@@ -62,15 +62,14 @@ def test_a_hub_id_is_taken_for_one() -> None:
     assert spec.origin == "organisation/model-v1.5_x"
 
 
-def test_a_hub_id_without_a_network_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_that_is_not_here_is_one_sentence() -> None:
     # Even where a folder of that name lies in the working directory: an id is never a path.
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
     spec = resolve("tests/attribution")
     assert (Path.cwd() / spec.name).is_dir() or Path.cwd() != Path(__file__).parents[2]
     with pytest.raises(UserError) as caught:
         locate(spec)
     sentence = str(caught.value)
-    assert sentence.startswith("tests/attribution could not be had from the Hugging Face hub (")
+    assert sentence.startswith("tests/attribution is not on this machine yet: run `python -m ")
     assert str(Path.home()) not in sentence and "\n" not in sentence
     assert not installed(spec)
 

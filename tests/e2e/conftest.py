@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,11 @@ class App:
 
 @pytest.fixture(scope="session")
 def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
-    """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own."""
+    """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own;
+    `environment` replaces this process's."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> App:
+    def start(*arguments: str, environment: Mapping[str, str] = os.environ) -> App:
         home = tmp_path_factory.mktemp("home")
         log = home / "server.log"
         with socket.socket() as free:
@@ -53,7 +54,7 @@ def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
                     cwd=ROOT,
                     stdout=out,
                     stderr=out,
-                    env={**os.environ, "POSLENS_HOME": str(home), "OMP_NUM_THREADS": "2"},
+                    env={**environment, "POSLENS_HOME": str(home), "OMP_NUM_THREADS": "2"},
                 )
             )
         url = f"http://127.0.0.1:{port}"

@@ -1,0 +1,165 @@
+"""Models of the Hugging Face hub: what one would take, and its download.
+
+Nothing else in the program downloads a model: what is typed, linked or scripted is looked for on
+this machine alone (`registry.locate`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attribution.errors import Stopped, UserError
+from attribution.retrievers import registry
+from attribution.retrievers.registry import RetrieverSpec
+
+OnProgress = Callable[[str, int, int | None], None]
+"""Told (step, bytes done, bytes in all or None where unknown); what it raises ends the fetch."""
+
+RESERVE_BYTES = 1 << 30
+"""Disk space that a download has to leave free."""
+
+MAX_FILES = 2000
+_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a download of `name` would take: bytes to load and bytes that are free for them."""
+
+    name: str
+    bytes: int
+    free_bytes: int
+
+    def require(self, limit_bytes: float | None = None) -> None:
+        """Refuse what is larger than the limit or the disk.
+
+        Raises:
+            UserError: it is.
+        """
+        if limit_bytes is not None and self.bytes > limit_bytes:
+            raise UserError(
+                f"{self.name} is {_gb(self.bytes)}, more than the {_gb(limit_bytes)} that may be "
+                f"fetched here: run `python -m dashboard models fetch {self.name}` instead."
+            )
+        if self.bytes + RESERVE_BYTES > self.free_bytes:
+            raise UserError(
+                f"There is too little disk space to fetch {self.name}: it takes "
+                f"{_gb(self.bytes)} and has to leave 1 GB free, {_gb(self.free_bytes)} are free."
+            )
+
+
+def repositories(spec: RetrieverSpec) -> tuple[str, ...]:
+    """The hub ids that `spec` is made of; none where it comes from elsewhere."""
+    sources = (spec.source, spec.query_source or "")
+    return tuple(s.removeprefix("hub:") for s in sources if s.startswith("hub:"))
+
+
+def size_of(spec: RetrieverSpec) -> Size:
+    """What fetching `spec` would take; asks the hub, downloads nothing.
+
+    Raises:
+        UserError: the hub does not answer, has no such model, or one of too many files.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.utils import filter_repo_objects
+
+    total = 0
+    patterns = registry.hub_patterns(registry.code_allowed(spec))
+    for repository in repositories(spec):
+        try:
+            info = HfApi().model_info(repository, files_metadata=True, timeout=_TIMEOUT_S)
+        except Exception as error:
+            raise _unreachable(repository, error) from error
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        wanted = list(filter_repo_objects(sizes, allow_patterns=patterns))
+        if len(wanted) > MAX_FILES:
+            raise UserError(
+                f"{repository} has {len(wanted):,} files to fetch, more than a model has: give "
+                "another."
+            )
+        total += sum(sizes[name] for name in wanted)
+    return Size(spec.base, total, _free_bytes(Path(HF_HUB_CACHE)))
+
+
+def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | None = None) -> Path:
+    """Download `spec`, no more than `limit_bytes` of it; returns its folder. What was loaded
+    before an end is not loaded again. What `on_progress` raises ends it.
+
+    Raises:
+        UserError: the hub cannot be reached, the model is too large, or the disk too small.
+    """
+    size = size_of(spec)
+    size.require(limit_bytes)
+    code = registry.code_allowed(spec)
+    meter = _meter(size, on_progress)
+    try:
+        for repository in repositories(spec):
+            folder = _snapshot(repository, registry.hub_patterns(code), meter)
+            # A model's code may lie in another repository, which its configuration names.
+            for other in registry.code_repositories(folder) if code else ():
+                _snapshot(other, registry.CODE_PATTERNS, meter)
+    except (UserError, Stopped):
+        raise
+    except Exception as error:
+        raise _unreachable(spec.base, error) from error
+    return registry.locate(spec).folder
+
+
+def _snapshot(repository: str, patterns: list[str], meter: type) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            repository, allow_patterns=patterns, etag_timeout=_TIMEOUT_S, tqdm_class=meter
+        )
+    )
+
+
+def _meter(size: Size, on_progress: OnProgress) -> type:
+    """The progress bar that huggingface_hub is to use: it shows nothing, tells `on_progress`, and
+    ends a download that brings more than the hub has said."""
+    from tqdm import tqdm
+
+    bars: dict[int, float] = {}
+
+    class Meter(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._bytes = kwargs.get("unit") == "B"
+            kwargs["disable"] = True
+            kwargs.pop("name", None)
+            super().__init__(*args, **kwargs)
+            self.n = 0
+
+        def update(self, n: float | None = 1) -> None:
+            if not self._bytes:
+                return
+            self.n += n or 0
+            # Two bars count the same bytes, as received and as written.
+            bars[id(self)] = self.n
+            done = int(max(bars.values()))
+            if done > 1.05 * size.bytes + (1 << 20):
+                raise UserError(f"{size.name} is larger than the hub said: give another.")
+            on_progress("Downloading", min(done, size.bytes), size.bytes)
+
+    return Meter
+
+
+def _free_bytes(folder: Path) -> int:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+def _unreachable(name: str, error: Exception) -> UserError:
+    return UserError(
+        f"{name} could not be had from the Hugging Face hub ({type(error).__name__}): check the "
+        "name and the connection, or give a local folder when starting PosLens."
+    )
+
+
+def _gb(n: float) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"

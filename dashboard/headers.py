@@ -1,0 +1,45 @@
+"""What every answer of the server tells the browser: that no other site may frame it."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = (
+    # A frame loads and clicks as its reader: another site could have work done with a link alone.
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Of every answer. The address of a page holds typed texts, so no other site is told it."""
+
+
+class Headers:
+    """Adds `HEADERS` to each answer of `app`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in HEADERS}
+                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
+                message = {**message, "headers": [*kept, *HEADERS]}
+            await send(message)
+
+        await self.app(scope, receive, sent)
+
+
+def install() -> None:
+    """Let Streamlit's server, which has no setting for it, send them."""
+    from streamlit.web.server.starlette import starlette_server
+
+    create = starlette_server.create_starlette_app
+
+    def with_headers(*arguments: object) -> object:
+        app = create(*arguments)  # type: ignore[arg-type]
+        app.add_middleware(Headers)
+        return app
+
+    starlette_server.create_starlette_app = with_headers  # type: ignore[assignment]

@@ -1,0 +1,109 @@
+"""Models of the hub are fetched when somebody asks for it by name, and never otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from attribution.retrievers import hub
+from attribution.retrievers.fetch import can_fetch
+from attribution.retrievers.hub import Size
+from attribution.retrievers.registry import resolve
+from tests.conftest import ROOT
+from tests.fake_hub import FakeHub, serving
+
+NAME = "evil/repo"
+
+
+@pytest.fixture
+def repository(tiny_folder: Callable[..., Path]) -> Iterator[FakeHub]:
+    with serving(FakeHub(NAME, tiny_folder("bert"))) as found:
+        yield found
+
+
+def python(there: FakeHub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process for which `there` is the hub: its address is read when the library is imported."""
+    environment = {**there.environment(home / "hub"), "POSLENS_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_naming_a_model_fetches_nothing(repository: FakeHub, tmp_path: Path) -> None:
+    asked = ("-m", "dashboard", "explain", "--model", NAME, "--query", "a", "--document", "b")
+    found = python(repository, tmp_path, *asked)
+    assert found.returncode == 2 and repository.requests == []
+    assert found.stderr.strip().splitlines()[-1] == (
+        f"{NAME} is not on this machine yet: run `python -m dashboard models fetch {NAME}`."
+    )
+    fetched = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    assert fetched.returncode == 0, fetched.stderr
+    assert Path(fetched.stdout.strip(), "model.safetensors").is_file()
+    before = len(repository.requests)
+    found = python(repository, tmp_path, *asked)
+    assert found.returncode == 0 and len(repository.requests) == before, found.stderr
+
+
+SIZES = """
+from attribution.errors import UserError
+from attribution.retrievers import hub
+from attribution.retrievers.fetch import fetch
+from attribution.retrievers.registry import resolve
+size = hub.size_of(resolve("evil/repo"))
+print(size.bytes, size.free_bytes > 0)
+try:
+    fetch("evil/repo", lambda *told: None, {limit})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_what_is_above_the_limit_is_not_begun(repository: FakeHub, tmp_path: Path) -> None:
+    found = python(repository, tmp_path, "-c", SIZES.format(limit="1000"))
+    said = found.stdout.splitlines()
+    # Files that no model is made of are neither counted nor fetched.
+    wanted = sum(size for name, size in repository.sizes().items() if not name.endswith(".md"))
+    assert said[0] == f"{wanted} True", found.stderr
+    assert "more than the 0.0 MB that may be fetched here" in said[1]
+    assert not any("resolve" in request for request in repository.requests)
+
+
+def test_what_is_larger_than_the_hub_said_is_ended(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    for path in tiny_folder("bert").glob("*.json"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "model.safetensors").write_bytes(bytes(40 << 20))
+    with serving(FakeHub(NAME, folder, said=1000)) as there:
+        found = python(there, tmp_path, "-c", SIZES.format(limit="10**6"))
+    assert found.stdout.splitlines()[1] == f"{NAME} is larger than the hub said: give another."
+    assert sum(path.stat().st_size for path in (tmp_path / "hub").rglob("*")) < 30 << 20
+
+
+def test_a_download_leaves_room_on_the_disk() -> None:
+    Size("m", 10**9, 3 * 10**9).require()
+    with pytest.raises(UserError, match="too little disk space to fetch m: it takes"):
+        Size("m", 10**9, 2 * 10**9).require()
+
+
+def test_which_models_come_from_where() -> None:
+    assert hub.repositories(resolve(NAME)) == (NAME,)
+    assert len(hub.repositories(resolve("dragon-plus"))) == 2, "an encoder a side"
+    assert can_fetch(resolve("mpnet")) and can_fetch(resolve("bge-m3"))
+    assert not can_fetch(resolve("MiniLM")) and not can_fetch(resolve("BM25"))
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence() -> None:
+    with pytest.raises(UserError) as caught:
+        hub.size_of(resolve("tests/attribution"))
+    sentence = str(caught.value)
+    assert sentence.startswith("tests/attribution could not be had from the Hugging Face hub (")
+    assert str(Path.home()) not in sentence and "\n" not in sentence

@@ -1,0 +1,64 @@
+"""A link names a model of the hub: nothing is fetched without a click, nor is a page framed."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+from tests.fake_hub import FakeHub, serving
+
+expect.set_options(timeout=TIMEOUT_MS)
+PAGES = ["", "compare", "curves", "cause", "ranking", "map", "faithfulness", "bias"]
+NAMES = ["models", "model", "a", "b"]
+START_MS = 240_000
+
+
+@pytest.fixture(scope="module")
+def hub_app(
+    start_app: Callable[..., App],
+    tiny_folder: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[FakeHub, App]]:
+    """A hub, and a dashboard that can reach it."""
+    with serving(FakeHub("evil/repo", tiny_folder("bert"))) as hub:
+        home = tmp_path_factory.mktemp("hub")
+        yield hub, start_app(environment=hub.environment(home))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_link_fetches_nothing_without_a_click(
+    visit: Callable[..., Page], hub_app: tuple[FakeHub, App], name: str
+) -> None:
+    hub, app = hub_app
+    before = list(hub.requests)
+    page = visit(f"{app.url}/{name}?" + "&".join(f"{key}=evil%2Frepo" for key in NAMES))
+    expect(page.get_by_text("evil/repo is not on this machine").first).to_be_visible()
+    page.wait_for_timeout(2000)
+    assert hub.requests == before
+    assert page.get_by_role("button", name="Fetch").count() == 0
+
+
+def test_a_click_says_the_size_and_another_fetches(
+    visit: Callable[..., Page], hub_app: tuple[FakeHub, App]
+) -> None:
+    hub, app = hub_app
+    page = visit(f"{app.url}/?models=evil%2Frepo&method=saliency&pair=food-sourdough-q2")
+    page.get_by_role("button", name="How large is it?").click()
+    fetch = page.get_by_role("button", name="Fetch")
+    expect(fetch).to_contain_text("are free")
+    assert not any("resolve" in request for request in hub.requests)
+    fetch.click()
+    expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible(timeout=START_MS)
+    assert any("resolve" in request for request in hub.requests)
+
+
+def test_no_other_site_may_frame_a_page(app: App) -> None:
+    for path in ("/", "/curves", "/_stcore/health", "/_stcore/host-config"):
+        with urllib.request.urlopen(app.url + path) as answer:
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
+            assert answer.headers["x-frame-options"] == "DENY"
