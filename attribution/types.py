@@ -227,27 +227,41 @@ class PositionCurve:
             put(self, "quartiles", as_array(self.quartiles, (3, N_BINS), "quartiles"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Everything needed to compute a number again; written into every caption and export."""
+    """Everything needed to compute a number again; written into every caption and export.
+
+    What is not known, or does not apply, is None or empty and is left out everywhere: a 0 is a
+    count of none. `n_pairs`, `n_queries` and `n_documents` say what the numbers are over (a single
+    pair is named in `selection`), `truncated` how many of the documents are longer than the model
+    reads, `control` what was subtracted, `interval` what was resampled for intervals.
+    """
 
     poslens: str
     model: str
-    model_source: str
-    weights: str
+    model_source: str = ""
+    weights: str = ""
     method: str
     dataset: str
-    n: int
-    max_length: int
-    truncated: int
-    precision: str
-    prompts: str
+    n_pairs: int | None = None
+    n_queries: int | None = None
+    n_documents: int | None = None
+    max_length: int | None = None
+    truncated: int | None = None
+    precision: str = ""
+    prompts: str = ""
     selection: str = ""
+    control: str = ""
+    interval: str = ""
+
+    def entry(self) -> dict[str, str | int]:
+        """Each field that says something, by name, in reading order."""
+        fields = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: value for name, value in fields if value is not None and value != ""}
 
     def items(self) -> list[tuple[str, str]]:
-        """Name and value of each field that says something, in reading order."""
-        pairs = ((name, str(getattr(self, name))) for name in self.__slots__)
-        return [(name, value) for name, value in pairs if value != ""]
+        """The same as text."""
+        return [(name, str(value)) for name, value in self.entry().items()]
 
     def caption(self) -> str:
         """All of it in one line."""

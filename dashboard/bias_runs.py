@@ -27,7 +27,9 @@ from cache import bias_scores
 from cache.bias_scores import BIAS_SCORES
 from cache.precompute import Progress
 from cache.results import Stored
-from dashboard.compute import Compute, Explained, ModelIdentity, poslens_version, run_key
+from dashboard import provenance
+from dashboard.compute import Compute, Explained, run_key
+from dashboard.provenance import ModelIdentity
 from dashboard.runs import Report, Run
 
 NOTHING = 1e-4
@@ -51,24 +53,15 @@ class Tested:
     adjusted_p: float | None = None
 
 
-def provenance(results: Sequence[Tested]) -> Provenance:
-    """Everything needed to compute one model's results again; `n` counts the pairs of all tests."""
-    model, spec = results[0].model, results[0].model.spec
-    sources = dict.fromkeys(one.pairs.source for one in results)
-    names = ", ".join(one.result.test for one in results)
-    return Provenance(
-        poslens=poslens_version(),
-        model=spec.name,
-        model_source=spec.origin,
-        weights=model.weights,
-        method=f"paired t-test (two-sided) of {BIAS_SCORES!r}",
-        dataset=results[0].pairs.pairs[0].first.dataset,
-        n=sum(one.result.n for one in results),
-        max_length=spec.max_length or 0,
-        truncated=sum(one.result.n_truncated for one in results),
-        precision=model.precision,
-        prompts=spec.prompts,
-        selection=f"tests {names}; {'; '.join(sources)}",
+def provenance_of(results: Sequence[Tested]) -> Provenance:
+    """Everything needed to compute one model's results again."""
+    first = results[0]
+    return provenance.of_bias(
+        first.model,
+        BIAS_SCORES,
+        [one.result for one in results],
+        first.pairs.pairs[0].first.dataset,
+        "; ".join(dict.fromkeys(one.pairs.source for one in results)),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,9 @@ CENTRES = (BINS + 0.5) * (100 / N_BINS)
 
 
 def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
-    """One plain dict for each provenance, fields in reading order."""
+    """One plain dict for each provenance: what is known, in reading order."""
     listed = [provenance] if isinstance(provenance, Provenance) else provenance
-    return [asdict(one) for one in listed]
+    return [one.entry() for one in listed]
 
 
 def quantity(method: Method) -> str:

@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from attribution.interventions.ablation import Ablation
-from attribution.interventions.controls import ControlledCurve
+from attribution.interventions.controls import CONTROLS, ControlledCurve
 from attribution.interventions.displacement import Displacement
 from attribution.interventions.relocation import Relocation
+from attribution.types import Method
 from dashboard.canvas import (
     BINS,
     CENTRES,
@@ -22,6 +23,7 @@ from dashboard.canvas import (
     legend_name,
     line,
     positions,
+    quantity,
     shade,
     with_legend,
 )
@@ -162,10 +164,16 @@ def displacements(
 
 
 def minus_null_curves(
-    curves: Sequence[tuple[str, ControlledCurve]], style: Style, provenance: Provenances = ()
+    curves: Sequence[tuple[str, ControlledCurve]],
+    method: Method,
+    style: Style,
+    provenance: Provenances = (),
 ) -> go.Figure:
-    """Curves less their controls, with the 95% band of each mean difference and a zero line."""
-    figure = canvas("minus_null", style, POSITION_TITLE, "Curve minus its null control", provenance)
+    """Curves less their controls, with the 95% band of each mean difference and a zero line. The
+    axis names what was subtracted."""
+    names = " or ".join(dict.fromkeys(CONTROLS[one.control] for _, one in curves))
+    title = f"{quantity(method)} minus that of {names}"
+    figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
     for index, (_, found) in enumerate(curves):
         figure.add_trace(
             go.Scatter(

@@ -19,6 +19,7 @@ from dashboard import cause_frames, causes, choices, null_controls, panels
 from dashboard.compute import service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
+from dashboard.provenance import of_agreement
 from dashboard.runs import Run
 
 JUDGED = ("saliency", "decomposition")
@@ -223,8 +224,7 @@ def _agreements(choice: Choice, data: DataSet) -> None:
                     continue
                 rows.append((label, found))
                 model = service().identify(spec)
-                words = f"{choice.words}, {label}"
-                known.append(causes.provenance_of(model, one, data.name, found.n, 0, words))
+                known.append(of_agreement(model, what, data.name, found, choice.words))
     if not rows:
         return
     st.markdown("**Which method tells the truth about position?**")

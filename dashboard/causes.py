@@ -28,7 +28,9 @@ from attribution.types import Array, Method, Provenance, TextPair
 from cache.causes import Cause, causes, intervene, others, others_method, score_others
 from cache.precompute import Progress
 from cache.results import Stored
-from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard import provenance
+from dashboard.compute import Compute, run_key
+from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
 from dashboard.runs import Report, Run
 
@@ -146,30 +148,7 @@ class DataSetCause:
 
     def provenance(self) -> Provenance:
         """Everything needed to compute this curve again."""
-        curve = self.summary.curve
-        return provenance_of(
-            self.model, curve.method, curve.dataset, curve.n, curve.n_truncated, self.selection
-        )
-
-
-def provenance_of(
-    model: ModelIdentity, method: Method, dataset: str, n: int, truncated: int, selection: str
-) -> Provenance:
-    """Where numbers of an intervention come from."""
-    return Provenance(
-        poslens=poslens_version(),
-        model=model.spec.name,
-        model_source=model.spec.origin,
-        weights=model.weights,
-        method=repr(method),
-        dataset=dataset,
-        n=n,
-        max_length=model.spec.max_length or 0,
-        truncated=truncated,
-        precision=model.precision,
-        prompts=model.spec.prompts,
-        selection=selection,
-    )
+        return provenance.of_curve(self.model, self.summary.curve, self.lean, self.selection)
 
 
 def curve_of(found: Cause) -> Array:

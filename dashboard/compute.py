@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,37 +31,12 @@ from cache.embeddings import EmbeddingStore
 from cache.fingerprint import used_model
 from cache.precompute import Destination, Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
-from dashboard import stored_models
+from dashboard import provenance, stored_models
 from dashboard.device_queue import DeviceQueue, Place, ready
+from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
 from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
-
-
-@cache
-def poslens_version() -> str:
-    """Version of this program: of the installed package, else of the source tree."""
-    try:
-        return version("poslens")
-    except PackageNotFoundError:
-        import tomllib
-
-        project = Path(__file__).parent.parent / "pyproject.toml"
-        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """A retriever as it would compute now: what the store's key and every caption need, known
-    without loading it. Of one whose weights are not here, `stored_only`, it says how its stored
-    results were computed."""
-
-    spec: RetrieverSpec
-    key: ModelKey
-    weights: str
-    precision: str
-    device: str
-    stored_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +52,7 @@ class Explained:
 
     def provenance(self) -> Provenance:
         """Everything needed to compute this result again."""
-        document = self.attribution.document
-        return Provenance(
-            poslens=poslens_version(),
-            model=self.model.spec.name,
-            model_source=self.model.spec.origin,
-            weights=self.model.weights,
-            method=repr(self.attribution.method),
-            dataset=self.pair.dataset,
-            n=1,
-            max_length=document.max_length,
-            truncated=int(document.truncated),
-            precision=self.model.precision,
-            prompts=self.model.spec.prompts,
-            selection=f"pair {self.pair.pair_id}",
-        )
+        return provenance.of_attribution(self.model, self.pair, self.attribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +69,8 @@ class DataSetCurve:
 
     def provenance(self) -> Provenance:
         """Everything needed to compute this curve again."""
-        curve = self.summary.curve
-        return Provenance(
-            poslens=poslens_version(),
-            model=self.model.spec.name,
-            model_source=self.model.spec.origin,
-            weights=self.model.weights,
-            method=repr(curve.method),
-            dataset=curve.dataset,
-            n=curve.n,
-            max_length=self.model.spec.max_length or 0,
-            truncated=curve.n_truncated,
-            precision=self.model.precision,
-            prompts=self.model.spec.prompts,
-            selection=self.selection,
+        return provenance.of_curve(
+            self.model, self.summary.curve, self.summary.center_of_mass, self.selection
         )
 
 

@@ -34,8 +34,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
-from dashboard.canvas import Provenances, caption_text, provenance_entries
+from dashboard.canvas import Provenances, provenance_entries
 from dashboard.chrome import render
+from dashboard.inscription import inscribed
 from dashboard.palettes import Style, printable
 
 FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
@@ -135,8 +136,7 @@ def figure_bytes(
         if trace.get("mode") == "lines+markers" and trace["marker"].get("opacity") == 0:
             trace["mode"] = "lines"
     image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
-    put = {"png": _png, "svg": _svg, "pdf": _pdf}[fmt]
-    return put(image, title, entries, style)
+    return inscribed(image, fmt, title, entries, style.dpi)
 
 
 def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
@@ -249,71 +249,6 @@ def _entries(provenance: Provenances) -> list[dict[str, Any]]:
 def _title(entries: Sequence[Mapping[str, Any]]) -> str:
     parts = {key: list(dict.fromkeys(str(e[key]) for e in entries)) for key in ("model", "dataset")}
     return f"PosLens: {', '.join(parts['model'])} on {', '.join(parts['dataset'])}"
-
-
-def _png(image: bytes, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
-    from PIL import Image, PngImagePlugin
-
-    chunks = PngImagePlugin.PngInfo()
-    chunks.add_itxt("Title", printable(title))
-    chunks.add_itxt("Description", printable(caption_text(entries)))
-    chunks.add_itxt("provenance", json.dumps(entries))
-    out = io.BytesIO()
-    with Image.open(io.BytesIO(image)) as picture:
-        picture.save(out, "PNG", pnginfo=chunks, dpi=(style.dpi, style.dpi))
-    return out.getvalue()
-
-
-def _svg(image: bytes, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
-    inside = "".join(
-        f"<{tag}>{html_escape(printable(text), quote=False)}</{tag.split()[0]}>"
-        for tag, text in (
-            ("title", title),
-            ("desc", caption_text(entries)),
-            ('metadata id="provenance"', json.dumps(entries)),
-        )
-    )
-    root = re.match(rb"<svg\b[^>]*>", image)
-    if root is None:
-        raise RuntimeError("the browser's SVG does not begin with <svg>")
-    return image[: root.end()] + inside.encode() + image[root.end() :]
-
-
-def _pdf(image: bytes, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
-    """An incremental update (ISO 32000-1, 7.5.6) that appends an information dictionary.
-
-    Chromium writes a classic cross-reference table, which is what this one chains to.
-    """
-    trailer = re.search(
-        rb"trailer\s*<<(?P<keys>.*?)>>\s*startxref\s*(?P<at>\d+)\s*%%EOF\s*$", image, re.DOTALL
-    )
-    keys = trailer["keys"] if trailer else b""
-    size, root = re.search(rb"/Size\s+(\d+)", keys), re.search(rb"/Root\s+\d+\s+\d+\s+R", keys)
-    if trailer is None or size is None or root is None:
-        raise RuntimeError("the browser's PDF has no classic trailer to append to")
-
-    def text(value: str) -> bytes:
-        # Hexadecimal UTF-16 with a byte order mark: any script, nothing to escape.
-        return b"<FEFF" + printable(value).encode("utf-16-be").hex().upper().encode() + b">"
-
-    number = int(size[1])
-    body = image if image.endswith(b"\n") else image + b"\n"
-    entry = b"%d 0 obj\n<</Title %s\n/Subject %s\n/Keywords %s\n/Creator %s>>\nendobj\n" % (
-        number,
-        text(title),
-        text(caption_text(entries)),
-        text(json.dumps(entries)),
-        text("PosLens"),
-    )
-    table = b"xref\n0 1\n%010d 65535 f \n%d 1\n%010d 00000 n \n" % (0, number, len(body))
-    end = b"trailer\n<</Size %d /%s /Info %d 0 R /Prev %s>>\nstartxref\n%d\n%%%%EOF\n" % (
-        number + 1,
-        root[0][1:],
-        number,
-        trailer["at"],
-        len(body) + len(entry),
-    )
-    return body + entry + table + end
 
 
 def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:

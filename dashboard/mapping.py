@@ -16,7 +16,8 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.embeddings import EMBEDDING, embed, make_map, map_key
 from cache.precompute import OneDevice, Progress, precompute
-from dashboard.compute import Compute, ModelIdentity, run_key
+from dashboard.compute import Compute, run_key
+from dashboard.provenance import ModelIdentity
 from dashboard.runs import Report, Run, RunKey
 
 

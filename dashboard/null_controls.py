@@ -23,6 +23,7 @@ from dashboard.cause_figures import minus_null_curves
 from dashboard.cause_frames import controlled_frame
 from dashboard.compute import service
 from dashboard.figures import Style
+from dashboard.provenance import of_controlled
 
 
 def switch() -> Control | None:
@@ -72,15 +73,15 @@ def section(
             except UserError:
                 continue
             shown.append((spec.name, found))
-            curve = service().curve(spec, method, pairs, pairs[0].dataset, words)
-            provenance.append(curve.provenance())
+            model = service().identify(spec)
+            provenance.append(of_controlled(model, method, pairs[0].dataset, found, words))
     if not shown:
         st.info("Compute the curves and their controls: no pair has both yet.")
         return
 
     def draw(style: Style):
         """Differences with their bands."""
-        return minus_null_curves(shown, style, provenance)
+        return minus_null_curves(shown, method, style, provenance)
 
     panels.show(draw(panels.screen_style()), f"{key}.null.figure",
                 f"Curves minus their null control ({CONTROLS[kind]})")  # fmt: skip

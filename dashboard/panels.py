@@ -20,6 +20,7 @@ from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
 from attribution.types import Method, Provenance, TextPair
 from dashboard import url
+from dashboard.canvas import Provenances, caption_text, provenance_entries
 from dashboard.compute import Explained, service
 from dashboard.export import (
     FIGURE_FORMATS,
@@ -344,9 +345,9 @@ def reading_note(result: Explained) -> str:
     return f"Read all {read:,} tokens."
 
 
-def caption(provenance: Provenance) -> None:
-    """Provenance below what it belongs to, as text."""
-    st.caption(plain(provenance.caption()))
+def caption(provenance: Provenances) -> None:
+    """Provenance below what it belongs to, as text: what several share is said once."""
+    st.caption(plain(caption_text(provenance_entries(provenance))))
 
 
 def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
@@ -479,9 +480,7 @@ def downloads(
 
 def heatmap_bytes(results: Sequence[Explained], view: View, fmt: str, style: Style) -> bytes:
     """The heatmap as a file with the provenance of every model in it."""
-    lines: list[tuple[str, str]] = []
-    for result in results:
-        lines += result.provenance().items()
+    lines = provenance_entries([result.provenance() for result in results])
     family = style.font_family
     if fmt == "html":
         return to_html(panes(results), view, lines, style.theme, family, style.font_size).encode()

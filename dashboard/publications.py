@@ -1,4 +1,4 @@
-"""Published curves and measures as tables with their provenance. No Streamlit here."""
+"""Published curves and measures as tables. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ import pandas as pd
 from attribution.position import LENGTH_BUCKETS, center_of_mass, positions, primacy_recency_index
 from attribution.published import PublishedCurves, PublishedMeasures
 from attribution.ranking import NDCG
-from attribution.types import Provenance
-from dashboard.compute import poslens_version
 from dashboard.rankings import OVERALL
-
-
-def curves_provenance(one: PublishedCurves) -> Provenance:
-    """Where published curves come from: others computed them, this program averaged them."""
-    return Provenance(
-        poslens=poslens_version(), model=one.model, model_source="published", weights="not known",
-        method="curves as published, mean and standard deviation over documents (ddof=1)",
-        dataset=f"file {one.file}", n=one.n, max_length=0, truncated=0, precision="", prompts="",
-    )  # fmt: skip
 
 
 def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:

@@ -19,7 +19,9 @@ from attribution.search import Ranking
 from attribution.types import Method, Provenance
 from cache.precompute import Progress
 from cache.rankings import RankingStore, complete, ranking_method
-from dashboard.compute import Compute, ModelIdentity, poslens_version, run_key
+from dashboard import provenance
+from dashboard.compute import Compute, run_key
+from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
 
@@ -53,20 +55,13 @@ class Ranked:
 
     def provenance(self) -> Provenance:
         """Everything needed to rank again."""
-        survey, spec = self.setup.collection.survey, self.model.spec
-        return Provenance(
-            poslens=poslens_version(),
-            model=spec.name,
-            model_source=spec.origin,
-            weights=self.model.weights,
-            method=repr(self.method),
-            dataset=self.setup.collection.name,
-            n=self.evaluation.n,
-            max_length=spec.max_length or 0,
-            truncated=0,
-            precision=self.model.precision,
-            prompts=spec.prompts,
-            selection=f"{survey.n} documents",
+        setup = self.setup
+        return provenance.of_ranking(
+            self.model,
+            self.method,
+            self.evaluation,
+            setup.collection.name,
+            setup.collection.survey.n,
         )
 
 

@@ -20,8 +20,9 @@ from cache import share, upkeep
 from cache.apart import require_readable
 from cache.precompute import Progress
 from cache.upkeep import StoredFile
-from dashboard.compute import Compute, poslens_version
+from dashboard.compute import Compute
 from dashboard.export import file_name
+from dashboard.provenance import poslens_version
 from dashboard.runs import Run
 
 DOWNLOAD_MB = 200

@@ -74,7 +74,8 @@ def bias(
         results += bias_runs.tested(service(), spec, tests)
     results = bias_runs.with_adjusted_p(results)
     made = [
-        bias_runs.provenance([one for one in results if one.model.spec == spec]) for spec in specs
+        bias_runs.provenance_of([one for one in results if one.model.spec == spec])
+        for spec in specs
     ]
     for sentence, labels in bias_runs.remarks(results).items():
         print(f"{'; '.join(labels)}: {sentence}", file=sys.stderr)

@@ -109,7 +109,7 @@ def export(
 ) -> None:
     """Write results to a Parquet file that says where they came from."""
     from cache.share import export
-    from dashboard.compute import poslens_version
+    from dashboard.provenance import poslens_version
 
     files = _files(model, method)
     for file in files:

@@ -42,7 +42,8 @@ class Place(StrEnum):
 
 def _published(folder: str) -> PartWriter:
     from cache import parts
-    from dashboard.compute import poslens_version, service
+    from dashboard.compute import service
+    from dashboard.provenance import poslens_version
 
     return parts.PartWriter(parts.Place(folder), service().root, poslens_version())
 

@@ -130,7 +130,8 @@ def figure5(
     from attribution.published import read_bytes, read_curves
     from dashboard.export import FIGURE_FORMATS, figure_bytes, table_bytes
     from dashboard.palettes import PALETTES, PRESETS
-    from dashboard.publications import curves_frame, curves_provenance
+    from dashboard.provenance import of_published
+    from dashboard.publications import curves_frame
     from dashboard.ranking_figures import published_curves
 
     fmt = suffix_of(output, [*FIGURE_FORMATS, "csv", "parquet"])
@@ -140,7 +141,7 @@ def figure5(
         raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
     files = [named(value, "--curves") for value in curves]
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
-    provenance = [curves_provenance(one) for one in found]
+    provenance = [of_published(one) for one in found]
     if fmt in ("csv", "parquet"):
         data = table_bytes(curves_frame(found), fmt, provenance)  # type: ignore[arg-type]
     else:

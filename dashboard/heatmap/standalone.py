@@ -7,19 +7,19 @@ import hashlib
 import html
 import json
 import re
-import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from attribution.errors import UserError
 from dashboard.heatmap.assets import drawing_script, styles
 from dashboard.heatmap.chromium import MAX_PIXELS, open_tab
 from dashboard.heatmap.data import Pane, View, payload
+from dashboard.inscription import inscribed
 
 Theme = Literal["light", "dark", "auto"]
 Format = Literal["svg", "png", "pdf"]
-Provenance = Sequence[tuple[str, str]]
+Provenance = Sequence[Mapping[str, Any]]
+"""One entry for each model in the picture: name and value of what is known."""
 
 TITLE = "PosLens token heatmap"
 
@@ -46,8 +46,7 @@ if (settings.font) root.style.setProperty("--hm-font", settings.font);
 if (settings.size) root.style.setProperty("--hm-size", settings.size);
 const drawn = renderHeatmap(root, settings.data, (view) => { window.view = view; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawn.refreshTheme);
-window.poslensSvg = () =>
-  heatmapToSvg(root, { title: document.title, provenance: read("provenance") });
+window.poslensSvg = () => heatmapToSvg(root);
 """
 _FONT = re.compile(r"[\w \-,'\"]{1,300}")
 
@@ -55,7 +54,7 @@ _FONT = re.compile(r"[\w \-,'\"]{1,300}")
 def to_html(
     panes: Sequence[Pane],
     view: View,
-    provenance_lines: Provenance,
+    provenance: Provenance,
     theme: Theme = "light",
     font_family: str | None = None,
     font_size: float | None = None,
@@ -77,9 +76,12 @@ def to_html(
         "base-uri 'none'; form-action 'none'"
     )
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td dir="auto">{html.escape(value)}</td></tr>'
-        for name, value in provenance_lines
+        f'<tr><th scope="row">{html.escape(name.replace("_", " "))}</th>'
+        f'<td dir="auto">{html.escape(str(value))}</td></tr>'
+        for entry in provenance
+        for name, value in entry.items()
     )
+    entries = _json([dict(entry) for entry in provenance])
     # The policy lets this one script and style run, whatever the texts hold.
     return f"""<!doctype html>
 <html lang="en">
@@ -97,7 +99,7 @@ def to_html(
 <table id="provenance-table"><caption>Provenance</caption><tbody>{rows}</tbody></table>
 </main>
 <script type="application/json" id="heatmap-data">{_json(settings)}</script>
-<script type="application/json" id="provenance">{_json(list(provenance_lines))}</script>
+<script type="application/json" id="provenance">{entries}</script>
 <script>{script}</script>
 </body>
 </html>
@@ -107,7 +109,7 @@ def to_html(
 def to_image(
     panes: Sequence[Pane],
     view: View,
-    provenance_lines: Provenance,
+    provenance: Provenance,
     theme: Literal["light", "dark"] = "light",
     font_family: str | None = None,
     font_size: float | None = None,
@@ -119,8 +121,8 @@ def to_image(
     """The heatmap as a picture with whole documents, drawn by the system's Chromium.
 
     `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
-    be larger than the browser draws gets a smaller scale. The provenance is in an SVG's
-    <metadata> and <desc>, in a PNG's text chunks, and in the title of a PDF.
+    be larger than the browser draws gets a smaller scale. Every entry of
+    `provenance` is inside, as in a figure (see `dashboard.export`).
 
     Raises:
         UserError: no Chromium, a size that can't be drawn, or no picture within the time limit.
@@ -130,23 +132,23 @@ def to_image(
         raise UserError(f"A heatmap's width must lie between 240 and 4000 px, not {width_px}.")
     if not 0.5 <= scale <= 8:
         raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
-    page = to_html(panes, view, provenance_lines, theme, font_family, font_size)
-    facts = "\n".join(f"{name}: {value}" for name, value in provenance_lines)
+    page = to_html(panes, view, provenance, theme, font_family, font_size)
+    title, entries = _title(panes), [dict(entry) for entry in provenance]
     with open_tab() as tab:
         # main has a padding of 24 px and the picture a margin of 16
         tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
         svg = str(tab.evaluate("window.poslensSvg()"))
         if format == "svg":
-            return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'.encode()
+            made = inscribed(svg.encode(), "svg", title, entries)
+            return b'<?xml version="1.0" encoding="UTF-8"?>\n' + made + b"\n"
         width, height = _svg_size(svg)
         if format == "pdf":
-            title = " · ".join([_title(panes), *facts.split("\n")])
             tab.show(_picture_page(svg, title), width, height)
-            return tab.pdf(width, height)
+            return inscribed(tab.pdf(width, height), "pdf", title, entries)
         dots = min(scale, MAX_PIXELS / max(width, height))
         tab.show(_picture_page(svg, TITLE), width, height, dots)
         png = tab.screenshot(width, height)
-    return _with_text_chunks(png, {"Title": _title(panes), "Description": facts}, provenance_lines)
+    return inscribed(png, "png", title, entries)
 
 
 def _title(panes: Sequence[Pane]) -> str:
@@ -204,18 +206,3 @@ def _picture_page(svg: str, title: str) -> str:
         "@page{margin:0}</style></head>"
         f"<body>{svg}</body></html>"
     )
-
-
-def _with_text_chunks(png: bytes, texts: dict[str, str], provenance: Provenance) -> bytes:
-    """The PNG with iTXt chunks behind its header: `texts`, and `provenance` as JSON.
-
-    Written by hand (PNG specification, 11.3.4.5), which spares packing the picture again.
-    """
-    chunks = b""
-    for name, text in {**texts, "provenance": json.dumps(dict(provenance))}.items():
-        # keyword; not compressed; no language, no translated keyword; text, which ends the chunk
-        body = b"iTXt" + name.encode("latin-1") + b"\0\0\0\0\0" + text.encode()
-        length, check = len(body) - 4, zlib.crc32(body)
-        chunks += struct.pack(">I", length) + body + struct.pack(">I", check)
-    header = 8 + 25  # the signature and IHDR, which every PNG starts with
-    return png[:header] + chunks + png[header:]

@@ -22,9 +22,9 @@ function xml(name, attributes, content) {
 
 /**
  * The heatmap drawn in `root` as SVG source: whole documents, not their scrolled windows, without
- * the toolbar. `provenance` is a list of [name, value], written to <metadata> (JSON) and <desc>.
+ * the toolbar. Its title and provenance are written into the source by whoever keeps the file.
  */
-function heatmapToSvg(root, { title = "PosLens token heatmap", provenance = [] } = {}) {
+function heatmapToSvg(root) {
   root.classList.add("hm-export");
   try {
     const page = svgPage(root);
@@ -34,7 +34,6 @@ function heatmapToSvg(root, { title = "PosLens token heatmap", provenance = [] }
       ...svgBars(page),
       ...svgTexts(page),
     ];
-    const facts = provenance.map(([name, value]) => `${name}: ${value}`).join("\n");
     const { width, height } = page;
     return xml(
       "svg",
@@ -45,10 +44,7 @@ function heatmapToSvg(root, { title = "PosLens token heatmap", provenance = [] }
         viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`,
         "font-family": page.font,
       },
-      xml("title", {}, escapeXml(title)) +
-        xml("desc", {}, escapeXml(facts)) +
-        xml("metadata", {}, escapeXml(JSON.stringify(Object.fromEntries(provenance)))) +
-        xml("rect", { width: "100%", height: "100%", fill: page.paper }) +
+      xml("rect", { width: "100%", height: "100%", fill: page.paper }) +
         parts.join("\n"),
     );
   } finally {

@@ -165,7 +165,7 @@ def provenance(found: list[Tested]) -> list[Provenance]:
     by_model: dict[str, list[Tested]] = {}
     for one in found:
         by_model.setdefault(one.model.spec.name, []).append(one)
-    return [bias_runs.provenance(group) for group in by_model.values()]
+    return [bias_runs.provenance_of(group) for group in by_model.values()]
 
 
 def chart(found: list[Tested]) -> None:
@@ -246,7 +246,7 @@ def behind(found: list[Tested]) -> None:
         },
     )  # fmt: skip
     panels.downloads(
-        "bias.pairs", [the_data.name, str(test), str(under)], [bias_runs.provenance([one])],
+        "bias.pairs", [the_data.name, str(test), str(under)], [bias_runs.provenance_of([one])],
         frame=frame,
     )  # fmt: skip
     if rows := event.selection.rows:  # type: ignore[union-attr]
@@ -283,7 +283,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     for label, side in (("d1", found.first), ("d2", found.second)):
         st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
     made = [found.first.provenance(), found.second.provenance()]
-    panels.caption(made[0])
+    panels.caption(made)
     panels.downloads(
         "bias.contrast", [pair.item_id, spec.name, str(method), "contrast"], made,
         heatmaps=shown, view=view, frame=lambda: panels.explained_frame(shown),

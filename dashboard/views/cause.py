@@ -26,8 +26,10 @@ from dashboard.cause_figures import causes_over_curve, displacements, relocation
 from dashboard.compute import Explained, service
 from dashboard.figures import Style
 from dashboard.pair_choice import choose_pair
+from dashboard.provenance import of_intervention
 
 RELOCATION = relocation_method()
+Intervention = Relocation | Ablation | Displacement
 AROUND = 320  # characters shown on either side of the evidence
 HELP_BY = (
     "How a part is taken out. delete: what follows moves forward. mask: padding embeddings stand "
@@ -74,11 +76,10 @@ with panels.guarded():
         st.caption(panels.plain(f"{found.note[0].upper()}{found.note[1:]}."))
 
 
-def provenance_of(name: str, what: Method) -> Provenance:
+def provenance_of(name: str, what: Method, found: Intervention) -> Provenance:
     """Where an intervention on this pair comes from."""
     model = service().identify(choices.spec(name, the_pair.dataset))
-    cut = int(name in moved and moved[name].read_share < 1)
-    return causes.provenance_of(model, what, the_pair.dataset, 1, cut, f"pair {the_pair.pair_id}")
+    return of_intervention(model, the_pair, what, found)
 
 
 def step(by: int) -> None:
@@ -128,7 +129,7 @@ def mover() -> None:
                               help="The document is longer than this model reads.")  # fmt: skip
     show_text(variants[at])
 
-    known = [provenance_of(name, RELOCATION) for name in moved]
+    known = [provenance_of(name, RELOCATION, one) for name, one in moved.items()]
 
     def draw(style: Style, mark: int | None = None):
         """Scores by place."""
@@ -183,7 +184,7 @@ def against(name: str, style: Style):
     return causes_over_curve(
         document_curve(explained[name].attribution), METHODS[the_method.name].title,
         moved.get(name), removed[name], style, shares,
-        [explained[name].provenance(), provenance_of(name, ablation)],
+        [explained[name].provenance(), provenance_of(name, ablation, removed[name])],
     )  # fmt: skip
 
 
@@ -205,11 +206,12 @@ for number, name in enumerate(removed):
         panels.show(against(name, panels.screen_style(height_px=320)), f"cause.against.{number}",
                     "A method's curve with relocation and ablation over it")  # fmt: skip
 if removed:
-    for name in removed:
-        panels.caption(provenance_of(name, ablation))
+    made = [provenance_of(name, ablation, one) for name, one in removed.items()]
+    for each in made:
+        panels.caption(each)
     panels.downloads(
         "cause.against", [pair.pair_id, method.name, "ablation", by],
-        [provenance_of(name, ablation) for name in removed],
+        made,
         figures={name: partial(against, name) for name in removed},
         frame=cause_frames.ablation_frame(removed),
     )  # fmt: skip
@@ -230,7 +232,7 @@ if st.toggle(
                     spec = choices.spec(name, pair.dataset)
                     label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
                     shifted[label] = causes.of_pair(service(), pair, spec, what)
-                known.append(provenance_of(name, what))
+                known.append(provenance_of(name, what, shifted[label]))
             except UserError as reason:
                 st.caption(panels.plain(str(reason)))
     if shifted:

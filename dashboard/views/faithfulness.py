@@ -14,6 +14,7 @@ from dashboard.compute import service
 from dashboard.figures import Style
 from dashboard.pair_choice import choose_pair
 from dashboard.perturbation_figures import deletion_insertion, gains
+from dashboard.provenance import of_faithfulness, of_faithfulness_set
 from dashboard.runs import Run
 from dashboard.waiting import wait
 
@@ -48,6 +49,7 @@ st.markdown(
 )
 
 results: dict[str, Faithfulness] = {}
+tested: list[tuple[str, Faithfulness]] = []
 for model in models:
     for name, method in methods.items():
         label = name if len(models) == 1 else f"{model}, {name}"
@@ -56,6 +58,7 @@ for model in models:
                 service(), pair, choices.spec(model, pair.dataset), method, PARAMETERS
             )
             results[label] = wait(place)
+            tested.append((model, results[label]))
 if not results:
     st.stop()
 
@@ -66,9 +69,8 @@ the_pair = pair
 def provenance() -> list[Provenance]:
     """Where the numbers of this pair come from."""
     return [
-        service().explain(the_pair, choices.spec(model, the_pair.dataset), method).provenance()
-        for model in models
-        for method in methods.values()
+        of_faithfulness(service().identify(choices.spec(model, the_pair.dataset)), the_pair, found)
+        for model, found in tested
     ]
 
 
@@ -110,7 +112,7 @@ with panels.guarded():
         st.info("Without its words this document scores what it does with them: nothing to share.")
     st.dataframe(table, hide_index=True)
     known = provenance()
-    panels.caption(known[0])
+    panels.caption(known)
     panels.downloads(
         "faithfulness.pair",
         [pair.pair_id, "faithfulness"],
@@ -199,19 +201,24 @@ def board() -> None:
     if error := st.session_state.pop("faithfulness.error", ""):
         st.error(panels.plain(error))
     summaries: list[tuple[str, FaithfulnessSummary]] = []
+    made: list[Provenance] = []
     done = 0
     with panels.guarded():
         for model in models:
+            spec = choices.spec(model, data.name)
             for name, method in methods.items():
-                stored = faithfulness_runs.stored(
-                    service(), choices.spec(model, data.name), method, chosen, PARAMETERS
-                )
+                stored = faithfulness_runs.stored(service(), spec, method, chosen, PARAMETERS)
                 done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:
-                        summaries.append((name, summarize(list(stored.results.values()))))
+                        found = summarize(list(stored.results.values()))
                     except UserError as nothing:
                         st.caption(panels.plain(f"{model}, {name}: {nothing}"))
+                        continue
+                    summaries.append((name, found))
+                    made.append(
+                        of_faithfulness_set(service().identify(spec), data.name, found, scope)
+                    )
     total = len(chosen) * len(models) * len(methods)
     bar, button = st.columns([8, 2], vertical_alignment="center")
     bar.progress(min(done / total, 1.0), text=f"{done:,} of {total:,} tests")
@@ -236,7 +243,7 @@ def board() -> None:
 
         def draw(style: Style):
             """Gain of each method over random order."""
-            return gains(rows, "Gain of deletion area over random", style)
+            return gains(rows, "Gain of deletion area over random", style, made)
 
         height = 140 + 34 * len(rows)
         panels.show(draw(panels.screen_style(height_px=height)), "faithfulness.gains",
@@ -247,8 +254,9 @@ def board() -> None:
                 "are over random order, positive is better. Seconds are of the attribution alone."
             )
         )
+        panels.caption(made)
         panels.downloads(
-            "faithfulness.set", [data.name, "faithfulness"], provenance(),
+            "faithfulness.set", [data.name, "faithfulness"], made,
             figures={"Gains": draw}, frame=frame,
         )  # fmt: skip
 

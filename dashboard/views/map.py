@@ -13,9 +13,10 @@ from attribution.position import primacy_recency_index
 from attribution.projection import METRICS, Layout
 from attribution.types import Provenance, TextPair
 from dashboard import choices, mapping, panels
-from dashboard.compute import poslens_version, service
+from dashboard.compute import service
 from dashboard.map_figure import MANY, point_map
 from dashboard.mapping import CurveMap, StoredMap, TextMap
+from dashboard.provenance import of_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (
@@ -90,14 +91,9 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
 
 def provenance(found: StoredMap) -> Provenance:
     """Everything needed to draw this map again."""
-    spec = found.model.spec
     how = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
-    return Provenance(
-        poslens=poslens_version(), model=spec.name, model_source=spec.origin,
-        weights=found.model.weights, method=how, dataset=data.name, n=len(found.items),
-        max_length=spec.max_length or 0, truncated=0, precision=found.model.precision,
-        prompts=spec.prompts, selection=", ".join(filter(None, (of, selection.words))),
-    )  # fmt: skip
+    words = ", ".join(filter(None, (of, selection.words)))
+    return of_map(found.model, how, data.name, of, len(found.items), words)
 
 
 def status(found: StoredMap) -> bool:

@@ -6,7 +6,8 @@ import streamlit as st
 
 from dashboard import panels, published_files
 from dashboard.figures import Style
-from dashboard.publications import curves_frame, curves_provenance, curves_summary
+from dashboard.provenance import of_published
+from dashboard.publications import curves_frame, curves_summary
 from dashboard.ranking_figures import published_curves
 
 st.markdown(
@@ -20,7 +21,7 @@ with panels.guarded():
 if not found:
     st.info("Choose or upload at least one file of curves.")
     st.stop()
-the_provenance = [curves_provenance(one) for one in found]
+the_provenance = [of_published(one) for one in found]
 
 
 def draw(style: Style):

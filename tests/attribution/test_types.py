@@ -179,9 +179,12 @@ def test_the_table_of_methods_fits_itself() -> None:
 def test_provenance_says_what_it_knows() -> None:
     full = Provenance(
         poslens="0.1.0", model="MiniLM", model_source="hub", weights="ab12", method="saliency()",
-        dataset="sample", n=3, max_length=512, truncated=0, precision="float32", prompts="",
+        dataset="sample", n_pairs=3, max_length=512, truncated=0, precision="float32", prompts="",
     )  # fmt: skip
     names = [name for name, _ in full.items()]
     assert "truncated" in names and "prompts" not in names and "selection" not in names
     assert full.caption().startswith("poslens 0.1.0 · model MiniLM · model source hub · ")
     assert "max length 512 · truncated 0" in full.caption()
+    # A count that is not known is no count of none.
+    assert not {"n_documents", "n_queries", "control", "interval"} & set(full.entry())
+    assert "truncated" not in replace(full, truncated=None).caption()

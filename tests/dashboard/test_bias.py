@@ -98,8 +98,8 @@ def test_the_table_and_holms_p(results) -> None:
     pairs = bias_runs.pair_frame(one)
     assert len(pairs) == 12 and pairs["difference"].is_monotonic_decreasing
     assert pairs["difference"].mean() == pytest.approx(one.result.difference)
-    made = bias_runs.provenance([one])
-    assert (made.n, made.dataset) == (12, "sample-bias") and "bias_scores" in made.method
+    made = bias_runs.provenance_of([one])
+    assert (made.n_pairs, made.dataset) == (12, "sample-bias") and "bias_scores" in made.method
 
 
 def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
@@ -138,7 +138,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
 def test_the_chart_holds_every_result(results, measure: str) -> None:
     found = [one for group in results.values() for one in group]
     bars = [bar(one.model.spec.name, one.result, measure) for one in found]
-    made = [bias_runs.provenance(group) for group in results.values()]
+    made = [bias_runs.provenance_of(group) for group in results.values()]
     figure = bias_chart(bars, measure, Style(), made)
     assert len(figure.layout.meta["provenance"]) == 3
     assert [trace.name for trace in figure.data] == list(results)

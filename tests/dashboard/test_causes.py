@@ -109,7 +109,7 @@ def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet
     null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
     np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
     assert compute.n_missing(bm25, OCCLUSION, pairs) == 0, "controls replace nothing"
-    figure = minus_null_curves([("<b>BM25", found)], STYLE)
+    figure = minus_null_curves([("<b>BM25", found)], make_method("occlusion"), STYLE)
     assert len(figure.data) == 2 and "<b>" not in str(figure.data[1].name)
     assert len(cause_frames.controlled_frame([("BM25", found)])) == 100
 

@@ -7,7 +7,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from attribution.types import (
 from dashboard import export
 from dashboard.export import attribution_frame, curve_frame, figure_bytes, file_name, table_bytes
 from dashboard.figures import PRESETS, mean_curves
+from dashboard.inscription import inscribed
 
 STYLE = PRESETS["single column"]
 PROVENANCE = Provenance(
@@ -45,13 +46,13 @@ PROVENANCE = Provenance(
     weights="sha256:00",
     method="saliency(norm=l2)",
     dataset="a -- > b, =HYPERLINK(1)",
-    n=3,
+    n_pairs=3,
     max_length=512,
     truncated=1,
     precision="float32",
     prompts="Instruct: x\nQuery: {query} # not a comment",
 )
-ENTRY = asdict(PROVENANCE)
+ENTRY = PROVENANCE.entry()
 FORMULAS = ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "＝1"]
 CURVE = PositionCurve(
     model="m",
@@ -145,7 +146,7 @@ def test_pdf_is_as_large_as_asked_and_holds_its_provenance(figure: go.Figure) ->
 
 def test_pdf_of_another_shape_is_refused(figure: go.Figure) -> None:
     with pytest.raises(RuntimeError, match="trailer"):
-        export._pdf(b"%PDF-1.7 no table", "t", [ENTRY], STYLE)
+        inscribed(b"%PDF-1.7 no table", "pdf", "t", [ENTRY])
 
 
 def test_html_holds_everything_it_needs(figure: go.Figure) -> None:

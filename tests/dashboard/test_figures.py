@@ -40,7 +40,7 @@ def provenance(model: str = "m") -> Provenance:
         weights="sha256:00",
         method="saliency(norm=l2)",
         dataset="data <b>set</b>",
-        n=3,
+        n_pairs=3,
         max_length=512,
         truncated=1,
         precision="float32",

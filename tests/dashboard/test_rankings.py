@@ -68,8 +68,8 @@ def test_an_upload_is_ranked_and_kept(
         assert ours.document_ids == theirs.document_ids
         assert ours.scores.tolist() == theirs.scores.tolist()
     provenance = ranked.provenance()
-    assert provenance.n == 4 and "corpus=whole" in provenance.method
-    assert provenance.selection == "4 documents"
+    assert provenance.n_queries == 4 and "corpus=whole" in provenance.method
+    assert provenance.n_documents == 4 and provenance.truncated is None
 
 
 def test_tables(ranked: Ranked) -> None:

@@ -20,19 +20,22 @@ from dashboard.heatmap.standalone import to_html, to_image
 TEXT = "Ice <melts> & flows\nعام جديد \x00 冰川 " + "more words " * 200
 TOKENS = tuple((match.start(), match.end(), 1.0) for match in re.finditer(r"\S+", TEXT))
 PANE = Pane("m/document", "m", "document", TEXT, TOKENS, evidence=(0, 11))
-PROVENANCE = [("method", "saliency(norm=l2)"), ("note", "a < b & c \U0001f9ca")]
+PROVENANCE = [
+    {"model": "m", "method": "saliency(norm=l2)", "selection": "a < b & c \U0001f9ca"},
+    {"model": "other", "method": "saliency(norm=l2)", "n_pairs": 3},
+]
 VIEW = View(level="token")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_html_embeds_data_that_cannot_break_out() -> None:
     hostile = "</script><!--<script>"
-    page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [("x", hostile)])
+    page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [{"x": hostile}])
     assert hostile not in page
     assert page.count("<script") == page.count("</script>") == 3
     embedded = re.search(r'id="provenance">(.*?)</script>', page)
     assert embedded is not None
-    assert json.loads(embedded[1]) == [["x", hostile]]
+    assert json.loads(embedded[1]) == [{"x": hostile}]
     assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
@@ -56,7 +59,7 @@ def test_svg_is_the_whole_document() -> None:
     for word in ("<melts>", "&", "عام", "冰川"):
         assert word in words
     metadata = root.find(f"{SVG}metadata")
-    assert metadata is not None and json.loads(metadata.text or "") == dict(PROVENANCE)
+    assert metadata is not None and json.loads(metadata.text or "") == PROVENANCE
     description = root.find(f"{SVG}desc")
     assert description is not None and "saliency(norm=l2)" in (description.text or "")
 
@@ -66,7 +69,7 @@ def test_png_has_the_colours_and_the_provenance() -> None:
     with Image.open(io.BytesIO(made)) as image:
         assert image.width == 900
         image.load()  # checks every chunk's sum
-        assert json.loads(image.info["provenance"]) == dict(PROVENANCE)
+        assert json.loads(image.info["provenance"]) == PROVENANCE
         pixels = image.convert("RGB").getcolors(1 << 24) or []
     shown = {colour for _, colour in pixels}
     assert (14, 17, 23) in shown  # the dark page
@@ -77,7 +80,8 @@ def test_pdf_is_one_page_with_its_title() -> None:
     made = to_image([PANE], VIEW, PROVENANCE, format="pdf", width_px=600)
     assert made.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", made)) == 1
-    assert b"/Title" in made
+    keywords = re.findall(rb"/Keywords <FEFF([0-9A-F]*)>", made)[-1]
+    assert json.loads(bytes.fromhex(keywords.decode()).decode("utf-16-be")) == PROVENANCE
 
 
 def test_no_temporary_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

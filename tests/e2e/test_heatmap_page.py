@@ -33,7 +33,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
 
     def open_page(panes, view: View | None = None, *, width=1440, theme: Any = "light") -> Page:
         path = tmp_path / f"{len(pages)}.html"
-        path.write_text(to_html(panes, view or View(), [("method", "m")], theme), encoding="utf-8")
+        path.write_text(to_html(panes, view or View(), [{"method": "m"}], theme), encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: faults.append(dialog.message))
