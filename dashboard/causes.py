@@ -148,7 +148,7 @@ class DataSetCause:
 
     def provenance(self) -> Provenance:
         """Everything needed to compute this curve again."""
-        return provenance.of_curve(self.model, self.summary.curve, self.lean, self.selection)
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
 def curve_of(found: Cause) -> Array:

@@ -69,9 +69,7 @@ class DataSetCurve:
 
     def provenance(self) -> Provenance:
         """Everything needed to compute this curve again."""
-        return provenance.of_curve(
-            self.model, self.summary.curve, self.summary.center_of_mass, self.selection
-        )
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
 class Compute:

@@ -101,19 +101,18 @@ def _of_pair(
     )
 
 
-def of_curve(
-    model: ModelIdentity, found: PositionCurve, number: Estimate, selection: str
-) -> Provenance:
-    """A curve averaged over pairs of a data set; `number` is one that was resampled with it."""
+def of_curve(model: ModelIdentity, found: PositionCurve, selection: str) -> Provenance:
+    """A curve averaged over pairs of a data set."""
     return _of_model(
         model,
         repr(found.method),
         found.dataset,
         n_pairs=found.n,
+        n_documents=found.n_documents,
         max_length=model.spec.max_length,
         truncated=found.n_truncated,
         selection=selection,
-        interval=_resampled(number),
+        interval="" if found.ci_low is None else _resampling(found.n_documents),
     )
 
 
@@ -263,4 +262,8 @@ def _resampled(number: Estimate | None) -> str:
     """What an interval resampled, in words; empty where there is none."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
-    return f"95%, resampling {number.n_resampled:,} {number.resampled}"
+    return _resampling(number.n_resampled, number.resampled)
+
+
+def _resampling(n: int, what: str = "documents") -> str:
+    return f"95%, resampling {n:,} {what}"

@@ -77,6 +77,8 @@ def test_a_model_without_a_limit_states_none(compute: Compute, bm25, sample: Dat
     compute.start_run(bm25, OCCLUSION, pairs, "x").wait()
     whole = compute.curve(bm25, OCCLUSION, pairs, "sample").provenance().entry()
     assert "max_length" not in whole and whole["n_pairs"] == 3
+    assert whole["n_documents"] == len({pair.document for pair in pairs})
+    assert "interval" not in whole, "three documents are too few to resample"
 
 
 def test_minus_null_names_its_control_and_counts_its_own_pairs(
