@@ -22,11 +22,15 @@ from attribution.position import LENGTH_BUCKETS, length_bucket
 from attribution.search import Ranking
 from attribution.types import Array, as_array
 
-NDCG, MRR, RECALL, SUCCESS = "nDCG@10", "MRR@10", "Recall@100", "S@10"
+NDCG, MRR, RECALL, SUCCESS = "nDCG@10", "MRR@10", "Recall@100", "S@10 per query"
 MEASURES: Mapping[str, str] = {
     NDCG: "nDCG@10", MRR: "RR@10", RECALL: "R@100", SUCCESS: "Success@10",
 }  # fmt: skip
 """Names as tables show them, and ir_measures'."""
+
+SUCCESS_OF_PAIRS = "S@10 per pair"
+"""Of pairs of a query and a document that answers it, as MultiClaim counts; a query with several
+answers counts as often."""
 
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999
@@ -88,6 +92,19 @@ def _resamples(n: int, rows: int = 200) -> list[NDArray[np.float64]]:
         pieces.append(generator.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64))
         left -= size
     return pieces
+
+
+def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:
+    """The share of all relevant documents of `queries` that stand in the top 10, with its 95%
+    Agresti-Coull interval: S@10 of Pikuliak et al. (2023), section 4. The interval takes pairs to
+    be independent, as theirs does.
+
+    Raises:
+        ValueError: no query has a relevant document.
+    """
+    tops = {one.query_id: set(one.document_ids[:TOP]) for one in rankings}
+    found = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
+    return agresti_coull(found, sum(len(query.relevant) for query in queries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +242,8 @@ class Evaluation:
     """Rankings of a collection's queries, measured.
 
     `per_query` holds each measure [n] in the collection's order, `estimates` their means with
-    intervals. `n_missing` queries found nothing and count as 0. `profile` is None without
-    evidence, `buckets` holds only length buckets that have queries.
+    intervals, and S@10 of pairs. `n_missing` queries found nothing and count as 0. `profile` is
+    None without evidence, `buckets` holds only length buckets that have queries.
     """
 
     model: str
@@ -252,6 +269,7 @@ def evaluate(
     found = {one.query_id for one in rankings if one.document_ids}
     estimates = {name: bootstrap_mean(one) for name, one in values.items()}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
+    estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
     placed = [row for row, query in enumerate(queries) if query.evidence is not None]
 
     def profile(rows: Sequence[int]) -> EvidenceProfile | None:

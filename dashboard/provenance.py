@@ -164,9 +164,15 @@ def of_faithfulness_set(
 
 
 def of_ranking(
-    model: ModelIdentity, method: Method, found: Evaluation, dataset: str, n_documents: int
+    model: ModelIdentity,
+    method: Method,
+    found: Evaluation,
+    dataset: str,
+    n_documents: int,
+    selection: str = "",
 ) -> Provenance:
-    """A ranking of `n_documents`, measured. How many of them were cut is not kept with it."""
+    """A ranking of `n_documents`, measured; `selection` says which of them a query is put to. How
+    many of them were cut is not kept with it."""
     return _of_model(
         model,
         repr(method),
@@ -174,6 +180,7 @@ def of_ranking(
         n_queries=found.n,
         n_documents=n_documents,
         max_length=model.spec.max_length,
+        selection=selection,
         interval="1,000 resamples of queries; S@10 Agresti-Coull",
     )
 

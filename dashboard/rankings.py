@@ -13,7 +13,17 @@ from attribution.datasets import Collection, DataSet
 from attribution.datasets.corpus import Query
 from attribution.errors import UserError
 from attribution.position import length_bucket
-from attribution.ranking import MEASURES, NDCG, TOP, Evaluation, EvidenceProfile, evaluate
+from attribution.ranking import (
+    NDCG,
+    SUCCESS,
+    SUCCESS_OF_PAIRS,
+    TOP,
+    Evaluation,
+    EvidenceProfile,
+    agresti_coull,
+    evaluate,
+    success_of_pairs,
+)
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.search import Ranking
 from attribution.types import Method, Provenance
@@ -26,6 +36,7 @@ from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
 
 OVERALL = "all lengths"
+WITHIN_LANGUAGES = "each query among the documents of its language"
 _KEPT = 16
 
 
@@ -62,6 +73,7 @@ class Ranked:
             self.evaluation,
             setup.collection.name,
             setup.collection.survey.n,
+            WITHIN_LANGUAGES if setup.collection.monolingual else "",
         )
 
 
@@ -78,7 +90,23 @@ def collection_of(data: DataSet) -> Collection:
     return _uploads.get(data.name, lambda: datasets.from_pairs(data))
 
 
+def monolingual(collection: Collection) -> Collection:
+    """The collection with each query put to the documents of its own language, made once.
+
+    Raises:
+        UserError: no query has a relevant document in its language.
+    """
+    # What is kept holds its documents' stream, and a collection its own, so an id is not reused.
+    return _monolingual.get(id(collection), lambda: (collection, collection.by_language()))[1]
+
+
+def has_pools(collection: Collection) -> bool:
+    """Whether one corpus is searched by queries of several languages."""
+    return len(collection.parts) == 1 and len(collection.languages) > 1
+
+
 _uploads: Recent[Collection] = Recent(_KEPT)
+_monolingual: Recent[tuple[Collection, Collection]] = Recent(4)
 _stores: Recent[RankingStore] = Recent(_KEPT)
 _evaluations: Recent[Ranked] = Recent(_KEPT)
 
@@ -239,8 +267,7 @@ def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             "own ids left out": collection.survey.own_ids if collection.skips_own_id else 0,
             "judged, not in corpus": collection.n_lost,
         }
-        for name in MEASURES:
-            estimate = evaluation.estimates[name]
+        for name, estimate in evaluation.estimates.items():
             row |= {
                 name: estimate.value,
                 f"{name} low": estimate.low,
@@ -259,12 +286,40 @@ def measures_text(found: Sequence[Ranked]) -> pd.DataFrame:
     for one in found:
         evaluation, bias = one.evaluation, one.evaluation.language
         row: dict[str, object] = {"model": one.model.spec.name}
-        row |= {name: str(evaluation.estimates[name]) for name in MEASURES}
+        row |= {name: str(estimate) for name, estimate in evaluation.estimates.items()}
         row["same language"] = "" if bias is None else str(bias.share)
         row["in corpus"] = None if bias is None else bias.expected
         row["without a result"] = evaluation.n_missing
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+    """A row for each model and language of queries: how many queries and pairs, S@10 of both with
+    the ends of its intervals, and nDCG@10."""
+    rows = []
+    for one in found:
+        queries, evaluation = one.setup.collection.queries, one.evaluation
+        for language in one.setup.collection.languages:
+            at = [n for n, query in enumerate(queries) if query.language == language]
+            asked = [queries[n] for n in at]
+            successes = int(evaluation.per_query[SUCCESS][at].sum())
+            row: dict[str, object] = {
+                "model": one.model.spec.name, "language": language, "queries": len(asked),
+                "pairs": sum(len(query.relevant) for query in asked),
+            }  # fmt: skip
+            for name, estimate in (
+                (SUCCESS_OF_PAIRS, success_of_pairs(one.rankings, asked)),
+                (SUCCESS, agresti_coull(successes, len(asked))),
+            ):
+                row |= {
+                    name: estimate.value,
+                    f"{name} low": estimate.low,
+                    f"{name} high": estimate.high,
+                }
+            row[NDCG] = float(evaluation.per_query[NDCG][at].mean())
+            rows.append(row)
+    return pd.DataFrame(rows, columns=None if rows else ["model", "language", "queries"])
 
 
 def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:

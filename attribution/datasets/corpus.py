@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from attribution.types import TextPair
 class Document:
     """A document as its file has it, and where it stands there.
 
-    `part` is the corpus it belongs to, where a data set has several. One without an id could not
-    be read.
+    `part` is the corpus it belongs to, where a data set has several; `language` is the original's
+    of a translation. One without an id could not be read.
     """
 
     document_id: str
@@ -75,7 +75,8 @@ class Survey:
 class Collection:
     """Queries, judgements and a corpus that can be read any number of times.
 
-    With `skips_own_id` a query does not find the document of its own id, as in BEIR.
+    With `skips_own_id` a query does not find the document of its own id, as in BEIR. With
+    `monolingual` each language is a part of its own: see `by_language`.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Collection:
     files: tuple[Path, ...] = ()
     rejected: tuple[Rejection, ...] = field(default=())
     skips_own_id: bool = False
+    monolingual: bool = False
 
     @property
     def n_lost(self) -> int:
@@ -95,6 +97,11 @@ class Collection:
     def notes(self) -> tuple[str, ...]:
         """What the measures count that a reader would not expect, a sentence each."""
         found = []
+        if self.monolingual:
+            found.append(
+                "Each query is put to the documents of its own language; queries and judgements "
+                "without one there are left out."
+            )
         if self.skips_own_id and self.survey.own_ids:
             found.append(
                 f"{self.survey.own_ids:,} queries have the id of a document, which is left out of "
@@ -152,6 +159,54 @@ class Collection:
             counts[one.part, one.language] += 1
             own_ids += one.key in self.row_of
         return Survey(counts.total(), counts, tuple(rejected), own_ids)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The queries' languages, the one of most queries first."""
+        counts = Counter(query.language for query in self.queries if query.language)
+        return tuple(language for language, _ in counts.most_common())
+
+    def by_language(self) -> Collection:
+        """Each query put to the documents of its own language alone, and judged by these: the
+        monolingual pools of MultiClaim. The documents are held in memory, language by language.
+
+        Raises:
+            UserError: no query has a relevant document in its language.
+        """
+        held: dict[str, list[Document]] = {language: [] for language in self.languages}
+        for one in self.documents():
+            if one.language in held:
+                held[one.language].append(replace(one, document_id=one.key, part=one.language))
+        known = {one.document_id: one.key for ones in held.values() for one in ones}
+        rejected = list(self.rejected)
+        queries = []
+        for row, query in enumerate(self.queries, start=1):
+            own = {old: _key(query.language or "", old) for old in query.relevant}
+            keys = {old: new for old, new in own.items() if known.get(old) == new}
+            if query.language is None or not keys:
+                reason = (
+                    f"{query.query_id}: no document in its language ({query.language}) is "
+                    "judged relevant"
+                )
+                rejected.append(Rejection("queries", row, reason))
+                continue
+            queries.append(
+                replace(
+                    query, part=query.language,
+                    relevant={new: query.relevant[old] for old, new in keys.items()},
+                    pairs={keys[old]: pair for old, pair in query.pairs.items() if old in keys},
+                )
+            )  # fmt: skip
+        if not queries:
+            raise UserError(
+                f"{self.title} has no query with a relevant document in its own language: search "
+                "all documents."
+            )
+        asked = tuple(one for language in held for one in held[language])
+        return replace(
+            self, queries=tuple(queries), stream=lambda: iter(asked), rejected=tuple(rejected),
+            monolingual=True,
+        )  # fmt: skip
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, in one pass over the corpus that ends with the last of them."""

@@ -87,7 +87,8 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
 
 def collection(root: Path, name: str, title: str = "", version: Version = "original") -> Collection:
     """Posts as queries and every fact-checked claim as a document, whether a post makes it or not;
-    claims are read as they are asked for.
+    claims are read as they are asked for. Languages are the originals', in the English version
+    too: by these the paper tells the same-language bias and the pools of one language.
 
     Raises:
         UserError: as `read`.
@@ -108,8 +109,7 @@ def collection(root: Path, name: str, title: str = "", version: Version = "origi
                 yield Document("", "", "", None, *at)
                 continue
             seen.add(identity)
-            language = "eng" if version == "english" else claim.language
-            yield Document(identity, claim.of(version), "", language, *at)
+            yield Document(identity, claim.of(version), "", claim.language, *at)
 
     title = title or f"{name} (MultiClaim, {version})"
     return gather(name, title, _judged(found, name, version, {}), stream, [found[CLAIMS]])
@@ -168,8 +168,7 @@ def _judged(
         # A text that is empty in the other version alone leaves the pair without that one.
         with suppress(UserError):
             others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
-        query_language = "eng" if version == "english" else post.language
-        yield Judgement(pair, post_id, claim_id, query_language=query_language)
+        yield Judgement(pair, post_id, claim_id, query_language=post.language)
 
 
 def _id(cells: Mapping[str, Any], name: str) -> str:

@@ -24,7 +24,8 @@ class Judgement:
     """A pair as the data set judges it, with the ids that its files use.
 
     `part` is the corpus that the query is put to, where a data set has several (a domain of PosIR,
-    a folder of BEIR). `pair.language` is the document's language, `query_language` the query's.
+    a folder of BEIR). `pair.language` is the document's language, `query_language` the query's;
+    of a translated post it is the original's.
     """
 
     pair: TextPair

@@ -36,6 +36,7 @@ class Table(StrEnum):
     psi = "psi"
     bins = "bins"
     queries = "queries"
+    languages = "languages"
 
 
 @app.command()
@@ -51,6 +52,14 @@ def rank(
             "figures do; else the whole collection.",
         ),
     ] = False,
+    monolingual: Annotated[
+        bool,
+        typer.Option(
+            "--monolingual",
+            help="Search only the documents of a query's own language, as MultiClaim's monolingual "
+            "figures do.",
+        ),
+    ] = False,
     first_stage: Annotated[
         str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
     ] = "BM25",
@@ -58,7 +67,8 @@ def rank(
         bool, typer.Option("--posir", help="With PosIR's prompt, and 8,192 tokens read.")
     ] = False,
     table: Annotated[
-        Table, typer.Option(help="measures, psi (by length), bins (by evidence) or queries.")
+        Table,
+        typer.Option(help="measures, psi (by length), bins (by evidence), queries or languages."),
     ] = Table.measures,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
 ) -> None:
@@ -74,7 +84,9 @@ def rank(
 
     data, _ = pairs_of(dataset, False)
     collection = rankings.collection_of(data)
-    setup = rankings.Setup(collection, own_corpus, spec_of(first_stage))
+    if monolingual:
+        collection = rankings.monolingual(collection)
+    setup = rankings.Setup(collection, own_corpus or monolingual, spec_of(first_stage))
     for note in collection.notes:
         print(note, file=sys.stderr)
     quiet()
@@ -100,7 +112,7 @@ def rank(
     else:
         make = {
             Table.measures: rankings.measures_frame, Table.psi: rankings.psi_frame,
-            Table.bins: rankings.bins_frame,
+            Table.bins: rankings.bins_frame, Table.languages: rankings.languages_frame,
         }[table]  # fmt: skip
         frame = make(found)
     sys.stdout.buffer.write(table_bytes(frame, format.value, [one.provenance() for one in found]))

@@ -22,6 +22,7 @@ from dashboard.ranking_figures import evidence_bins, length_buckets
 from dashboard.rankings import Ranked, Setup
 
 WHOLE, OWN = "all documents", "the query's own corpus"
+LANGUAGE = "documents in the query's language"
 WIDTH = 450
 
 setup = None
@@ -38,6 +39,15 @@ with st.sidebar, panels.guarded():
             "language; searching all documents is harder and shows language bias.",
         )  # fmt: skip
         own_corpus = where == OWN
+    elif rankings.has_pools(collection):
+        where = st.selectbox(
+            "Search in", [WHOLE, LANGUAGE], key="searched", bind="query-params",
+            help="MultiClaim's monolingual figures are of posts among the claims of their own "
+            "language; searching all documents shows language bias. Of translations the "
+            "originals' language counts.",
+        )  # fmt: skip
+        if own_corpus := where == LANGUAGE:
+            collection = rankings.monolingual(collection)
     first_stage = None
     resolved = [registry.known().get(name) for name in names]
     if any(one is not None and rankings.needs_first_stage(one) for one in resolved):
@@ -194,6 +204,20 @@ def measures_table(found: list[Ranked]) -> None:
     )  # fmt: skip
 
 
+def languages_table(found: list[Ranked]) -> None:
+    """S@10 of pairs and of queries by the queries' language, where there are several."""
+    if len(the_setup.collection.languages) < 2:
+        return
+    frame = rankings.languages_frame(found)
+    with st.expander("By the queries' language"):
+        st.dataframe(frame, hide_index=True, column_config={
+            name: st.column_config.NumberColumn(format="%.3f")
+            for name in frame.columns[4:]
+        })  # fmt: skip
+        panels.downloads("ranking.languages", [data.name, "languages"], provenance(found),
+                         frame=frame)  # fmt: skip
+
+
 def provenance(found: list[Ranked]) -> list[Provenance]:
     """Where the numbers come from, a line for each model."""
     return [one.provenance() for one in found]
@@ -340,6 +364,7 @@ def board() -> None:
             panels.caption(each)
         panels.downloads("ranking.measures", [data.name, "ranking"], provenance(found),
                          frame=rankings.measures_frame(found))  # fmt: skip
+        languages_table(found)
     with panels.guarded():
         profile_section(found)
 

@@ -183,8 +183,69 @@ def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len(found.survey.rejected) == 1
     english = formats.collection(tmp_path, "m", variant="english")
-    assert english.queries[0].language == "eng"
     assert [d.text for d in english.documents()] == ["Ice", "Stone"]
+    # Same-language bias is told by the originals: of translations it would always be 1.
+    assert english.queries[0].language == "pol"
+    assert [d.language for d in english.documents()] == ["deu", "pol"]
+    (pair,) = formats.read(tmp_path, "m", variant="english").pairs
+    assert pair.language == "eng", "sentences and filler are those of the text"
+
+
+def write_multiclaim(folder: Path, posts: Texts, claims: Texts, mapping: list[str]) -> Path:
+    """Texts as `language text`; their English version is in capitals."""
+
+    def cell(text: str) -> str:
+        value = (text, text.upper(), [(text.split()[0], 1.0)])
+        return '"' + repr(value).replace('"', '""') + '"'
+
+    rows = "".join(f"{one},,[],[],{cell(text)}\n" for one, text in posts.items())
+    (folder / "posts.csv").write_text(f"post_id,instances,ocr,verdicts,text\n{rows}")
+    rows = "".join(f"{one},{cell(text)},,\n" for one, text in claims.items())
+    (folder / "fact_checks.csv").write_text(f"fact_check_id,claim,instances,title\n{rows}")
+    rows = "".join(f"{one.replace('-', ',')}\n" for one in mapping)
+    (folder / "fact_check_post_mapping.csv").write_text(f"fact_check_id,post_id\n{rows}")
+    return folder
+
+
+@pytest.mark.parametrize("variant", ["", "english"])
+def test_monolingual_pools_are_the_claims_of_the_posts_language(
+    tmp_path: Path, variant: str
+) -> None:
+    root = write_multiclaim(
+        tmp_path,
+        {"1": "slk ice", "2": "pol stone", "3": "slk fog", "4": "ces ice"},
+        {"10": "pol ice", "11": "slk ice", "12": "slk stone", "13": "pol stone", "14": "slk ice",
+         "15": "deu ice"},
+        ["11-1", "14-1", "10-1", "13-2", "10-3", "15-4"],
+    )  # fmt: skip
+    whole = formats.collection(root, "m", variant=variant)
+    assert whole.languages == ("slk", "pol", "ces") and not whole.monolingual
+    found = whole.by_language()
+    assert [(q.query_id, q.part, dict(q.relevant)) for q in found.queries] == [
+        ("1", "slk", {"slk/11": 1, "slk/14": 1}), ("2", "pol", {"pol/13": 1}),
+    ]  # fmt: skip
+    assert found.queries[0].pairs == {"slk/11": "1/11", "slk/14": "1/14"}
+    left_out = [one.reason for one in found.rejected if one.file == "queries"]
+    assert [reason.split(":")[0] for reason in left_out] == ["3", "4"]
+    # Every claim of a language that posts are in, a language at a time; German has no post.
+    assert [d.key for d in found.documents()] == [
+        "slk/11", "slk/12", "slk/14", "pol/10", "pol/13",
+    ]  # fmt: skip
+    best = search_lexical(found, 1.2, 0.75, own_corpus=True)
+    assert best is not None
+    ranked = {one.query_id: one for one in rankings(found, best)}
+    assert set(ranked["1"].document_ids) == {"slk/11", "slk/12", "slk/14"}
+    assert set(ranked["2"].document_ids) == {"pol/10", "pol/13"}
+    assert set(ranked["1"].languages) == {"slk"}
+    assert found.texts(["pol/13"])["pol/13"].casefold() == "pol stone"
+    assert found.digest() != whole.digest()
+    assert "documents of its own language" in found.notes[0]
+
+
+def test_no_pool_without_an_answer_in_the_language(tmp_path: Path) -> None:
+    root = write_multiclaim(tmp_path, {"1": "slk ice"}, {"10": "pol ice"}, ["10-1"])
+    with pytest.raises(UserError, match="no query with a relevant document in its own language"):
+        formats.collection(root, "m").by_language()
 
 
 def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:

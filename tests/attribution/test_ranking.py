@@ -18,12 +18,14 @@ from attribution.ranking import (
     NDCG,
     RECALL,
     SUCCESS,
+    SUCCESS_OF_PAIRS,
     agresti_coull,
     evaluate,
     evidence_bin,
     evidence_profile,
     measure,
     same_language,
+    success_of_pairs,
 )
 from attribution.search import Ranking
 from attribution.types import TextPair
@@ -198,3 +200,20 @@ def test_evaluation_by_bucket() -> None:
     assert found.buckets["Q1"].psi == 0 and found.buckets["Q4"].psi is None
     assert found.estimates[SUCCESS].value == 0.8
     assert found.estimates[SUCCESS].low == agresti_coull(4, 5).low
+    assert found.estimates[SUCCESS_OF_PAIRS].value == 0.8
+
+
+def test_success_of_pairs_counts_every_answer() -> None:
+    """MultiClaim's evaluate.py takes one rank of each pair; a post with three claims counts three
+    times, one of them in the top 10."""
+    queries = [query("one", {"a": 1}), query("three", {"a": 1, "b": 2, "c": 1}),
+               query("none", {"z": 1})]  # fmt: skip
+    rest = [f"x{i}" for i in range(9)]
+    ranked = [ranking("one", "a"), ranking("three", *rest, "b", "a", "c"), ranking("other", "z")]
+    found = success_of_pairs(ranked, queries)
+    assert (found.value, found.low, found.high) == (
+        2 / 5, agresti_coull(2, 5).low, agresti_coull(2, 5).high,
+    )  # fmt: skip
+    evaluated = evaluate("m", ranked[:2], collection(queries))
+    assert evaluated.estimates[SUCCESS].value == 2 / 3
+    assert evaluated.estimates[SUCCESS_OF_PAIRS] == found

@@ -62,6 +62,34 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     assert len(queries) == 3
 
 
+def test_each_query_among_the_documents_of_its_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    rows = "ice one,pol ice one,pol\nice two,spa ice three,spa\nfog,spa fog,spa\n"
+    (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
+    datasets.register("langs", tmp_path / "langs.csv")
+    app = opened("ranking.py", dataset="langs", models=["BM25"])
+    app.selectbox(key="searched").select("documents in the query's language").run()
+    assert any("documents of its own language" in one.value for one in app.caption)
+    app.button(key="start.BM25").click().run()
+    from dashboard.choices import ranking_spec
+
+    collection = rankings.monolingual(rankings.collection_of(datasets.read("langs")))
+    run = rankings.run_of(
+        service(), ranking_spec("BM25", "langs"), rankings.Setup(collection, own_corpus=True)
+    )
+    assert run is not None
+    run.wait()
+    app.run()
+    assert not app.exception and not app.error
+    languages = next(f.value for f in app.dataframe if "pairs" in f.value.columns)
+    assert languages[["language", "queries", "S@10 per pair"]].values.tolist() == [
+        ["spa", 2, 1.0], ["pol", 1, 1.0],
+    ]  # fmt: skip
+
+
 def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))

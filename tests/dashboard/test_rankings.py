@@ -18,7 +18,7 @@ from attribution import datasets
 from attribution.datasets.own import read_upload
 from attribution.errors import UserError
 from attribution.published import PublishedCurves, PublishedMeasures
-from attribution.ranking import NDCG, evidence_profile
+from attribution.ranking import NDCG, SUCCESS, SUCCESS_OF_PAIRS, evidence_profile
 from attribution.retrievers.registry import RetrieverSpec, resolve
 from cache.precompute import Progress
 from dashboard import publications, rankings
@@ -195,6 +195,27 @@ def test_rank_says_what_a_beir_set_leaves_out(
     # The best of both, of which one can never be found: 1 / (1 + 1 / log2(3)).
     assert row[NDCG] == pytest.approx(1 / (1 + 1 / np.log2(3)))
     assert "as in BEIR" in found.stderr and "as in trec_eval" in found.stderr
+
+
+def test_rank_within_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "query,document,language\nice one,pol ice one,pol\nice one,pol ice two,pol\n"
+        "ice two,spa ice three,spa\nstone,spa stone,spa\n"
+    )
+    asked = ["rank", "--model", "BM25", "--dataset", str(path), "--table", "languages"]
+    whole, within = (json.loads(run(*asked, *extra).stdout) for extra in ([], ["--monolingual"]))
+    for table in (whole, within):
+        rows = {row["language"]: row for row in table["rows"]}
+        assert {k: (r["queries"], r["pairs"]) for k, r in rows.items()} == {
+            "pol": (1, 2), "spa": (2, 2),
+        }  # fmt: skip
+        assert rows["pol"][SUCCESS_OF_PAIRS] == 1.0 and rows["pol"][SUCCESS] == 1.0
+    # Among all documents the Polish one that says "ice two" comes before the Spanish answer.
+    assert rows["spa"][NDCG] == 1.0 > {r["language"]: r for r in whole["rows"]}["spa"][NDCG]
+    assert "among the documents of its language" in within["provenance"][0]["selection"]
 
 
 def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
