@@ -34,6 +34,7 @@ _POLL_S = 0.001
 _CHECKPOINT_BYTES = 16 << 20
 _IDLE_PER_FILE = 4
 _IDLE_FILES = 32
+_IDLE_LOCKS = 64
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -58,7 +59,16 @@ class Foreign(sqlite3.DatabaseError):
 
 # -- locks -----------------------------------------------------------------------------------------
 
-_locks: dict[Path, FileLock] = {}
+
+@dataclass(slots=True)
+class _Lock:
+    """A lock of this process's and how many are between asking for it and giving it back."""
+
+    lock: FileLock
+    users: int = 0
+
+
+_locks: OrderedDict[Path, _Lock] = OrderedDict()
 
 
 @contextmanager
@@ -73,15 +83,28 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _guard:
-        lock = _locks.setdefault(place, FileLock(place))
+        known = _locks.setdefault(place, _Lock(FileLock(place)))
+        known.users += 1
     try:
-        lock.acquire(timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S)
-    except Timeout as error:
-        raise sqlite3.OperationalError("database is locked") from error
-    try:
-        yield
+        try:
+            known.lock.acquire(
+                timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S
+            )
+        except Timeout as error:
+            raise sqlite3.OperationalError("database is locked") from error
+        try:
+            yield
+        finally:
+            known.lock.release()
     finally:
-        lock.release()
+        with _guard:
+            known.users -= 1
+            if place in _locks:
+                _locks.move_to_end(place)
+            if len(_locks) > _IDLE_LOCKS:
+                idle = [path for path, one in _locks.items() if not one.users]
+                for path in idle[: len(_locks) - _IDLE_LOCKS]:
+                    del _locks[path]
 
 
 # -- connections -----------------------------------------------------------------------------------

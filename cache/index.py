@@ -227,8 +227,8 @@ class Index:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
-        curves = sum(kept.values.nbytes for kept in self._curves.values())
+        """About how much memory it takes; another thread may hold the lock and add curves."""
+        curves = sum(kept.values.nbytes for kept in list(self._curves.values()))
         return curves + 400 * len(self.state)
 
 

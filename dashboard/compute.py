@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +19,6 @@ from attribution.methods import METHODS, attribute_batches
 from attribution.position import CurveSummary, summarize
 from attribution.proof import Proof, prove
 from attribution.retrievers import registry
-from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec, data_folder
 from attribution.retrievers.sparse import Term
@@ -32,11 +29,12 @@ from cache.fingerprint import used_model
 from cache.precompute import Destination, Executor, OneDevice, Progress, claims_folder, precompute
 from cache.store import ModelKey, Store, StoredCurves
 from dashboard import provenance, stored_models
-from dashboard.device_queue import DeviceQueue, Place, ready
+from dashboard.device_queue import DeviceQueue, Place, ready, require_wanted
+from dashboard.model_pool import ModelPool
 from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
-from dashboard.runs import Report, Run, RunKey
-from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT
+from dashboard.runs import Report, Run, RunKey, Runs
+from dashboard.settings import DEVICE, MODEL_MEMORY_GB, PRECISION, QUEUE_LIMIT, RUN_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +71,20 @@ class DataSetCurve:
 
 
 class Compute:
-    """Models, store, device queue and runs of one process."""
+    """Results below one folder, and what computes them: models, device queue and runs of one
+    process."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, *, beside: Compute | None = None) -> None:
+        """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
+        bounds it shares while its results stay its own."""
         folder = (root or data_folder()) / "cache"
         self.root = folder
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
-        self.queue = DeviceQueue(QUEUE_LIMIT.get)
-        self._loading = threading.Lock()
-        self._models: OrderedDict[tuple[str, str], Retriever] = OrderedDict()
-        self._proofs: dict[tuple[str, str], Proof] = {}
-        self._runs: dict[RunKey, Run] = {}
-        self._runs_lock = threading.Lock()
+        self._known = beside._known if beside else self.store
+        self.queue = beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get)
+        self.models = beside.models if beside else ModelPool(_model_bytes)
+        self.runs = beside.runs if beside else Runs(RUN_LIMIT.get)
         self._summaries: Recent[CurveSummary] = Recent(64)
 
     # -- models --------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ class Compute:
         Raises:
             UserError: its files are not here, and no results of it either.
         """
-        if not registry.installed(spec) and (stored := stored_models.find(self.store, spec)):
+        if not registry.installed(spec) and (stored := stored_models.find(self._known, spec)):
             named = replace(stored.key, name=spec.name)
             return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
         model = used_model(spec, DEVICE.get(), PRECISION.get())
@@ -107,7 +106,7 @@ class Compute:
 
     def stored_only(self) -> list[str]:
         """Names of models whose results are here but not their weights; they can be resolved."""
-        return stored_models.remember(self.store)
+        return stored_models.remember(self._known)
 
     def retriever(self, model: ModelIdentity) -> Any:
         """The model, loaded and put to the proof where it is not; the least recently used ones
@@ -118,29 +117,16 @@ class Compute:
         """
         if model.stored_only:
             raise registry.weights_absent(model.spec.name)
-        key = (model.key.fingerprint, model.device)
-        with self._loading:
-            found = self._models.get(key)
-            if found is None:
-                found = load(model.spec, DEVICE.get(), PRECISION.get())
-                if key not in self._proofs:
-                    self._proofs[key] = prove(found)
-                self._models[key] = found
-                self._evict()
-            self._models.move_to_end(key)
-            return found
-
-    def _evict(self) -> None:
-        limit = MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
-        while len(self._models) > 1 and self._bytes() > limit:
-            self._models.popitem(last=False)
-
-    def _bytes(self) -> int:
-        return sum(found.weight_bytes for found in self._models.values())
+        return self.models.get(
+            (model.key.fingerprint, model.device),
+            lambda: load(model.spec, DEVICE.get(), PRECISION.get()),
+            lambda found: prove(found),
+            require_wanted,
+        )
 
     def proof(self, model: ModelIdentity) -> Proof | None:
         """What the model showed of itself when it was loaded; None before that."""
-        return self._proofs.get((model.key.fingerprint, model.device))
+        return self.models.proof((model.key.fingerprint, model.device))
 
     def unfit(self, model: ModelIdentity) -> dict[str, str]:
         """The methods that do not work on this model, and why, as far as is known: what only the
@@ -208,7 +194,8 @@ class Compute:
         with suppress(UserError):  # a store that cannot be read: `explain` has the notice
             if (found := self.store.get(model.key, method, pair)) is not None:
                 return ready(Explained(found, model, pair, from_cache=True))
-        key = ("explain", model.key, repr(method), pair)
+        # Who keeps results elsewhere asks for another request: this one's are kept here.
+        key = ("explain", self.root, model.key, repr(method), pair)
         return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 
     def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
@@ -316,27 +303,16 @@ class Compute:
         work: Callable[[Run, Report], Progress],
         on_progress: Report = lambda progress: None,
     ) -> Run:
-        """Run `work` in a thread; a run with the same key that is active is returned instead."""
-        with self._runs_lock:
-            running = self._runs.get(key)
-            if running is not None and running.active:
-                return running
-            run = Run(" ".join(key), total)
-            self._runs[key] = run
+        """Run `work` in a thread; a run with the same key that is active is returned instead.
 
-            def report(progress: Progress) -> None:
-                run.progress = progress
-                on_progress(progress)
-
-            def whole(run: Run) -> None:
-                run.progress = work(run, report)
-
-            run.start(whole)
-        return run
+        Raises:
+            UserError: as many runs as there may be are active.
+        """
+        return self.runs.start(self.root, key, total, work, on_progress)
 
     def run(self, key: RunKey) -> Run | None:
         """The latest run with this key in this process."""
-        return self._runs.get(key)
+        return self.runs.find(self.root, key)
 
     def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
         """The latest run of this kind in this process."""
@@ -355,6 +331,10 @@ def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
 def _listed(families: Sequence[str]) -> str:
     words = [family.replace("_", "-") for family in families]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _model_bytes() -> float:
+    return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
 
 
 def _device_memory() -> int:

@@ -101,8 +101,7 @@ class DeviceQueue:
             self._line.append(ticket)
             try:
                 while self._line[0] is not ticket:
-                    if request is not None and not request.wanted():
-                        raise _abandoned()
+                    require_wanted()
                     self._condition.wait(_POLL_S if request is not None else None)
             except BaseException:
                 self._line.remove(ticket)
@@ -177,6 +176,17 @@ def ready(result: T) -> Place[T]:
     request._result = result
     request._finished.set()
     return Place(queue, request)
+
+
+def require_wanted() -> None:
+    """Go on, unless this thread serves a page's request that nobody waits for any more.
+
+    Raises:
+        Stopped: it does.
+    """
+    request: Request | None = getattr(_local, "request", None)
+    if request is not None and not request.wanted():
+        raise _abandoned()
 
 
 def _abandoned() -> Stopped:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 
 from attribution.errors import UserError
 from cache.precompute import Progress
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]
+
+KEPT_RUNS = 256
+"""Runs that are remembered, so that pages can say how they ended."""
 
 
 class Run:
@@ -61,3 +66,76 @@ class Run:
         """Block until it has ended."""
         if self._thread is not None:
             self._ended.wait()
+
+
+class Runs:
+    """The runs of this process: at most `limit()` at a time, and of those that ended the latest
+    few. Each belongs to an owner, the folder whose results it fills."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[tuple[Path, RunKey], Run] = OrderedDict()
+
+    def start(
+        self,
+        owner: Path,
+        key: RunKey,
+        total: int,
+        work: Callable[[Run, Report], Progress],
+        on_progress: Report = lambda progress: None,
+    ) -> Run:
+        """Run `work` in a thread; a run of the same owner and key that is active is returned
+        instead.
+
+        Raises:
+            UserError: as many as there may be are active.
+        """
+        with self._lock:
+            running = self._runs.get((owner, key))
+            if running is not None and running.active:
+                return running
+            active = sum(run.active for run in self._runs.values())
+            if active >= self._limit():
+                raise UserError(
+                    f"{active} runs are at work already: try again when one has ended, or stop one."
+                )
+            run = Run(" ".join(key), total)
+            self._runs[owner, key] = run
+            self._runs.move_to_end((owner, key))
+
+            def report(progress: Progress) -> None:
+                run.progress = progress
+                on_progress(progress)
+
+            def whole(run: Run) -> None:
+                run.progress = work(run, report)
+
+            run.start(whole)
+            self._drop_ended()
+        return run
+
+    def find(self, owner: Path, key: RunKey) -> Run | None:
+        """The latest run of this owner and key."""
+        return self._runs.get((owner, key))
+
+    def end(self, owner: Path) -> None:
+        """Stop the owner's runs after the batches at hand, wait for that, and forget them."""
+        with self._lock:
+            found = {key: run for key, run in self._runs.items() if key[0] == owner}
+        for run in found.values():
+            run.stop()
+        for run in found.values():
+            run.wait()
+        with self._lock:
+            for key, run in found.items():
+                if self._runs.get(key) is run:
+                    del self._runs[key]
+
+    def _drop_ended(self) -> None:
+        ended = [key for key, run in self._runs.items() if not run.active]
+        for key in ended[: max(0, len(self._runs) - KEPT_RUNS)]:
+            del self._runs[key]
+
+    def __len__(self) -> int:
+        return len(self._runs)

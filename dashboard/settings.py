@@ -93,6 +93,12 @@ QUEUE_LIMIT = Setting(
     "1 to 10000; one more is told so at once.",
 )  # fmt: skip
 
+RUN_LIMIT = Setting(
+    "POSLENS_RUN_LIMIT",
+    32,
+    _whole(2, 1000),
+    "runs over data sets, of all readers together, that may be at work at a time, 2 to 1000.",
+)
 UPKEEP = Setting(
     "POSLENS_UPKEEP",
     "auto",
@@ -114,6 +120,7 @@ SETTINGS: tuple[Setting, ...] = (
     HOME,
     ALLOW_CODE,
     QUEUE_LIMIT,
+    RUN_LIMIT,
     UPKEEP,
     FETCH_LIMIT_GB,
 )

@@ -172,7 +172,7 @@ def test_the_least_recently_used_model_makes_room(
     for name in ("bert", "distilbert"):
         spec = RetrieverSpec(name, name, "dense", f"folder:{tiny_folder(name)}")
         compute.retriever(compute.identify(spec))
-    assert len(compute._models) == 1
+    assert len(compute.models) == 1
 
 
 def test_what_does_not_fit_is_said_and_refused(
