@@ -38,7 +38,7 @@ class _Dtype:
 class _Array:
     """Stands for an array until its state has come."""
 
-    values: NDArray[np.float64] | None = None
+    values: NDArray[np.floating] | None = None
 
     def __setstate__(self, state: object) -> None:
         if not (isinstance(state, tuple) and len(state) == 5):
@@ -54,7 +54,8 @@ class _Kind:
 _NDARRAY = _Kind()
 
 
-def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.float64]:
+def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.floating]:
+    """A view of the bytes: a pickle may name the same ones a million times."""
     if not (
         isinstance(data, bytes | bytearray)
         and isinstance(dtype, _Dtype)
@@ -65,7 +66,7 @@ def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[n
         raise NotArrays
     found = np.frombuffer(data, dtype.name)
     try:
-        return found.reshape(shape, order=order).astype(np.float64)  # type: ignore[call-overload]
+        return found.reshape(shape, order=order)  # type: ignore[call-overload]
     except ValueError as error:
         raise NotArrays from error
 
@@ -117,11 +118,12 @@ class _Reader(pickle.Unpickler):
         raise NotArrays
 
 
-def arrays(data: bytes) -> list[NDArray[np.float64]]:
+def arrays(data: bytes, limit: int | None = None) -> list[NDArray[np.float64]]:
     """The float arrays of a pickled list, tuple or single array of them.
 
     Raises:
-        NotArrays: the pickle names or holds anything else, or is damaged.
+        NotArrays: the pickle names or holds anything else, more than `limit` numbers, or is
+            damaged.
     """
     try:
         found = _Reader(io.BytesIO(data)).load()
@@ -135,4 +137,6 @@ def arrays(data: bytes) -> list[NDArray[np.float64]]:
     known = [one for one in values if one is not None]
     if not listed or len(known) != len(listed):
         raise NotArrays
-    return known
+    if limit is not None and sum(max(1, one.size) for one in known) > limit:
+        raise NotArrays
+    return [one.astype(np.float64) for one in known]

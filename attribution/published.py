@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
-import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution import array_pickle
-from attribution.datasets import apart
+from attribution import array_pickle, isolated
 from attribution.datasets.streams import MEGABYTE
 from attribution.errors import UserError
 from attribution.position import LENGTH_BUCKETS
@@ -36,6 +33,9 @@ from attribution.types import N_BINS, Array, as_array
 
 MAX_BYTES = 20 * MEGABYTE
 MAX_CURVES = 200_000
+_LIMITS = isolated.Limits(memory=1 << 30, seconds=5, answer=MAX_CURVES * N_BINS * 8)
+_MAX_HEADER = 4096
+_ROWS = 1000
 PICKLES = (".pkl", ".pickle")
 CURVE_SUFFIXES = (*PICKLES, ".npz")
 
@@ -86,7 +86,7 @@ def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
             "give fewer curves."
         )
     damaged = _not_curves(name)
-    raw = apart.run(main, [name, suffix], data, damaged)
+    raw = isolated.call(curves_of, [name, suffix], data, damaged=damaged, limits=_LIMITS)
     values = np.frombuffer(raw, dtype="<f8")
     if len(values) % N_BINS or len(values) < 2 * N_BINS:
         raise UserError(damaged)
@@ -102,35 +102,44 @@ def _not_curves(name: str) -> str:
     )
 
 
-def main() -> int:
-    """Curves of the file on stdin as float64 on stdout; the child of `read_curves`."""
-    apart.limit_this_process()
-    name, suffix = json.loads(sys.argv[1])
+def curves_of(data: bytes, name: str, suffix: str) -> Iterator[bytes]:
+    """The curves of a file as float64; what the child of `read_curves` does.
+
+    Raises:
+        UserError: as `read_curves`.
+    """
     try:
-        found = _curves(sys.stdin.buffer.read(), suffix)
+        found = _curves(data, suffix)
         good = (
             found.ndim == 2 and found.shape[1] == N_BINS and 2 <= len(found) <= MAX_CURVES
-            and bool(np.isfinite(found).all())
+            and bool((np.abs(found) <= np.finfo(np.float32).max).all())
         )  # fmt: skip
         if not good:
             raise ValueError(found.shape)
-    except (array_pickle.NotArrays, ValueError, MemoryError):
-        return apart.said(UserError(_not_curves(name)))
-    sys.stdout.buffer.write(np.ascontiguousarray(found, dtype="<f8").tobytes())
-    return 0
+    except (array_pickle.NotArrays, ValueError, MemoryError) as error:
+        raise UserError(_not_curves(name)) from error
+    for start in range(0, len(found), _ROWS):
+        yield np.ascontiguousarray(found[start : start + _ROWS], dtype="<f8").tobytes()
 
 
 def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
     if suffix in PICKLES:
-        return np.stack([np.atleast_1d(one) for one in array_pickle.arrays(data)])
+        return np.stack(
+            [np.atleast_1d(one) for one in array_pickle.arrays(data, MAX_CURVES * N_BINS)]
+        )
     try:
+        limit = _MAX_HEADER + MAX_CURVES * N_BINS * 8
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("curves.npy") as packed:
+            head = packed.read(limit + 1)
+        if len(head) > limit:
+            raise ValueError("more curves than are read")
         # Without leave numpy refuses arrays that hold pickles.
-        with np.load(io.BytesIO(data)) as archive:
-            found = archive["curves"]
-    except (OSError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        found = np.load(io.BytesIO(head))
+    # A changed byte makes almost any error of an archive's reader.
+    except Exception as error:
         raise ValueError("no archive with curves") from error
-    if found.dtype.kind not in "fiu":
-        raise ValueError(f"{found.dtype} are no numbers")
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        raise ValueError("no numbers")
     return found.astype(np.float64)
 
 
@@ -188,12 +197,7 @@ def _items(name: str, found: object, what: str) -> list[tuple[str, Any]]:
 
 def _share(name: str, where: str, values: object, key: str) -> float:
     number = values.get(key) if isinstance(values, dict) else None
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or not math.isfinite(number)
-        or not 0 <= number <= 1
-    ):
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
         raise UserError(f"{name}: {key} of {where} is no number between 0 and 1.")
     return float(number)
 

@@ -8,6 +8,7 @@ is missing to it, down to 1e-6, and float16 would put rounding of 1e-3 there.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from typing import Any
 
@@ -16,10 +17,15 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from attribution.errors import UserError
 from attribution.types import Array, Attribution, Method, TextPair, Token, TokenizedText
 from cache.fingerprint import text_fingerprint
 
 FORMAT = 2
+MAX_RAW = 64 << 20
+"""Bytes of one result before it is compressed: a matrix of 512 x 32,768 tokens fits. A few
+kilobytes that come from elsewhere may claim to unpack to gigabytes."""
+
 _CODEC = pa.Codec("zstd")
 
 
@@ -44,9 +50,16 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
     texts = header["tokens"]
     if len(texts) != len(spans):
         raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a token is no text")
+    if len(spans) and (spans.min() < 0 or bool((spans[:, 0] > spans[:, 1]).any())):
+        raise ValueError("a span ends before it begins")
     starts, ends, specials = spans.T.tolist()
     tokens = tuple(map(Token._make, zip(texts, starts, ends, map(bool, specials), strict=True)))
-    return TokenizedText(tokens, header["n_tokens_full"], header["max_length"])
+    n_full, limit = header["n_tokens_full"], header["max_length"]
+    if not (isinstance(n_full, int) and isinstance(limit, int) and n_full >= 0 and limit >= 0):
+        raise TypeError("a length is no number")
+    return TokenizedText(tokens, n_full, limit)
 
 
 def identity(dataset: str, pair_id: str, text: str) -> bytes:
@@ -61,7 +74,11 @@ def identity_of(pair: TextPair) -> bytes:
 
 
 def encode(attribution: Attribution, pair: TextPair) -> bytes:
-    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors."""
+    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors.
+
+    Raises:
+        UserError: it has more than MAX_RAW bytes.
+    """
     arrays = {
         "query_scores": attribution.query_scores,
         "document_scores": attribution.document_scores,
@@ -93,6 +110,11 @@ def encode(attribution: Attribution, pair: TextPair) -> bytes:
     # the file a second time only from a file, not from bytes.
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    if len(raw) > MAX_RAW:
+        raise UserError(
+            f"The result of pair {pair.pair_id[:80]} has {len(raw) >> 20} MiB, more than the "
+            f"{MAX_RAW >> 20} MiB that are kept of one: leave the matrix out, or shorten the texts."
+        )
     packed = _CODEC.compress(raw, asbytes=True)
     body = len(raw).to_bytes(8, "big") + packed
     return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
@@ -108,12 +130,17 @@ def is_whole(data: object, identity: bytes) -> bool:
 def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not is_whole(data, identity):
         raise DamagedPayload
-    raw = _CODEC.decompress(data[12:], int.from_bytes(data[4:12], "big"), asbytes=True)
+    size = int.from_bytes(data[4:12], "big")
+    if size > MAX_RAW:
+        raise ValueError(f"unpacks to {size} bytes")
+    raw = _CODEC.decompress(data[12:], size, asbytes=True)
     arrays = load(raw)
     return arrays, json.loads(arrays["header"].tobytes())
 
 
-_DAMAGE = (pa.ArrowException, OSError, SafetensorError, KeyError, ValueError)
+# Who imports a file may have made up all of it: any value may be of any type.
+_DAMAGE = (pa.ArrowException, OSError, SafetensorError, LookupError, ValueError, TypeError,
+           AttributeError, OverflowError, RecursionError, UserError)  # fmt: skip
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:
@@ -134,9 +161,9 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
             query_scores=arrays["query_scores"],
             document_scores=arrays["document_scores"],
             matrix=arrays.get("matrix"),
-            bias_share=header["bias_share"],
-            completeness_error=header["completeness_error"],
-            seconds=header["seconds"],
+            bias_share=_number(header["bias_share"]),
+            completeness_error=_number(header["completeness_error"]),
+            seconds=_number(header["seconds"]) or 0.0,
         )
     except _DAMAGE as error:
         raise DamagedPayload from error
@@ -149,9 +176,29 @@ def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
         DamagedPayload: the bytes were changed or cut, or belong to another pair.
     """
     try:
-        return _unpack(data, identity)[1]["pair"]
+        found = _unpack(data, identity)[1]["pair"]
+        return {name: _of(kind, found[name]) for name, kind in _PAIR.items()}
     except _DAMAGE as error:
         raise DamagedPayload from error
+
+
+_PAIR: dict[str, type] = {
+    "language": str, "domain": str, "document_tokens": int, "start": int, "end": int,
+    "characters": int,
+}  # fmt: skip
+
+
+def _of(kind: type, value: Any) -> Any:
+    """`value`, which is None or of this type and not absurdly large."""
+    if value is None or (isinstance(value, kind) and (kind is str or 0 <= value < 2**31)):
+        return value
+    raise TypeError(f"{value!r:.80} is no {kind.__name__}")
+
+
+def _number(value: Any) -> float | None:
+    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+        return value
+    raise TypeError(f"{value!r:.80} is no number")
 
 
 def pack_floats(values: Array) -> bytes:

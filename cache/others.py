@@ -5,13 +5,16 @@ Payloads travel as they are, each with the checksum that its owner gave it.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from attribution.errors import printable
 from attribution.types import Method
 from cache.codec import unpack_floats
 from cache.files import Files, ModelKey
@@ -25,6 +28,8 @@ _QUERIES = {
     "embedding": f"SELECT '{EMBEDDING}' || side, '', text, '', vector, NULL FROM embedding",
     "map": f"SELECT '{MAP}', '', key, '', points, NULL FROM map",
 }
+_MAX_NAME, _MAX_REASON, _MAX_JSON = 1000, 5000, 64 << 20
+_SIDES = ("query", "document")
 _COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
 
 
@@ -55,17 +60,48 @@ def _batch(found: list[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
-def damaged(batch: pa.RecordBatch) -> str:
-    """The first row whose payload is not what was stored; empty where all are."""
+def damaged(batch: pa.RecordBatch, *, decoded: bool = False) -> str:
+    """The first row whose payload is not what was stored, or with `decoded` does not open; empty
+    where all are whole."""
     for row in batch.select(list(_COLUMNS)).to_pylist():
-        payload, kind = row["payload"], row["kind"]
-        if kind.startswith(OTHER):
-            whole = payload is None or zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]
-        else:
-            whole = payload is not None and unpack_floats(payload) is not None
-        if not whole:
-            return f"{kind} {row['dataset'] or ''} {row['pair_id']}".strip()
+        if not _is_whole(row, decoded):
+            names = (str(row[name] or "")[:80] for name in ("kind", "dataset", "pair_id"))
+            return printable(" ".join(names)).strip() or "nothing"
     return ""
+
+
+def _is_whole(row: dict[str, Any], decoded: bool) -> bool:
+    payload, kind, reason = row["payload"], row["kind"] or "", row["reason"]
+    if any(row[name] is None or len(row[name]) > _MAX_NAME for name in _COLUMNS[:4]):
+        return False
+    if kind.startswith(OTHER):
+        if payload is None:
+            return reason is not None and len(reason) <= _MAX_REASON
+        if zlib.crc32(payload[4:]).to_bytes(4, "big") != payload[:4]:
+            return False
+        return not decoded or _opens(payload[4:])
+    side = kind.removeprefix(EMBEDDING)
+    if payload is None or not (kind == MAP or (kind.startswith(EMBEDDING) and side in _SIDES)):
+        return False
+    values = unpack_floats(payload)
+    if values is None or not np.isfinite(values).all():
+        return False
+    return len(values) % 2 == 0 if kind == MAP else len(values) > 0
+
+
+def _opens(text: bytes) -> bool:
+    """Whether these are named values as JSON, all numbers finite. What they have to be is their
+    owner's matter: what it cannot use counts as missing."""
+    try:
+        return len(text) <= _MAX_JSON and isinstance(
+            json.loads(text, parse_constant=_no_number), dict
+        )
+    except (ValueError, RecursionError):
+        return False
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
@@ -84,6 +120,11 @@ def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
             db.execute("INSERT OR IGNORE INTO map VALUES (?, ?)", (row["pair_id"], payload))
         elif kind.startswith(EMBEDDING):
             key = (kind.removeprefix(EMBEDDING), row["pair_id"], payload)
+            # A model's vectors are all of one length.
+            known = db.execute("SELECT length(vector) FROM embedding LIMIT 1").fetchone()
+            if known is not None and known[0] != len(payload):
+                conflicts += 1
+                continue
             db.execute("INSERT OR IGNORE INTO embedding VALUES (?, ?, ?)", key)
         elif kind.startswith(OTHER):
             conflicts += _add_other(db, kind.removeprefix(OTHER), row)

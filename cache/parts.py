@@ -23,13 +23,14 @@ import pyarrow as pa
 from pyarrow import fs
 
 from attribution.errors import Stopped, UserError
+from attribution.isolated import Reader
 from attribution.position import document_curve
 from attribution.types import Attribution, Method, TextPair
-from cache.apart import Readers
 from cache.codec import encode
 from cache.entries import ENTRY, ingested
 from cache.fingerprint import text_fingerprint
-from cache.sealed import ROW, SealedWriter, Source, attributions, opened, require_whole
+from cache.incoming import LIMITS, require_readable, require_whole
+from cache.sealed import ROW, SealedWriter, Source, attributions, opened
 from cache.share import Report, Taken, take
 from cache.store import ModelKey, Store, latest, variant_params
 
@@ -204,20 +205,20 @@ class PartWriter:
             UserError: the place cannot be read.
         """
         stored: dict[Key, bool] = {}
-        with Readers() as readers:
+        with Reader(LIMITS) as reader:
             for name in self.place.parts(folder_of(model, method)):
-                for key, result in self._keys(name, readers).items():
+                for key, result in self._keys(name, reader).items():
                     stored[key] = result or stored.get(key, False)
         known = {key for key, result in stored.items() if result or not retry}
         return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in known]
 
-    def _keys(self, name: str, readers: Readers) -> dict[Key, bool]:
+    def _keys(self, name: str, reader: Reader) -> dict[Key, bool]:
         """Which pairs a part is about, and whether it has their result. A damaged part is about
         none, so that it is published again."""
         if name not in self._seen:
             keys: dict[Key, bool] = {}
             try:
-                for _, rows in _rows(self.place.read(name) or b"", name, readers):
+                for _, rows in _rows(self.place.read(name) or b"", name, reader):
                     keys |= _keys_of(rows)
             except UserError:
                 return {}
@@ -232,8 +233,8 @@ class PartWriter:
         name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
         # A part is never replaced by another of the same pairs, unless it is damaged.
         there = self.place.read(name) is not None
-        with Readers() as readers:
-            if there and self._keys(name, readers):
+        with Reader(LIMITS) as reader:
+            if there and self._keys(name, reader):
                 return
         stream = io.BytesIO()
         with SealedWriter(stream, [source], self._poslens) as writer:
@@ -272,8 +273,8 @@ def part_name(rows: pa.RecordBatch) -> str:
     return hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _rows(data: bytes, name: str, readers: Readers) -> Iterator[tuple[Source, pa.RecordBatch]]:
-    readers.require_readable(data, name)
+def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    require_readable(reader, data, name)
     with opened(io.BytesIO(data), name) as sealed:
         for source, rows in sealed.batches():
             if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
@@ -311,7 +312,7 @@ def ingest(
     manifest = read_manifest(place)
     known: dict[str, set[str]] = {}
     taken, problems, new = Taken(), [], 0
-    with Readers() as readers:
+    with Reader(LIMITS) as reader:
         for done, name in enumerate(names):
             if should_stop():
                 raise Stopped("Stopped as asked; what was added stays.")
@@ -321,7 +322,7 @@ def ingest(
                 continue
             data = place.read(name) or b""
             try:
-                found = list(_rows(data, name, readers))
+                found = list(_rows(data, name, reader))
             except UserError as error:
                 problems.append(str(error))
                 continue
@@ -361,7 +362,7 @@ def verify(place: Place, report: Report = lambda done, total: None) -> tuple[int
         UserError: the place cannot be read.
     """
     names, manifest, problems = place.parts(), read_manifest(place), []
-    with Readers() as readers:
+    with Reader(LIMITS) as reader:
         for done, name in enumerate(names):
             report(done, len(names))
             data = place.read(name) or b""
@@ -370,7 +371,7 @@ def verify(place: Place, report: Report = lambda done, total: None) -> tuple[int
                 problems.append(f"{name} is not what the manifest says: publish it again.")
                 continue
             try:
-                for _, rows in _rows(data, name, readers):
+                for _, rows in _rows(data, name, reader):
                     if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
                         problems.append(f"{name} holds other pairs than its name says.")
             except UserError as error:

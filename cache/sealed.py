@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from attribution.errors import UserError
+from attribution.errors import UserError, printable
 from attribution.types import Method
-from cache.codec import identity, is_whole
 from cache.entries import ENTRY
 from cache.files import ModelKey
 
@@ -42,6 +40,12 @@ _CHUNK = 1 << 20
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _METHOD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_NAME = 200
+_MAX_TEXT = 5000
+_MAX_VALUES = 100
+_MAX_ROWS = 100_000
+# Results are packed already; only a file that lies unpacks to many times its size.
+_FLOOR, _MAX_RATIO = 64 << 20, 20
+_GROUP = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,9 @@ class SealedWriter:
         said = (source.model.name, source.model.fingerprint, source.method.core)
         columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
         table = pa.Table.from_arrays([*columns, *rows.columns], schema=self._writer.schema)
-        self._writer.write_table(table, row_group_size=rows.num_rows)
+        # Row groups are read whole: matrices make large ones.
+        size = max(1, rows.num_rows * _GROUP // max(rows.nbytes, 1))
+        self._writer.write_table(table, row_group_size=min(size, _MAX_ROWS))
         self.rows += rows.num_rows
 
     def __enter__(self) -> SealedWriter:
@@ -166,10 +172,13 @@ def attributions(entries: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Sealed:
-    """An open file: what it holds, and its rows."""
+    """An open file of `size` bytes: what it holds, and its rows."""
 
-    def __init__(self, file: pq.ParquetFile, says: dict[str, Any], rows: int, name: str) -> None:
+    def __init__(
+        self, file: pq.ParquetFile, says: dict[str, Any], rows: int, size: int, name: str
+    ) -> None:
         self._file, self._name, self.rows = file, name, rows
+        self._limit = max(_FLOOR, _MAX_RATIO * size)
         self.poslens = str(says["poslens"])
         self.sources = tuple(_source(each) for each in says["sources"])
 
@@ -183,7 +192,12 @@ class Sealed:
         seen = 0
         for number in range(self._file.num_row_groups):
             with _explained(self._name):
+                said = self._file.metadata.row_group(number)
+                if said.num_rows > _MAX_ROWS or said.total_byte_size > self._limit:
+                    raise _damaged(self._name)
                 table = self._file.read_row_group(number).select(FILE.names).cast(FILE)
+                if table.nbytes > self._limit:
+                    raise _damaged(self._name)
                 (key,) = {
                     *zip(
                         table["fingerprint"].unique().to_pylist(),
@@ -229,7 +243,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         footer = int.from_bytes(stream.read(4), "little")
         if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
             raise _damaged(name)
-        found = Sealed(file, said, seal["rows"], name)
+        found = Sealed(file, said, seal["rows"], size, name)
     yield found
 
 
@@ -254,10 +268,31 @@ def _source(said: dict[str, Any]) -> Source:
         raise ValueError("not a name that PosLens gives")
     if not isinstance(model, str) or not 0 < len(model) <= _MAX_NAME or not model.isprintable():
         raise ValueError("not a model's name")
-    if method.core != said["core"] or not isinstance(said["about"], dict):
+    if method.core != said["core"] or not are_plain(params):
         raise ValueError("not a method's parameters")
+    if not are_plain(said["about"], nested=True):
+        raise ValueError("not what is said of a model")
     about = json.dumps(said["about"], ensure_ascii=False) if said["about"] else ""
     return Source(ModelKey(model, fingerprint, about), method)
+
+
+def are_plain(found: object, *, nested: bool = False) -> bool:
+    """Whether these are a few named values, each a text, a finite number, yes or no, or nothing;
+    with `nested` also such values by name once more."""
+    if not isinstance(found, dict) or len(found) > _MAX_VALUES:
+        return False
+    return all(
+        _is_plain(name) and (_is_plain(value) or (nested and are_plain(value)))
+        for name, value in found.items()
+    )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MAX_TEXT and printable(value) == value
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, int) and abs(value) < 2**31)
 
 
 def _damaged(name: str) -> UserError:
@@ -272,47 +307,5 @@ def _explained(name: str) -> Iterator[None]:
     except UserError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
-            OverflowError, MemoryError) as error:  # fmt: skip
+            OverflowError, RecursionError, MemoryError) as error:  # fmt: skip
         raise _damaged(name) from error
-
-
-def require_whole(rows: pa.RecordBatch, name: str) -> None:
-    """Check each row (schema ROW): its payload against the checksum that its owner gave it, and
-    that its numbers are numbers.
-
-    Raises:
-        UserError: one is not what was stored.
-    """
-    from cache import others
-
-    is_entry = pc.equal(rows.column("kind"), ATTRIBUTION)
-    bad = others.damaged(rows.filter(pc.invert(is_entry)))
-    for row in rows.filter(is_entry).select(_CHECKED).to_pylist():
-        if bad:
-            break
-        key = f"{row['dataset']} {row['pair_id']}"[:80]
-        if None in (row["dataset"], row["pair_id"], row["text"]) or not _is_entry(row):
-            bad = key
-    if bad:
-        raise UserError(f"The row of {bad} in {name} is damaged: copy or export it again.")
-
-
-_CHECKED = ["dataset", "pair_id", "text", "reason", "score", "variant", "curve", "payload"]
-_TEXT = re.compile(r"[0-9a-f]{16}")
-
-
-def _is_entry(row: dict[str, Any]) -> bool:
-    if not _TEXT.fullmatch(row["text"]):
-        return False
-    if row["curve"] is not None and not np.isfinite(np.array(row["curve"], np.float32)).all():
-        return False
-    if row["variant"] is not None:
-        try:
-            if not isinstance(json.loads(row["variant"]), dict):
-                return False
-        except ValueError:
-            return False
-    if row["reason"] is not None:
-        return row["payload"] is None
-    key = identity(row["dataset"], row["pair_id"], row["text"])
-    return row["score"] is not None and np.isfinite(row["score"]) and is_whole(row["payload"], key)

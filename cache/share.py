@@ -17,17 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from attribution.errors import Stopped, UserError
+from attribution.isolated import Reader
 from attribution.types import Method
 from cache import others
 from cache.entries import add as add_entries
 from cache.entries import entries
+from cache.incoming import LIMITS, require_readable, require_whole
 from cache.sealed import (
     ATTRIBUTION,
     SealedWriter,
     Source,
     attributions,
     opened,
-    require_whole,
 )
 from cache.store import ModelKey, Store
 from cache.upkeep import StoredFile, listing
@@ -224,9 +225,8 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
     Raises:
         UserError: as `take_stream`; or the file cannot be opened.
     """
-    from cache.apart import require_readable
-
-    require_readable(path, path.name)
+    with Reader(LIMITS) as reader:
+        require_readable(reader, path, path.name)
     try:
         with path.open("rb") as stream:
             return take_stream(store, stream, path.name, **options)  # type: ignore[arg-type]

@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from attribution.errors import Stopped, UserError
+from attribution.isolated import Reader
 from cache import share, upkeep
-from cache.apart import require_readable
+from cache.incoming import UPLOAD, require_readable
 from cache.precompute import Progress
 from cache.upkeep import StoredFile
 from dashboard.compute import Compute
@@ -27,7 +28,6 @@ from dashboard.runs import Run
 
 DOWNLOAD_MB = 200
 UPLOAD_MB = 20
-_READ_S = 120
 _KEPT_EXPORTS = 3
 _KEY = ("cache", "upkeep", "", "", "")
 Step = Callable[[int, int], None]
@@ -186,10 +186,8 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
     """Take an uploaded file over, which a process of its own has read first."""
 
     def work(run: Run, step: Step) -> str:
-        with tempfile.TemporaryDirectory(prefix="poslens-import-") as folder:
-            path = Path(folder) / "upload.parquet"
-            path.write_bytes(data)
-            require_readable(path, name, _READ_S)
+        with Reader(UPLOAD) as reader:
+            require_readable(reader, data, name)
         taken = share.take_stream(
             compute.store, io.BytesIO(data), name, report=step, should_stop=lambda: run.stopping
         )

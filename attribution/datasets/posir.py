@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import apart, tables
+from attribution.datasets import tables
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
@@ -160,7 +160,7 @@ def collection(
 
 
 def _require_readable(folders: Sequence[Path]) -> None:
-    apart.require_readable(
+    tables.require_readable(
         [
             (_file(folder, name), (*columns, *_OPTIONAL))
             for folder in folders

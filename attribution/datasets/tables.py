@@ -10,16 +10,17 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from attribution.datasets import apart
+from attribution import isolated
 from attribution.datasets.streams import (
     MAX_LINE,
     MEGABYTE,
@@ -36,6 +37,11 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 # A text over the product's limit is to be rejected by its length, not to end the reading.
 csv.field_size_limit(100 * MEGABYTE)
 _MAX_HEADER = 1_000_000
+_SHIPPED = Path(__file__).parent / "sample"
+_MAX_MEMORY = 4 << 30
+_MAX_BATCH = 1 << 30
+_MAX_LIST = 16
+_VIEWS = (pa.string_view(), pa.binary_view())
 _NOT_UTF8 = "the row is not UTF-8 text: save the file as UTF-8"
 
 
@@ -132,7 +138,12 @@ def csv_rows(
         names = _columns(file, by_delimiter[delimiter], needed)
         # Strict: half-quoted cells are an error of their row, not a guess.
         reader = csv.reader(chain((first,), stream), delimiter=delimiter, strict=True)
-        next(reader)
+        try:
+            next(reader)
+        except (csv.Error, StopIteration) as error:
+            raise UserError(
+                f"Line 1 of {file.name} is no header ({error}): name the columns there."
+            ) from error
         while True:
             number = reader.line_num + 1
             try:
@@ -197,11 +208,65 @@ def _parquet(
     file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
     if limit is None:
-        apart.require_readable([(file, wanted)])
-        return parquet_in_process(file, needed, wanted, None)
+        require_readable([(file, wanted)])
+        yield from parquet_in_process(file, needed, wanted, None)
+        return
     with open_bytes(file, limit) as stream:
         data = stream.read()
-    return apart.parquet_rows(data, file.name, list(needed), list(wanted), limit)
+    answer = isolated.call(
+        uploaded_rows, [file.name, list(needed), list(wanted), limit], data,
+        damaged=_damaged(file.name), limits=isolated.Limits(answer=2 * limit + MEGABYTE),
+    )  # fmt: skip
+    for line in io.BytesIO(answer):
+        yield Row(*json.loads(line))
+
+
+def uploaded_rows(
+    data: bytes, name: str, needed: list[str], wanted: list[str], limit: int
+) -> Iterator[bytes]:
+    """Rows of an uploaded Parquet file as lines of JSON; what its child does.
+
+    Raises:
+        UserError: as `rows`.
+    """
+    left = 2 * limit
+    for row in parquet_in_process(File(name, data), needed, wanted, limit):
+        line = json.dumps([row.number, row.cells, row.problem], ensure_ascii=False)
+        said = line.encode("utf-8", "surrogatepass") + b"\n"
+        left -= len(said)
+        if left < 0:
+            raise _too_large(name, limit)
+        yield said
+
+
+def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
+    """Decode columns of files on disk in one child; those that are shipped with the program need
+    no check. They may be too large to come through a pipe: what the child survived is decoded
+    again here. That guards against damaged files, of the hub too, not against one that is
+    exchanged in between by who starts the program.
+
+    Raises:
+        UserError: the child did not survive one of them.
+    """
+    with isolated.Reader(isolated.Limits(memory=_MAX_MEMORY, seconds=None)) as reader:
+        for file, wanted in files:
+            if isinstance(file.content, Path) and _SHIPPED not in file.content.resolve().parents:
+                place = str(file.content.resolve())
+                reader.call(
+                    decoded, [file.name, place, list(wanted)],
+                    damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
+                    f"{_MAX_MEMORY >> 30} GB.",
+                )  # fmt: skip
+
+
+def decoded(_: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
+    """Decode a file's columns to the end and answer nothing; what the child of `require_readable`
+    does. Errors other than the end of the process are left to who reads the file."""
+    with suppress(UserError), _said(name):
+        for _, batch in _parquet_batches(File(name, Path(path)), (), wanted, None):
+            if batch.nbytes > _MAX_BATCH:
+                raise MemoryError
+    yield b""
 
 
 def parquet_in_process(
@@ -214,13 +279,13 @@ def parquet_in_process(
     """
     number = 0
     # A damaged file may show itself as late as in a cell.
-    with _said(file):
+    with _said(file.name):
         for columns, batch in _parquet_batches(file, needed, wanted, limit):
             for index in range(batch.num_rows):
                 number += 1
                 try:
                     cells = {
-                        name: _value(batch.column(column)[index])
+                        name: [] if column is None else _value(batch.column(column)[index])
                         for name, column in columns.items()
                     }
                 except UnicodeDecodeError:
@@ -229,30 +294,33 @@ def parquet_in_process(
                 yield Row(number, cells)
 
 
-def decode(file: File, wanted: Sequence[str]) -> None:
-    """Decode columns to the end and keep nothing: what `parquet_in_process` asks of Arrow.
+def _damaged(name: str) -> str:
+    return f"{name} is not a Parquet file that can be read: write it again."
 
-    Raises:
-        UserError: as `rows`.
-    """
-    with _said(file):
-        for _ in _parquet_batches(file, (), wanted, None):
-            pass
+
+def _too_large(name: str, limit: int) -> UserError:
+    return UserError(
+        f"{name} unpacks to more than {limit // MEGABYTE:,} MB: give it in smaller parts."
+    )
 
 
 @contextmanager
-def _said(file: File) -> Iterator[None]:
+def _said(name: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        raise UserError(
-            f"{file.name} is not a Parquet file that can be read: write it again."
-        ) from error
+    except UserError:
+        raise
+    # What a damaged file makes of Arrow's own code is any of these.
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError,
+            MemoryError) as error:  # fmt: skip
+        raise UserError(_damaged(name)) from error
 
 
 def _parquet_batches(
     file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
-) -> Iterator[tuple[dict[str, str], pa.RecordBatch]]:
+) -> Iterator[tuple[dict[str, str | None], pa.RecordBatch]]:
+    """Batches of 256 rows, and the column in them of each name of `wanted` that the file has; None
+    for one of another type than texts, numbers and spans, which is not read."""
     with file.open() as raw:
         if raw.read(2) == b"\x1f\x8b":
             with open_bytes(file, limit) as stream:
@@ -260,33 +328,49 @@ def _parquet_batches(
         opened = pq.ParquetFile(raw)
         schema = opened.schema_arrow
         by_name = dict(zip(_columns(file, schema.names, needed), schema.names, strict=True))
-        columns = {name: by_name[name] for name in wanted if name in by_name}
-        too_large = UserError(
-            f"{file.name} unpacks to more than {(limit or 0) // MEGABYTE:,} MB: "
-            "give it in smaller parts."
-        )
+        columns: dict[str, str | None] = {
+            name: by_name[name] if _is_read(schema.field(by_name[name]).type, limit) else None
+            for name in wanted
+            if name in by_name
+        }
+        read = [column for column in columns.values() if column is not None]
         if limit is not None and _unpacked(opened.metadata) > limit:
-            raise too_large
+            raise _too_large(file.name, limit)
         # Kept as a dictionary, a text that a million rows share is held once; it is counted
         # for each row before any row makes a string of it.
-        texts = [
-            columns[name]
-            for name in columns
-            if pa.types.is_string(kind := schema.field(columns[name]).type)
-            or pa.types.is_large_string(kind)
-            or pa.types.is_binary(kind)
-        ]
+        texts = [column for column in read if _is_text(schema.field(column).type)]
         opened = pq.ParquetFile(raw, read_dictionary=texts)
         count = 0
-        for batch in opened.iter_batches(batch_size=256, columns=list(columns.values())):
+        for batch in opened.iter_batches(batch_size=256, columns=read, use_threads=False):
             if limit is not None:
-                count += sum(sum(_lengths(batch.column(column))) for column in columns.values())
+                count += sum(_size(column) for column in batch.columns)
+                count += 8 * batch.num_rows * (len(columns) - len(read))
                 if count > limit:
-                    raise too_large
+                    raise _too_large(file.name, limit)
             yield columns, batch
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+def _is_read(kind: pa.DataType, limit: int | None) -> bool:
+    """Texts, numbers, and of files on disk lists of numbers: PosIR's spans. A list's length is
+    the file's own, and a date may be one that Python cannot say."""
+    if limit is None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return (
+        _is_text(kind) or kind in (*_VIEWS, pa.bool_(), pa.null())
+        or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )  # fmt: skip
+
+
 def _value(scalar: pa.Scalar) -> Any:
+    is_list = isinstance(scalar, pa.ListScalar | pa.LargeListScalar) and scalar.is_valid
+    if is_list and len(scalar) > _MAX_LIST:
+        # No span: it is refused by whoever asks for one, without a copy of all its numbers.
+        return []
     value = scalar.as_py()
     return value.decode() if isinstance(value, bytes) else value
 
@@ -299,9 +383,15 @@ def _unpacked(metadata: pq.FileMetaData) -> int:
     )
 
 
-def _lengths(column: pa.Array) -> list[int]:
-    """Bytes of each row's text; 8 for anything else and for nulls."""
-    if not isinstance(column, pa.DictionaryArray):
-        return [8] * len(column)
-    of_values = pc.binary_length(column.dictionary)
-    return pc.fill_null(pc.take(of_values, column.indices), 8).to_pylist()
+def _size(column: pa.Array) -> int:
+    """Bytes of all rows' texts; 8 for any other value and for nulls."""
+    if column.type in _VIEWS:
+        column = column.cast(pa.large_binary())
+    if isinstance(column, pa.DictionaryArray) and _is_text(column.dictionary.type):
+        of_values = pc.binary_length(column.dictionary)
+        lengths = pc.take(of_values, column.indices)
+    elif _is_text(column.type):
+        lengths = pc.binary_length(column)
+    else:
+        return 8 * len(column)
+    return (pc.sum(lengths).as_py() or 0) + 8 * lengths.null_count

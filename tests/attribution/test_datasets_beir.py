@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution import datasets
-from attribution.datasets import apart, beir, detect, languages, posir
+from attribution import datasets, isolated
+from attribution.datasets import beir, detect, languages, posir
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 
@@ -298,11 +298,7 @@ def test_a_file_that_ends_the_process_ends_a_child(
 ) -> None:
     """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
     folder = write_hub(tmp_path / "hub")
-    code = (
-        "import json, os, sys; files = json.loads(sys.stdin.read()); "
-        "print(json.dumps(files[0][0]), flush=True); os.abort()"
-    )
-    monkeypatch.setattr(apart, "_CHECK", code)
+    monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
     with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a Parquet file"):
         beir.read(folder, "mine")
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-import cache.apart
 import cache.parts
+from attribution import isolated
 from attribution.errors import UserError
 from attribution.methods import make_method
-from cache.apart import Readers
+from cache.incoming import require_readable
 from cache.parts import MANIFEST, PartWriter, Place, folder_of, ingest, read_manifest, verify
 from cache.store import ModelKey, Store
 
@@ -149,17 +149,18 @@ def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
         writer(place, tmp_path).put(MODEL, METHOD, [result(f"p{k}")])
     names = place.parts()
     deadly = f"""
-import os, sys
-from cache import apart
-read = apart._problem
-def problem(content, name):
+import os
+from attribution import isolated
+from cache import incoming
+read = incoming.checked
+def checked(data, name, path):
     if name == {names[1]!r}:
         os.abort()
-    return read(content, name)
-apart._problem = problem
-sys.exit(apart.main())
+    return read(data, name, path)
+incoming.checked = checked
+isolated.serve()
 """
-    monkeypatch.setattr(cache.apart, "_CHILD", deadly)
+    monkeypatch.setattr(isolated, "_CHILD", deadly)
     found = ingest(store, place)
     assert (found.parts, found.new) == (5, 4)
     assert found.problems == (
@@ -167,9 +168,10 @@ sys.exit(apart.main())
     )
     assert len(writer(place, tmp_path).missing(
         MODEL, METHOD, [result(f"p{k}")[0] for k in range(5)])) == 1  # fmt: skip
-    monkeypatch.setattr(cache.apart, "_CHILD", "import time; time.sleep(60)")
-    with pytest.raises(UserError, match="is damaged"), Readers(0.2) as readers:
-        readers.require_readable(b"PAR1", "slow.parquet")
+    monkeypatch.setattr(isolated, "_CHILD", "import time; time.sleep(60)")
+    slow = isolated.Limits(seconds=0.2)
+    with pytest.raises(UserError, match="is damaged"), isolated.Reader(slow) as reader:
+        require_readable(reader, b"PAR1", "slow.parquet")
 
 
 def test_an_ingest_that_was_cut_off_is_finished_by_the_next(

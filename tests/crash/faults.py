@@ -35,10 +35,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attribution.errors import UserError
+from attribution.isolated import Reader
 from attribution.position import summarize
 from attribution.retrievers.base import Retriever
 from attribution.types import TextPair
-from cache import apart, connections, index
+from cache import connections, index
 from cache.parts import PartWriter, Place, ingest
 from cache.precompute import OneDevice, precompute
 from cache.share import export, import_file, merge
@@ -404,7 +405,7 @@ def main() -> None:
         started, outcomes = time.perf_counter(), []
         # A process that reads parts first changes no file, and its start would take most of the
         # time.
-        apart.Readers.require_readable = lambda *_: None  # type: ignore[method-assign]
+        Reader.call = lambda *_, **__: b""  # type: ignore[method-assign]
         works = list(WORKS.items())
         chosen = works if options.work is None else [works[options.work]]
         setting = Setting(lexical(), some_pairs(options.pairs), Store(folder / "whole"))
