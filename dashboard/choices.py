@@ -31,6 +31,7 @@ _UPLOADS = "uploaded data sets"
 _UPLOAD_ERROR = "upload error"
 _MAX_UPLOADS = 3
 _SHOWN_REJECTIONS = 1000
+_STATISTICS = "statistics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +317,36 @@ def posir_settings() -> bool:
     )  # fmt: skip
 
 
+def statistics(models: Sequence[str], dataset: str) -> None:
+    """Choose the data set whose word statistics BM25 uses for texts of no registered one; nothing
+    where BM25 is not among `models`."""
+    if dataset in datasets.names():
+        return
+    known = registry.known()
+    if not any(name in known and known[name].family == "lexical" for name in models):
+        return
+    offered = datasets.names()
+    chosen = st.selectbox(
+        "Word statistics of BM25", offered, index=offered.index(_statistics()),
+        key="statistics.corpus",
+        help="In how many documents a word stands, and how long they are. Two texts alone say "
+        "nothing about how rare a word is.",
+    )  # fmt: skip
+    url.put(_STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
+
+
+def _statistics() -> str:
+    asked = url.get(_STATISTICS, datasets.SAMPLE)
+    return asked if asked in datasets.names() else datasets.SAMPLE
+
+
 def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
-    lengths where asked."""
-    found = with_corpus(registry.resolve(name), dataset)
+    lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
+    chosen by `statistics`."""
+    found = registry.resolve(name)
+    if found.family == "lexical":
+        found = with_corpus(found, dataset if dataset in datasets.names() else _statistics())
     return posir_spec(found) if posir else found
 
 

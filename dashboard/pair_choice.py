@@ -14,7 +14,15 @@ from attribution.text import clean
 from attribution.types import EvidenceSpan, Method, TextPair
 from cache.store import StoredCurves
 from dashboard import url
-from dashboard.choices import Selection, bucket_of, data_set, evidence_position, filters, spec
+from dashboard.choices import (
+    Selection,
+    bucket_of,
+    data_set,
+    evidence_position,
+    filters,
+    spec,
+    statistics,
+)
 from dashboard.compute import service
 from dashboard.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.orders import HELP as ORDER_HELP
@@ -39,12 +47,16 @@ def choose_pair(
             required=True,
         )  # fmt: skip
     if source == _TYPED:
-        return _typed_pair()
+        typed = _typed_pair()
+        if typed is not None:
+            statistics(models, typed.dataset)
+        return typed
     with place:
         data = data_set()
         with st.expander("Filter and order pairs", expanded=False):
             selection = filters(data)
             order = _order(method is not None)
+    statistics(models, data.name)
     return _picked_pair(selection, order, models, method)
 
 

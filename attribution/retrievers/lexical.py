@@ -1,15 +1,18 @@
 """BM25 (Robertson and Zaragoza 2009), Lucene's variant as in bm25s: the position-blind control.
 
 s(q, d) = sum over query words of idf(w) * tf / (tf + k1 * (1 - b + b * |d| / average)), with
-idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)). Where a word stands does not enter, so a curve of BM25
-shows where the data set's matching words lie and nothing that a model adds.
+idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)); n = 0 for a word that no document of the statistics
+has. Words are compared as `folded` spells them. Where a word stands does not enter, so a curve of
+BM25 shows where the data set's matching words lie and nothing that a model adds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +31,12 @@ from attribution.text import MAX_CHARACTERS, words
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
+
+_WORDS_VERSION = 2
+"""Goes up when texts are cut or spelled otherwise: results under the former words are others."""
+
+# Inside a word: at its edges they are quotation marks, which belong to no word.
+_APOSTROPHE = re.compile(r"(?<=\w)[\u2019\u02bc](?=\w)")
 
 CHECKED = 200
 """Documents of a data set that are scored by bm25s too when BM25 is loaded."""
@@ -125,7 +134,23 @@ def _word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _term(text: str, span: tuple[int, int]) -> str:
-    return text[span[0] : span[1]].casefold()
+    return folded(text[span[0] : span[1]])
+
+
+@lru_cache(maxsize=100_000)
+def folded(word: str) -> str:
+    """A word as BM25 compares it: case folded, in Unicode's composed form (NFC), a curly apostrophe
+    as a straight one, and the Turkish letters I with and without a dot as i.
+
+    Case folding is Unicode's canonical caseless matching (The Unicode Standard, D145). It knows no
+    languages, so `I` has to stand for both Turkish letters: `Isparta`, `ISPARTA`, `ısparta` and
+    `İsparta` are one word.
+    """
+    if word.isascii():
+        return word.lower()
+    plain = unicodedata.normalize("NFD", word).casefold()
+    plain = unicodedata.normalize("NFD", plain).replace("i\u0307", "i").replace("\u0131", "i")
+    return _APOSTROPHE.sub("'", unicodedata.normalize("NFC", plain))
 
 
 class LexicalRetriever:
@@ -256,7 +281,7 @@ class LexicalRetriever:
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b, dtype="float64")
         index.index(corpus, show_progress=False)
         theirs = index.get_scores(query)
-        asked = self.embed(self.encode_texts([" ".join(query)], "query"))
+        asked = self.embed(Encoded({"words": (tuple(query),)}, (), (0,)))
         known = statistics_of(corpus)
         bags = [self.embed(self.encode_texts([text], "document")) for text in texts]
         ours = [float(self._parts(asked, bag, known)[1].sum()) for bag in bags]
@@ -271,8 +296,10 @@ class LexicalRetriever:
         """The words that both have, and what each adds to the score [N, words]."""
         known = known or self.statistics or statistics_of([queries.whole, documents.whole])
         there = {term: n for n, term in enumerate(documents.terms)}
-        shared = tuple(t for t in queries.terms if t in there and known.frequencies.get(t))
-        numbers = torch.tensor([known.frequencies[t] for t in shared], dtype=torch.float64)
+        shared = tuple(term for term in queries.terms if term in there)
+        numbers = torch.tensor(
+            [known.frequencies.get(term, 0) for term in shared], dtype=torch.float64
+        )
         idf = torch.log1p((known.n - numbers + 0.5) / (numbers + 0.5))
         asked = queries.counts[:, [queries.terms.index(t) for t in shared]]
         found = documents.counts[:, [there[t] for t in shared]]
@@ -286,4 +313,4 @@ def settings(spec: RetrieverSpec) -> str:
         return ""
     corpus = corpus_of(spec)
     known = _fingerprint(_documents(corpus)) if corpus else "the two texts"
-    return f", statistics={known}"
+    return f", statistics={known}, words={_WORDS_VERSION}"

@@ -133,9 +133,7 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
     """A data set by name or path, and the pairs that the protocol keeps."""
     from attribution import datasets
 
-    if dataset not in datasets.names() and (name := _name_of(dataset)):
-        datasets.register(name, dataset)
-        dataset = name
+    dataset = data_name(dataset)
     data = datasets.read(dataset)
     pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
     if data.rejected:
@@ -147,6 +145,16 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
             "tokens or more with evidence in the middle."
         )
     return data, pairs
+
+
+def data_name(dataset: str) -> str:
+    """The name that a data set goes by: its own, or that of its path, which is made known."""
+    from attribution import datasets
+
+    if dataset not in datasets.names() and (name := _name_of(dataset)):
+        datasets.register(name, dataset)
+        return name
+    return dataset
 
 
 def _name_of(source: str) -> str:

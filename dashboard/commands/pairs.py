@@ -20,6 +20,7 @@ from dashboard.commands.options import (
     Posir,
     Resampling,
     TextFormat,
+    data_name,
     for_data,
     method_of,
     pairs_of,
@@ -46,11 +47,15 @@ def explain(
     ] = None,
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
+    statistics: Annotated[
+        str, typer.Option(help="Data set, by name or path, whose word statistics BM25 uses.")
+    ] = "sample",
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (a row per token).")
     ] = TextFormat.json,
 ) -> None:
     """Attribute one query-document pair."""
+    from attribution import datasets
     from attribution.text import clean
     from attribution.types import TextPair
 
@@ -59,6 +64,10 @@ def explain(
     text = document if document is not None else _read_text(document_file)
     pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
     spec, chosen = resolve(model), method_of(method, normalization, resampling, False, option)
+    if spec.family == "lexical":
+        corpus = data_name(statistics)
+        datasets.read(corpus)
+        spec = for_data(spec, corpus)
     quiet()
     from dashboard.compute import service
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+import unicodedata
 
 import bm25s
 import numpy as np
@@ -19,6 +21,7 @@ from attribution.retrievers import registry
 from attribution.retrievers.lexical import (
     LexicalRetriever,
     corpus_of,
+    folded,
     settings,
     terms_of,
     with_corpus,
@@ -70,6 +73,61 @@ def test_a_word_asked_twice_counts_twice(typed: LexicalRetriever) -> None:
     twice = explain(typed, TextPair("p", "tide tide sun", "the tide"))
     assert twice.score == pytest.approx(2 * once.score, rel=1e-6)
     np.testing.assert_allclose(twice.query_scores, [once.score, once.score, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("caf\u00e9", "cafe\u0301", "CAF\u00c9", "CAFE\u0301"),
+        ("\u017c\u00f3\u0142w", "z\u0307o\u0301\u0142w", "\u017b\u00d3\u0141W"),
+        ("don't", "don\u2019t", "DON\u2019T", "don\u02bct"),
+        ("\u0130stanbul", "istanbul", "I\u0307STANBUL", "ISTANBUL", "i\u0307stanbul"),
+        ("ISPARTA", "\u0131sparta", "Isparta"),
+        ("stra\u00dfe", "STRASSE", "stra\u1e9ee"),
+        ("\u03bb\u03cc\u03b3\u03bf\u03c2", "\u039b\u038c\u0393\u039f\u03a3"),
+        ("\ud55c\uad6d", "\u1112\u1161\u11ab\u1100\u116e\u11a8"),
+    ],
+)  # fmt: skip
+def test_spellings_of_one_word_are_one_word(
+    typed: LexicalRetriever, spellings: tuple[str, ...]
+) -> None:
+    assert len({terms_of(one) for one in spellings}) == 1 and len(terms_of(spellings[0])) == 1
+    scores = {
+        round(explain(typed, TextPair("p", asked, f"Sea. {found}, moon")).score, 6)
+        for asked in spellings for found in spellings
+    }  # fmt: skip
+    assert len(scores) == 1 and scores.pop() > 0
+
+
+def test_quotation_marks_around_a_word_are_no_part_of_it() -> None:
+    assert terms_of("\u2018tide\u2019 \u201ctide\u201d 'tide' dogs\u2019 tide") == (
+        "tide", "tide", "tide", "dogs", "tide",
+    )  # fmt: skip
+    assert len(set(terms_of("a\u00e4 aa ae"))) == 3, "letters with marks stay other letters"
+
+
+def test_every_letter_is_folded_once_and_the_same_in_both_forms() -> None:
+    for code in range(sys.maxunicode + 1):
+        letter = chr(code)
+        if not letter.isalnum():
+            continue
+        once = folded(letter)
+        assert folded(once) == once, hex(code)
+        for form in ("NFC", "NFD"):
+            assert folded(unicodedata.normalize(form, letter)) == once, (form, hex(code))
+
+
+def test_a_word_that_the_statistics_lack_is_the_rarest(
+    bound: LexicalRetriever, sample: DataSet
+) -> None:
+    """Typed texts have words of their own; without statistics they counted nothing."""
+    word = "zyzzyva"
+    known = bound.statistics
+    assert known is not None and word not in known.frequencies
+    pair = TextPair("p", word, f"A {word} is a weevil.")
+    idf = math.log(1 + (known.n + 0.5) / 0.5)
+    expected = idf / (1 + 1.2 * (0.25 + 0.75 * 5 / known.average_length))
+    assert explain(bound, pair).score == pytest.approx(expected, rel=1e-6)
 
 
 def test_shares_add_up_to_the_score_on_both_sides(bound: LexicalRetriever, sample: DataSet) -> None:

@@ -55,8 +55,38 @@ def test_bm25_on_the_explain_page() -> None:
     assert not page.exception and not page.error
     assert float(page.metric[0].value) > 0
     captions = " ".join(c.value for c in page.caption)
-    assert "statistics of the two texts" in captions
+    assert "statistics of sample" in captions
     assert "Not saliency: BM25: it is for" in captions.replace("\\", "")
+
+
+def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
+    """Of two texts every word that both have stands in both, whatever it is."""
+    page = explain_page("BM25", "terms")
+    first = float(page.metric[0].value)
+    page.selectbox(key="statistics.corpus").select("sample-bias").run()
+    assert not page.exception and not page.error
+    captions = " ".join(c.value for c in page.caption).replace("\\", "")
+    assert "statistics of sample-bias" in captions
+    assert page.query_params["statistics"] in ("sample-bias", ["sample-bias"])
+    assert float(page.metric[0].value) != first
+    neural = explain_page("MiniLM", "saliency")
+    assert not any(box.key == "statistics.corpus" for box in neural.selectbox)
+
+
+def test_typed_texts_take_statistics_on_the_command_line() -> None:
+    asked = ["explain", "--model", "BM25", "--method", "terms", "--query", "the basalt",
+             "--document", "the basalt and the sea"]  # fmt: skip
+    found = {}
+    for name in ("sample", "sample-bias"):
+        run = CliRunner().invoke(app, [*asked, "--statistics", name])
+        assert run.exit_code == 0, run.output
+        found[name] = json.loads(run.stdout)
+        assert f"statistics of {name}" in str(found[name]["provenance"])
+        the, basalt = found[name]["query_scores"]
+        assert basalt > 3 * the, "how rare a word is counts"
+    assert found["sample"]["score"] != found["sample-bias"]["score"]
+    refused = CliRunner().invoke(app, [*asked, "--statistics", "nope"])
+    assert refused.exit_code == 2 and "no data set 'nope'" in refused.output
 
 
 def test_bm25_on_the_command_line() -> None:
