@@ -193,7 +193,7 @@ def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
         _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
         for side, (at, rest) in enumerate(orders, start=1)
     )
-    return DocumentPair(test, item, first, second)
+    return DocumentPair(test, item, first, second, pair.document)
 
 
 def _placed(

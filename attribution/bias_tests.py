@@ -1,14 +1,15 @@
 """Bias tests of Fayyaz et al. 2025, "Collapse of Dense Retrievers": does a retriever score the
 document d1 above d2, over many pairs of documents that answer one query each?
 
-Each is a paired t-test (scipy.stats.ttest_rel) on s(q, d1) - s(q, d2). One sign holds throughout:
-t > 0 means that d1 scores higher. The paper's tables of the foil and of moved evidence, and
-ColDeR's leaderboard, report s(d2) - s(d1) there, so their t has the other sign.
+Each is a paired t-test (scipy.stats.ttest_rel) on s(q, d1) - s(q, d2), one mean difference for
+each document that pairs were made from: those of one document are no independent draws. One sign
+holds throughout: t > 0 means that d1 scores higher. The paper's tables of the foil and of moved
+evidence, and ColDeR's leaderboard, report s(d2) - s(d1) there, so their t has the other sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -16,15 +17,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from attribution.bootstrap import numbered
 from attribution.errors import UserError
-from attribution.types import Attribution, TextPair, as_array
+from attribution.types import ROUNDING, Attribution, TextPair, as_array
 
 FEW = 10
-"""Below so many pairs a result is shown with a warning."""
+"""Below so many documents a result is shown with a warning."""
 
-ROUNDING = 1e-6
-"""Scores of one query that differ by less, relative to the larger, are the same score: batches of
-another make-up change a float32 score by some 1e-7 of it."""
+TEST_NAME = "paired t-test (two-sided) of one mean difference for each document"
+"""What the test is called in captions and exports."""
 
 Side = Literal["d1", "d2"]
 
@@ -91,19 +92,26 @@ TESTS: dict[str, BiasTest] = {
 class DocumentPair:
     """Two documents for one query, item of one test.
 
-    `first` is d1 and `second` d2, both with the query; `identical` ones say nothing.
+    `first` is d1 and `second` d2, both with the query; `identical` ones say nothing. `source` is
+    the document that both were made from, empty where they are texts of their own.
     """
 
     test: str
     item_id: str
     first: TextPair
     second: TextPair
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.test not in TESTS:
             raise ValueError(f"no bias test {self.test!r}")
         if self.first.query != self.second.query:
             raise ValueError(f"{self.item_id}: two queries")
+
+    @property
+    def group(self) -> str:
+        """Pairs of one group share a document."""
+        return self.source or self.item_id
 
     @property
     def identical(self) -> bool:
@@ -114,11 +122,13 @@ class DocumentPair:
 @dataclass(frozen=True, slots=True)
 class PairScores:
     """s(q, d1) and s(q, d2) under one model, in the score's own unit; `truncated` where the model
-    read one of the documents in part."""
+    read one of the documents in part. `read` is the share of the evidence's characters that it read
+    in the one of both where it read less: 1 where the documents say of no evidence."""
 
     first: float
     second: float
     truncated: bool = False
+    read: float = 1.0
 
     def __post_init__(self) -> None:
         as_array([self.first, self.second], (2,), "a score")
@@ -135,15 +145,17 @@ class PairScores:
 class BiasResult:
     """One test of one model.
 
-    `n` pairs were tested, `n_truncated` of them with a document longer than the model reads;
-    `n_identical` pairs of identical documents were left out. `difference`
-    is the mean of s(d1) - s(d2) with its 95% t interval [`low`, `high`]; `effect_size` is d_z, the
-    mean over the standard deviation of the differences. What is not defined is None, and
-    `remarks` say why in sentences.
+    `n` pairs of `n_documents` documents were tested, `n_truncated` of them with a document longer
+    than the model reads; `n_identical` pairs of identical documents were left out, and `n_unread`
+    in which the model does not read the evidence whole on both sides: `lost` is their mean of
+    s(d1) - s(d2). `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
+    [`low`, `high`]; `effect_size` is d_z, the mean over the standard deviation of the differences.
+    The shares are of pairs. What is not defined is None, and `remarks` say why in sentences.
     """
 
     test: str
     n: int
+    n_documents: int
     n_identical: int
     n_truncated: int
     mean_first: float | None
@@ -156,6 +168,8 @@ class BiasResult:
     effect_size: float | None
     share_first: float | None
     share_second: float | None
+    n_unread: int = 0
+    lost: float | None = None
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -181,9 +195,14 @@ class BiasResult:
 
 
 def paired_test(
-    test: str, scores: Sequence[PairScores], n_identical: int = 0, level: float = 0.95
+    test: str,
+    scores: Sequence[PairScores],
+    n_identical: int = 0,
+    level: float = 0.95,
+    groups: Sequence[Hashable] | None = None,
 ) -> BiasResult:
     """The paired t-test on s(d1) - s(d2) over `scores`, those of identical documents left out.
+    `groups` are the documents that the pairs were made from; without them each is its own.
 
     Raises:
         UserError: every pair has identical documents.
@@ -196,25 +215,40 @@ def paired_test(
             f"{TESTS[test].title}: both documents of every pair are identical; give pairs of "
             "documents that differ."
         )
+    own = range(len(scores)) if groups is None else groups
+    unread = [one.difference for one in scores if one.read < 1]
+    lost = float(np.mean(unread)) if unread else None
+    kept = [(one, group) for one, group in zip(scores, own, strict=True) if one.read >= 1]
+    scores = [one for one, _ in kept]
     remarks = []
     if n_identical:
         remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
     n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
+    if lost is not None:
+        remarks.append(
+            f"{_pairs(len(unread))} left out whose evidence the model does not read whole in both "
+            f"documents: what is behind its limit costs {lost:+.4f} there, and that is no bias."
+        )
     if n_truncated:
         remarks.append(
             f"In {n_truncated:,} of {_pairs(n)} a document is longer than the model reads: what "
             "was cut off counts as absent."
         )
-    if n < 2:
-        remarks.append(f"{_pairs(n)}: a paired t-test takes at least 2.")
-    elif n < FEW:
-        remarks.append(f"Only {n} pairs: the interval is wide and t is not robust below {FEW}.")
-    first = np.array([pair.first for pair in scores], dtype=np.float64)
-    second = np.array([pair.second for pair in scores], dtype=np.float64)
-    differences = np.array([pair.difference for pair in scores])
+    each = np.array([pair.difference for pair in scores])
+    index = numbered([group for _, group in kept])
+    documents = len(set(index.tolist()))
+    if documents < 2:
+        remarks.append(f"{_documents(documents)}: a paired t-test takes at least 2.")
+    elif documents < FEW:
+        remarks.append(
+            f"Only {documents} documents: the interval is wide and t is not robust below {FEW}."
+        )
+    first = _of_documents([pair.first for pair in scores], index)
+    second = _of_documents([pair.second for pair in scores], index)
+    differences = _of_documents(each, index)
     mean = float(differences.mean()) if n else None
     low = high = t = p = effect = None
-    if n >= 2 and mean is not None:
+    if documents >= 2 and mean is not None:
         if _flat(differences, first, second):
             low = high = mean
             remarks.append(
@@ -230,18 +264,29 @@ def paired_test(
             mean = float((first - second).mean())
             effect = mean / float((first - second).std(ddof=1))
     return BiasResult(
-        test=test, n=n, n_identical=n_identical, n_truncated=n_truncated,
+        test=test, n=n, n_documents=documents, n_identical=n_identical, n_truncated=n_truncated,
         mean_first=float(first.mean()) if n else None,
         mean_second=float(second.mean()) if n else None,
         difference=mean, low=low, high=high, t=t, p=p, effect_size=effect,
-        share_first=float((differences > 0).mean()) if n else None,
-        share_second=float((differences < 0).mean()) if n else None,
+        share_first=float((each > 0).mean()) if n else None,
+        share_second=float((each < 0).mean()) if n else None,
+        n_unread=len(unread), lost=lost,
         remarks=tuple(remarks),
     )  # fmt: skip
 
 
 def _pairs(n: int) -> str:
     return f"{n:,} pair{'' if n == 1 else 's'}"
+
+
+def _documents(n: int) -> str:
+    return f"{n:,} document{'' if n == 1 else 's'}"
+
+
+def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Means [G] of values [n] over the documents that `index` [n] numbers."""
+    found = np.asarray(values, dtype=np.float64)
+    return np.bincount(index, found) / np.bincount(index) if len(found) else found
 
 
 def _flat(

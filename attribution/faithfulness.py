@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attribution.batching import halving
-from attribution.bootstrap import SEED, Estimate, bootstrap_means
+from attribution.bootstrap import SEED, Estimate, band, estimate
 from attribution.errors import Stopped, UserError
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Varied, varied
@@ -324,16 +324,17 @@ def deletion_insertion(
 
 @dataclass(frozen=True, slots=True)
 class MeanCurve:
-    """Scaled scores [F] averaged over pairs, with the bootstrap interval of the mean."""
+    """Scaled scores [F] averaged over pairs, with the bootstrap interval of the mean over
+    documents; none below MIN_DOCUMENTS of them."""
 
     mean: Array
-    low: Array
-    high: Array
+    low: Array | None
+    high: Array | None
 
 
 @dataclass(frozen=True, slots=True)
 class FaithfulnessSummary:
-    """Means over `n` pairs with 95% bootstrap intervals over pairs.
+    """Means over `n` pairs of `n_documents` documents, with 95% bootstrap intervals over documents.
 
     Left out of everything: `n_equal` pairs whose whole document scores what the empty one does,
     and `n_below` where it scores less (see `Faithfulness.gap`). `*_gain` are over random order,
@@ -348,6 +349,7 @@ class FaithfulnessSummary:
     method: Method
     parameters: Parameters
     n: int
+    n_documents: int
     n_equal: int
     n_below: int
     n_truncated: int
@@ -368,8 +370,9 @@ class FaithfulnessSummary:
     random_insertion: MeanCurve
 
 
-def summarize(results: Sequence[Faithfulness]) -> FaithfulnessSummary:
+def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> FaithfulnessSummary:
     """Average the results of one model, method and choice of parameters (bootstrap seeded).
+    `groups` are the results' documents.
 
     Raises:
         UserError: no pair's document scores more than an empty one.
@@ -378,30 +381,45 @@ def summarize(results: Sequence[Faithfulness]) -> FaithfulnessSummary:
     if len({(r.model, r.method.core, r.parameters) for r in results}) > 1:
         raise ValueError("results of several models, methods or parameters")
     gaps = [result.gap for result in results]
-    used = [r for r, gap in zip(results, gaps, strict=True) if gap is not None and gap > 0]
-    if not used:
+    kept = [
+        (result, group)
+        for result, gap, group in zip(results, gaps, groups, strict=True)
+        if gap is not None and gap > 0
+    ]
+    if not kept:
         raise UserError(
             "No pair has a document that scores more than an empty one: choose pairs whose "
             "documents answer their queries."
         )
+    used, documents = [result for result, _ in kept], [group for _, group in kept]
     grid = np.array(used[0].parameters.fractions)
-    means = _estimates(np.array([_numbers(result) for result in used]), _NUMBERS)
-    found = np.array([[r.enrichment] for r in used if r.enrichment is not None])
+    values = np.array([_numbers(result) for result in used])
+    marked = [(r.enrichment, group) for r, group in kept if r.enrichment is not None]
+
+    def mean_curve(of: Callable[[Faithfulness], Array]) -> MeanCurve:
+        rows = np.array([np.interp(grid, r.removed, r.scaled(of(r))) for r in used])
+        ends = band(rows, documents)
+        low, high = (None, None) if ends is None else (_curve(end) for end in ends)
+        return MeanCurve(_curve(rows.mean(0)), low, high)
+
     return FaithfulnessSummary(
         model=used[0].model,
         method=used[0].method,
         parameters=used[0].parameters,
         n=len(used),
+        n_documents=len(set(documents)),
         n_equal=sum(gap is None for gap in gaps),
         n_below=sum(gap is not None and gap < 0 for gap in gaps),
         n_truncated=sum(result.truncated for result in used),
-        n_evidence=len(found),
-        **means,
-        enrichment=_estimates(found, ["enrichment"])["enrichment"] if len(found) else None,
-        deletion=_mean_curve([(r, r.deletion) for r in used], grid),
-        insertion=_mean_curve([(r, r.insertion) for r in used], grid),
-        random_deletion=_mean_curve([(r, r.baseline.deletion_mean) for r in used], grid),
-        random_insertion=_mean_curve([(r, r.baseline.insertion_mean) for r in used], grid),
+        n_evidence=len(marked),
+        **{name: _mean(values[:, k], documents) for k, name in enumerate(_NUMBERS)},
+        enrichment=_mean([value for value, _ in marked], [group for _, group in marked])
+        if marked
+        else None,
+        deletion=mean_curve(lambda r: r.deletion),
+        insertion=mean_curve(lambda r: r.insertion),
+        random_deletion=mean_curve(lambda r: r.baseline.deletion_mean),
+        random_insertion=mean_curve(lambda r: r.baseline.insertion_mean),
     )
 
 
@@ -425,23 +443,14 @@ def _numbers(result: Faithfulness) -> list[float]:
     return [*astuple(own), *astuple(gain), result.attribution_seconds]
 
 
-def _estimates(values: NDArray[np.float64], names: Sequence[str]) -> dict[str, Estimate]:
-    """Means of values [n, K] with their intervals, by name."""
-    rows = np.stack([values.mean(0), *_interval(values)], axis=1).tolist()
-    return {name: Estimate(*row) for name, row in zip(names, rows, strict=True)}
+def _mean(values: ArrayLike, groups: Sequence[Hashable]) -> Estimate:
+    found = estimate(np.asarray(values, dtype=np.float64)[:, None], groups)
+    assert found is not None  # there are values, and they are finite
+    return found
 
 
-def _mean_curve(
-    curves: Sequence[tuple[Faithfulness, Array]], grid: NDArray[np.float64]
-) -> MeanCurve:
-    values = np.array([np.interp(grid, r.removed, r.scaled(curve)) for r, curve in curves])
-    low, high = _interval(values)
-    shape = (len(grid),)
-    return MeanCurve(
-        as_array(values.mean(0), shape, "a curve"),
-        as_array(low, shape, "a curve"),
-        as_array(high, shape, "a curve"),
-    )
+def _curve(values: NDArray[np.float64]) -> Array:
+    return as_array(values, (None,), "a curve")
 
 
 # -- one document ----------------------------------------------------------------------------------
@@ -517,8 +526,3 @@ def _generator(parameters: Parameters, pair: TextPair, purpose: int) -> np.rando
 
 def _std(scores: Array) -> Array:
     return scores.std(0, ddof=1) if len(scores) > 1 else np.zeros_like(scores[0])
-
-
-def _interval(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """95% percentile interval [2, K] of the means of values [n, K]."""
-    return np.percentile(bootstrap_means(values), [2.5, 97.5], axis=0)

@@ -22,6 +22,11 @@ N_BINS = 100
 """Points of every position curve: the resolution of the PosIR paper."""
 
 
+ROUNDING = 2e-6
+"""Scores of one query that differ by less, relative to the larger, are the same score: batches of
+another make-up change a float32 score by up to 1e-6 of it."""
+
+
 def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
     """`values` as read-only float32 of `shape` (None admits any length).
 

@@ -123,7 +123,7 @@ class Bench:
                 f"| {key} | "
                 + " | ".join(signed(index[name]) for name in SIDES)
                 + f" | {said(finds)} | "
-                + " | ".join("none" if a is None else signed(a) for a in agree.values())
+                + " | ".join(map(signed, agree.values()))
                 + " | "
                 + " | ".join(signed(control[name].index) for name in SIDES)
                 + f" | {said(survives)} |"
@@ -143,8 +143,9 @@ class Bench:
                 lean = self.relocate(name).lean
                 found = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
                 rows.append(
-                    f"| {base} x {strength} | {lean.value:+.4f} [{lean.low:+.4f}, "
-                    f"{lean.high:+.4f}] | " + " | ".join(map(signed, found)) + " |"
+                    f"| {base} x {strength} | {lean.text('+.4f') if lean else 'none'} | "
+                    + " | ".join(map(signed, found))
+                    + " |"
                 )
                 print(rows[-1], flush=True)
         return rows
@@ -164,8 +165,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file to write the tables into.")
     options = parser.parse_args()
     bench = Bench(options.pairs)
-    n = len(bench.pairs)
-    lines = [f"n = {n} pairs of the sample data set.", "", *bench.methods(), "", *bench.doses()]
+    n, documents = len(bench.pairs), len({pair.document for pair in bench.pairs})
+    head = f"n = {n} pairs of {documents} documents of the sample data set, all read whole."
+    lines = [head, "", *bench.methods(), "", *bench.doses()]
     print("\n".join(lines))
     if options.write:
         text = options.write.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 
 from attribution.bias_tests import DocumentPair, PairScores
 from attribution.errors import Stopped, UserError
+from attribution.interventions.relocation import evidence_read
 from attribution.retrievers.base import encode
 from attribution.scoring import score_texts
 from attribution.types import Method
@@ -17,7 +18,7 @@ from cache.precompute import Progress
 from cache.results import Key, Results
 from cache.store import ModelKey
 
-BIAS_SCORES = Method("bias_scores", {"version": 1})
+BIAS_SCORES = Method("bias_scores", {"version": 2})
 """What the scores are kept under: raise the version when they change."""
 
 CPU_AHEAD, GPU_AHEAD = 4, 64
@@ -33,6 +34,7 @@ def store(root: Path) -> Results[DocumentPair, PairScores]:
         key=_key,
         pack=lambda found: {
             "first": found.first, "second": found.second, "truncated": found.truncated,
+            "read": found.read,
         },
         unpack=lambda fields: PairScores(**fields),
     )  # fmt: skip
@@ -48,7 +50,7 @@ def score(
     items: Sequence[DocumentPair],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[PairScores]:
-    """Both scores of each of `items`.
+    """Both scores of each of `items`, and how much of the evidence was read for them.
 
     Raises:
         Stopped: `should_stop` said so.
@@ -60,12 +62,19 @@ def score(
     ).tolist()
     with retriever.lock:
         read = encode(retriever, texts)[1].texts
+    shares = [
+        1.0 if one.evidence is None else evidence_read(tokens, one.evidence)
+        for one, tokens in zip(texts, read, strict=True)
+    ]
     return [
         PairScores(
-            scores[i], scores[i + 1], truncated=read[i].truncated or read[i + 1].truncated
+            scores[i],
+            scores[i + 1],
+            truncated=read[i].truncated or read[i + 1].truncated,
+            read=min(shares[i : i + 2]),
         )
         for i in range(0, len(texts), 2)
-    ]  # fmt: skip
+    ]
 
 
 def run(

@@ -42,7 +42,8 @@ def bar(model: str, result: BiasResult, measure: str) -> Bar:
         value, low, high = result.difference, result.low, result.high
         return Bar(model, result.test, value, low, high, note)
     value, interval = result.t, result.t_interval
-    scale = 1.0 if measure == "t" else result.n**-0.5 if result.n else 1.0
+    documents = result.n_documents
+    scale = 1.0 if measure == "t" else documents**-0.5 if documents else 1.0
     if value is None or interval is None:
         instead = "tie" if result.difference == 0 else "none"
         return Bar(model, result.test, None, None, None, note, instead)

@@ -117,7 +117,10 @@ def _tested(model: ModelIdentity, pairs: Pairs, stored: Stored[PairScores]) -> T
     items = distinct(pairs)
     scores = {i.item_id: stored.results[i.item_id] for i in items if i.item_id in stored.results}
     failed = {i.item_id: stored.failed[i.item_id] for i in items if i.item_id in stored.failed}
-    result = paired_test(pairs.test, list(scores.values()), len(pairs.pairs) - len(items))
+    groups = [item.group for item in items if item.item_id in scores]
+    result = paired_test(
+        pairs.test, list(scores.values()), len(pairs.pairs) - len(items), groups=groups
+    )
     return Tested(model, pairs, result, scores, len(items) - len(scores) - len(failed), failed)
 
 
@@ -144,6 +147,7 @@ def test_frame(results: Sequence[Tested]) -> pd.DataFrame:
                 "model": one.model.spec.name,
                 "test": found.test,
                 "n": found.n,
+                "documents": found.n_documents,
                 "t": found.t,
                 "p": found.p,
                 "p (Holm)": one.adjusted_p,
@@ -157,6 +161,8 @@ def test_frame(results: Sequence[Tested]) -> pd.DataFrame:
                 "mean s(d2)": found.mean_second,
                 "identical": found.n_identical,
                 "truncated": found.n_truncated,
+                "evidence not read whole": found.n_unread,
+                "mean difference there": found.lost,
                 "failed": len(one.failed),
                 "missing": one.missing,
                 "t > 0 means": test.positive,
@@ -189,6 +195,7 @@ def pair_frame(one: Tested) -> pd.DataFrame:
             "difference": scores.first - scores.second,
             "s(d1)": scores.first,
             "s(d2)": scores.second,
+            "evidence read": scores.read,
             "query": pair.first.query,
             "d1": pair.first.document,
             "d2": pair.second.document,
@@ -197,7 +204,7 @@ def pair_frame(one: Tested) -> pd.DataFrame:
         for pair in one.pairs.pairs
         if (scores := one.scores.get(pair.item_id)) is not None
     ]
-    columns = ["difference", "s(d1)", "s(d2)", "query", "d1", "d2", "pair"]
+    columns = ["difference", "s(d1)", "s(d2)", "evidence read", "query", "d1", "d2", "pair"]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.sort_values("difference", ascending=False, ignore_index=True, kind="stable")
 

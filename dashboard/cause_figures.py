@@ -43,7 +43,7 @@ def relocation_scores(
     )
     for index, (name, found) in enumerate(results.items()):
         look = style.line(index)
-        whole = found.read >= 1
+        whole = found.whole
         figure.add_trace(
             go.Scatter(
                 x=100 * found.positions,
@@ -95,7 +95,7 @@ def causes_over_curve(
     provenance: Provenances = (),
 ) -> go.Figure:
     """A method's curve [100] with what really happened drawn over it: score by place of the
-    evidence, less its mean, and score lost without each part.
+    evidence where it is read whole, less its mean, and score lost without each part.
 
     Each is divided by its own largest magnitude, since their units differ; hovering shows the
     values themselves.
@@ -127,8 +127,8 @@ def causes_over_curve(
     if moved is not None:
         figure.add_trace(
             go.Scatter(
-                x=100 * moved.positions, y=_scaled(moved.scores - moved.scores.mean()),
-                customdata=moved.scores, mode="lines+markers", line=style.line(2),
+                x=100 * moved.positions[moved.whole], y=_scaled(moved.changes),
+                customdata=moved.scores[moved.whole], mode="lines+markers", line=style.line(2),
                 marker={"size": 0.55 * style.font_size}, hovertemplate="%{customdata:.4f}",
                 name=legend_name("score by place of the evidence", style),
             )
@@ -175,6 +175,8 @@ def minus_null_curves(
     title = f"{quantity(method)} minus that of {names}"
     figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
     for index, (_, found) in enumerate(curves):
+        if found.ci_low is None or found.ci_high is None:
+            continue  # too few documents for a band
         figure.add_trace(
             go.Scatter(
                 x=np.concatenate([CENTRES, CENTRES[::-1]]),
@@ -187,7 +189,8 @@ def minus_null_curves(
         )  # fmt: skip
     for index, (name, found) in enumerate(curves):
         mean = found.mean.astype(np.float64)
-        figure.add_trace(line(index, mean, style, legend_name(f"{name} (n={found.n})", style)))
+        label = f"{name} (n={found.n}, {found.n_documents} documents)"
+        figure.add_trace(line(index, mean, style, legend_name(label, style)))
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
     return with_legend(positions(figure), style)
 

@@ -17,7 +17,6 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
 from dashboard import cause_frames, causes, choices, null_controls, panels
 from dashboard.compute import service
-from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
 from dashboard.provenance import of_agreement
 from dashboard.runs import Run
@@ -190,7 +189,10 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     known = [one.provenance() for one in found]
     moved = what.name == "relocation"
     title = "Score by place, less its mean" if moved else "Score lost without this part"
-    notes = {one.model.spec.name: f"n={one.summary.curve.n}" for one in found}
+    notes = {
+        one.model.spec.name: f"n={one.summary.curve.n}, {one.summary.curve.n_documents} documents"
+        for one in found
+    }
 
     def draw(style: Style):
         """Means with their bands."""
@@ -199,6 +201,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
     st.dataframe(cause_frames.lean_frame(found), hide_index=True)
+    st.caption(cause_frames.READ_WHOLE if moved else cause_frames.READ_ONLY)
     notes_said = list(dict.fromkeys(note for one in found for note in one.notes))
     if notes_said:
         more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""
@@ -207,7 +210,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
         panels.caption(one)
     panels.downloads(
         f"cause.set.{what.name}", [data.name, label], known, figures={label: draw},
-        frame=curve_frame([one.summary.curve for one in found]),
+        frame=cause_frames.causal_curve_frame(found),
     )  # fmt: skip
 
 
@@ -232,8 +235,9 @@ def _agreements(choice: Choice, data: DataSet) -> None:
     st.dataframe(table, hide_index=True)
     st.caption(
         "Spearman correlation of a method's curves with causal curves, 95% bootstrap intervals "
-        "over pairs. Of the means: the mean curve with the mean causal curve at 11 places, what a "
-        "chart of the data set shows. Mean over pairs: each pair's own, where the places of "
-        "relevant words weigh more than any bias."
+        "over documents. Relocation counts at places where the evidence is read whole; pairs with "
+        "fewer than two are left out. Of the means: the mean curve with the mean causal curve at "
+        "11 places, what a chart of the data set shows. Mean over pairs: each pair's own, where "
+        "the places of relevant words weigh more than any bias."
     )
     panels.downloads("cause.agreement", [data.name, "agreement"], known, frame=table)

@@ -4,20 +4,19 @@ No Streamlit here."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from attribution.bootstrap import SEED, Estimate
+from attribution.bootstrap import SEED, Estimate, estimate
 from attribution.errors import UserError
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.agreement import (
     Agreement,
     ablation_curve,
     agreement,
-    mean_estimate,
     relocation_curve,
 )
 from attribution.interventions.controls import Control, ControlledCurve, control, minus_null
@@ -135,12 +134,19 @@ def stored(
 
 @dataclass(frozen=True, slots=True)
 class DataSetCause:
-    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places,
-    and `lean`, the mean over pairs of last third less first third, in the score's units.
-    Ablation: score lost without each part, and the same of it."""
+    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places
+    where the evidence is read whole, and `lean`, the mean over pairs of last third less first
+    third, in the score's units; `lost` is what the score loses where the evidence stands behind the
+    limit, over the pairs that have such places. Ablation: score lost without each part, and the
+    same of it; nothing is `lost`.
+
+    Each may be None where no pair tells it, and has its own n. `n_left_out` pairs have evidence
+    that is read whole at fewer than two places, so no curve."""
 
     summary: CurveSummary
-    lean: Estimate
+    lean: Estimate | None
+    lost: Estimate | None
+    n_left_out: int
     model: ModelIdentity
     notes: tuple[str, ...]
     total: int
@@ -151,8 +157,9 @@ class DataSetCause:
         return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
-def curve_of(found: Cause) -> Array:
-    """A causal curve [100] to be averaged and drawn.
+def curve_of(found: Cause) -> Array | None:
+    """A causal curve [100] to be averaged and drawn; None where the evidence is read whole at
+    fewer than two places.
 
     Raises:
         ValueError: the intervention has no curve over positions.
@@ -175,31 +182,60 @@ def data_set_cause(
     """
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
-    summary, lean = _answer(
+    groups = _documents(pairs, kept.results)
+    summary, lean, lost = _answer(
         ("average", spec.name, dataset, repr(method), len(kept.failed)), found,
-        lambda: _average(found, spec.name, dataset, method, len(kept.failed)),
+        lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
     )  # fmt: skip
     notes = sorted({one.note for one in found if one.note})
-    return DataSetCause(summary, lean, compute.identify(spec), tuple(notes), len(pairs), selection)
+    return DataSetCause(
+        summary, lean, lost, len(found) - summary.curve.n, compute.identify(spec), tuple(notes),
+        len(pairs), selection,
+    )  # fmt: skip
+
+
+def _documents(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
+    """The documents of the pairs of these ids: what bootstraps resample."""
+    by_id = {pair.pair_id: pair.document for pair in pairs}
+    return [by_id[i] for i in ids]
 
 
 def _average(
-    found: Sequence[Any], model: str, dataset: str, method: Method, n_failed: int
-) -> tuple[CurveSummary, Estimate]:
-    """Mean curve and mean lean of interventions."""
-    curves = np.array([curve_of(one) for one in found], dtype=np.float64).reshape(-1, 100)
+    found: Sequence[Any], groups: Sequence[Hashable], model: str, dataset: str, method: Method,
+    n_failed: int,
+) -> tuple[CurveSummary, Estimate | None, Estimate | None]:  # fmt: skip
+    """Mean curve of interventions, their mean lean and what is lost behind the limit."""
+    known = [
+        (one, curve, group)
+        for one, group in zip(found, groups, strict=True)
+        if (curve := curve_of(one)) is not None
+    ]
+    if found and not known:
+        raise UserError(
+            f"{model} reads the evidence whole at fewer than two places in each of {len(found)} "
+            "pairs: choose shorter documents, or a model that reads more."
+        )
+    curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
-        curves, None, model=model, dataset=dataset, method=method,
-        n_truncated=sum(one.read_share < 1 for one in found), n_failed=n_failed,
-        resampling="point" if found and isinstance(found[0], Relocation) else "bin_mean",
+        curves, [group for *_, group in known], model=model, dataset=dataset, method=method,
+        n_truncated=sum(one.read_share < 1 for one, *_ in known), n_failed=n_failed,
+        resampling="bin_mean",
     )  # fmt: skip
+
+    def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
+        kept = [(v, group) for one, c, group in known if (v := of(one, c)) is not None]
+        return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
+
     third = curves.shape[1] // 3
-    leans = [
-        one.lean if isinstance(one, Relocation)
-        else float(curve[-third:].mean() - curve[:third].mean())
-        for one, curve in zip(found, curves, strict=True)
-    ]  # fmt: skip
-    return summary, mean_estimate(leans)
+    lean = mean(
+        lambda one, curve: (
+            one.lean
+            if isinstance(one, Relocation)
+            else float(curve[-third:].mean() - curve[:third].mean())
+        )
+    )
+    lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
+    return summary, lean, lost
 
 
 def agreement_of(
@@ -213,6 +249,7 @@ def agreement_of(
     """
     curves = compute.store.curves(compute.identify(spec).key, method, pairs)
     kept = stored(compute, spec, cause, pairs).results
+    ids = [i for i in curves.pair_ids if i in kept]
     both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
     if not both:
         raise UserError(
@@ -228,7 +265,8 @@ def agreement_of(
         repr(cause),
         hashlib.sha256(own.tobytes()).digest(),
     )
-    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found))
+    groups = _documents(pairs, ids)
+    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found, groups))
 
 
 # -- null controls ---------------------------------------------------------------------------------
@@ -258,9 +296,11 @@ def controlled(
     own = compute.store.curves(key, method, pairs)
     nulls = compute.store.curves(key, method, controls(kind, pairs, among))
     of_null = {i.rpartition("#")[0]: c for i, c in zip(nulls.pair_ids, nulls.curves, strict=True)}
+    ids = [i for i in own.pair_ids if i in of_null]
     both = [(c, of_null[i]) for i, c in zip(own.pair_ids, own.curves, strict=True) if i in of_null]
     if not both:
         raise UserError(
             f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
         )
-    return minus_null(kind, np.array([c for c, _ in both]), np.array([n for _, n in both]))
+    curves, null_curves = (np.array([pair[side] for pair in both]) for side in (0, 1))
+    return minus_null(kind, curves, null_curves, _documents(pairs, ids))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from attribution.bootstrap import MIN_DOCUMENTS
 from attribution.errors import UserError
 from attribution.interventions.controls import (
     CONTROLS,
     INDEX_MARGIN,
-    MIN_PAIRS,
     SHAPE_MARGIN,
     Control,
     ControlledCurve,
@@ -89,16 +89,19 @@ def section(
         st.markdown(panels.plain(f"{name}: {found.verdict}"))
     frame = controlled_frame(shown)
     summary = pd.DataFrame(
-        [(name, found.n, str(found.index), str(found.distance)) for name, found in shown],
-        columns=["model", "n", "index minus control's", "distance from control"],
+        [
+            (name, found.n, found.n_documents, str(found.index or ""), str(found.distance or ""))
+            for name, found in shown
+        ],
+        columns=["model", "n", "documents", "index minus control's", "distance from control"],
     )
     st.dataframe(summary, hide_index=True)
     st.caption(
         panels.plain(
             f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
-            "are 95% bootstrap intervals over pairs. Words say that a curve does not depend on "
+            "are 95% bootstrap intervals over documents. Words say that a curve does not depend on "
             f"something only where the index interval lies within {INDEX_MARGIN} of zero and the "
-            f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_PAIRS} pairs or more."
+            f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_DOCUMENTS} documents or more."
         )
     )
     for each in provenance:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from attribution.bootstrap import Estimate
 from attribution.faithfulness import Faithfulness
 from dashboard.canvas import Provenances, canvas, faint, legend_name, with_legend
 from dashboard.palettes import Style
@@ -55,13 +56,13 @@ def deletion_insertion(
 
 
 def gains(
-    rows: Sequence[tuple[str, float, float, float]], title: str, style: Style,
-    provenance: Provenances = (),
-) -> go.Figure:  # fmt: skip
-    """Points with intervals: (label, value, low, high), one above the other, with a zero line."""
+    rows: Sequence[tuple[str, Estimate]], title: str, style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Points with their intervals, one above the other, with a zero line. A point of too few
+    documents for an interval has none."""
     figure = canvas("gains", style, title, "", provenance)
-    labels = [legend_name(label, style) for label, *_ in rows][::-1]
-    values = np.array([[value, low, high] for _, value, low, high in rows])[::-1]
+    labels = [legend_name(label, style) for label, _ in rows][::-1]
+    values = np.array([(one.value, *(one.interval or (one.value,) * 2)) for _, one in rows])[::-1]
     figure.add_trace(
         go.Scatter(
             x=values[:, 0], y=labels, mode="markers",

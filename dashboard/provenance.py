@@ -125,6 +125,7 @@ def of_controlled(
         repr(method),
         dataset,
         n_pairs=found.n,
+        n_documents=found.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
         control=f"minus {CONTROLS[found.control]}",
@@ -141,6 +142,7 @@ def of_agreement(
         f"agreement of {found.method!r} with {cause!r}",
         dataset,
         n_pairs=found.n,
+        n_documents=found.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
         interval=_resampled(found.each or found.means),
@@ -156,6 +158,7 @@ def of_faithfulness_set(
         f"{found.parameters!r} of {found.method!r}",
         dataset,
         n_pairs=found.n,
+        n_documents=found.n_documents,
         max_length=model.spec.max_length,
         truncated=found.n_truncated,
         selection=selection,
@@ -188,16 +191,21 @@ def of_ranking(
 def of_bias(
     model: ModelIdentity, method: Method, found: Sequence[BiasResult], dataset: str, source: str
 ) -> Provenance:
-    """Bias tests of one model; pairs are those of all tests together."""
+    """Bias tests of one model; pairs and documents are those of all tests together."""
+    from attribution.bias_tests import TEST_NAME  # here: it brings scipy.stats along
+
     names = ", ".join(one.test for one in found)
+    unread = sum(one.n_unread for one in found)
+    left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
     return _of_model(
         model,
-        f"paired t-test (two-sided) of {method!r}",
+        f"{TEST_NAME}, of {method!r}",
         dataset,
         n_pairs=sum(one.n for one in found),
+        n_documents=sum(one.n_documents for one in found),
         max_length=model.spec.max_length,
         truncated=sum(one.n_truncated for one in found),
-        selection=f"tests {names}; {source}",
+        selection=f"tests {names}; {source}{left_out}",
         interval="t interval of the mean difference",
     )
 

@@ -4,6 +4,9 @@ section 6).
 A part is deleted, so that what follows moves forward; or its tokens' embeddings are replaced by
 the padding token's, as in occlusion; or neutral filler of the same number of tokens takes its
 place. The last two move nothing.
+
+All is done to what the model read. From a longer document a deleted part would pull text into view
+that was not read before, and the effect would be that text's as much as the part's.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from attribution.types import Array, Method, TextPair, TokenizedText, as_array
 Replacement = Literal["delete", "mask", "filler"]
 REPLACEMENTS: tuple[Replacement, ...] = ("delete", "mask", "filler")
 N_BINS = 20
-VERSION = 1
+VERSION = 2
 
 Span = tuple[int, int]
 
@@ -52,7 +55,7 @@ class Ablation:
     """`effects` [B]: s(q, d) - s(q, d without part b), in the score's units; positive where the
     part raised the score. `spans` [B, 2] are the parts' characters, together all that the model
     read: `read_share` of the document's characters. `edges` [B + 1] are where parts begin and end
-    as relative token positions, the axis of every curve."""
+    as relative token positions, the axis of every curve. `score` is that of what was read."""
 
     model: str
     pair_id: str
@@ -124,8 +127,8 @@ def ablation(
             notes += filter(None, [filler_note(pair.language)])
             texts = _filled(retriever, pair, tokens, spans)
         else:
-            texts = [without(pair.document, span) for span in spans]
-        asked = [(pair.query, text) for text in (pair.document, *texts)]
+            texts = [without(pair.document[:until], span) for span in spans]
+        asked = [(pair.query, text) for text in (pair.document[:until], *texts)]
         scores = score_texts(retriever, asked, should_stop=should_stop)
         score, changed = float(scores[0]), scores[1:]
     return Ablation(
@@ -181,25 +184,36 @@ def _masked(
 def _filled(
     retriever: Any, pair: TextPair, tokens: TokenizedText, spans: tuple[Span, ...]
 ) -> list[str]:
-    """The document with each part replaced by filler of as many tokens, as near as whole words
-    allow, and the part's white space at its ends."""
+    """What was read with each part replaced by filler of as many tokens, as near as whole words
+    allow (never more where the limit is near), and the part's white space at its ends."""
     texts = []
+    read = pair.document[: spans[-1][1]]
     for b, (start, end) in enumerate(spans):
         part = pair.document[start:end]
         n = sum(not t.is_special and start <= t.start < end for t in tokens.tokens)
-        stand_in = of_tokens(retriever, pair.query, pair.language, n, len(part), b)
+        stand_in = of_tokens(
+            retriever, pair.query, pair.language, n, len(part), b, at_most=tokens.truncated
+        )
         head = part[: len(part) - len(part.lstrip())]
         tail = part[len(part.rstrip()) :]
-        texts.append(pair.document[:start] + head + stand_in + tail + pair.document[end:])
+        texts.append(read[:start] + head + stand_in + tail + read[end:])
     return texts
 
 
 def of_tokens(
-    retriever: Any, query: str, language: str | None, n: int, n_characters: int, first: int = 0
+    retriever: Any,
+    query: str,
+    language: str | None,
+    n: int,
+    n_characters: int,
+    first: int = 0,
+    *,
+    at_most: bool = False,
 ) -> str:
     """Filler of `n` tokens of the model, as near as whole words allow; never empty.
 
-    `n_characters` says how much text holds so many tokens; more is taken where it does not.
+    `n_characters` says how much text holds so many tokens; more is taken where it does not. With
+    `at_most` it has no more tokens, unless its first word has.
     """
     length = 2 * n_characters + 40
     while True:
@@ -210,5 +224,7 @@ def of_tokens(
             break
         length *= 2
     at = inside[min(max(n, 1), len(inside)) - 1].end
-    ends = [end for _, end in words(text)]
-    return text[: ends[int(np.argmin(np.abs(np.array(ends) - at)))]]
+    ends = np.array([end for _, end in words(text)])
+    if at_most:
+        return text[: max(ends[0], ends[ends <= at].max(initial=0))]
+    return text[: ends[int(np.argmin(np.abs(ends - at)))]]

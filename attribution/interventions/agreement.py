@@ -7,17 +7,16 @@ the places of relevant words weigh more than any bias; means over many documents
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.bootstrap import SEED, Estimate, bootstrap_means
-from attribution.errors import UserError
+from attribution.bootstrap import Estimate, estimate
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.relocation import Relocation
-from attribution.position import POSITIONS, rank_correlation, resample
+from attribution.position import rank_correlation, resample
 from attribution.types import Array, Method, as_array
 
 Values = NDArray[np.float64]
@@ -49,9 +48,9 @@ def cells(positions: NDArray[np.floating]) -> Values:
 
 def with_relocation(curve: NDArray[np.floating], found: Relocation) -> float | None:
     """Spearman correlation of a curve [100] with the causal curve, over the places where the
-    evidence was read; None for under 3 places or where either is constant."""
-    scores = np.where(found.read > 0.5, found.scores, np.nan).astype(np.float64)
-    return rank_correlation(averaged(curve, cells(found.positions), found.read_share), scores)
+    evidence was read whole; None for under 3 places or where either is constant."""
+    at = averaged(curve, cells(found.positions), found.read_share)
+    return rank_correlation(at[found.whole], found.changes)
 
 
 def with_ablation(curve: NDArray[np.floating], found: Ablation) -> float | None:
@@ -59,25 +58,13 @@ def with_ablation(curve: NDArray[np.floating], found: Ablation) -> float | None:
     return rank_correlation(averaged(curve, found.edges), found.effects.astype(np.float64))
 
 
-def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Mean with its 95% bootstrap interval over pairs (seeded).
-
-    Raises:
-        UserError: there is no value.
-    """
-    if not len(values):
-        raise UserError("No pair has both curves yet: compute them first.")
-    column = np.asarray(values, dtype=np.float64)[:, None]
-    low, high = np.percentile(bootstrap_means(column), [2.5, 97.5])
-    return Estimate(float(column.mean()), float(low), float(high))
-
-
-def relocation_curve(found: Relocation, places: int = 100) -> Array:
-    """A causal curve at `places` evenly spaced positions of the document, as differences from the
-    mean over its places: what a place adds, in the score's units. Linear between places,
-    constant beyond the first and the last."""
-    at = np.linspace(0, 1, places) if places != 100 else POSITIONS
-    curve = np.interp(at, found.positions, found.scores)
+def relocation_curve(found: Relocation, places: int = 100) -> Array | None:
+    """A causal curve in the middle of `places` bins of what the model read, as differences from
+    its mean: what a place adds, in the score's units. Linear between the places where the evidence
+    was read whole, constant beyond the first and the last; None of fewer than two such places."""
+    if found.whole.sum() < 2:
+        return None
+    curve = np.interp((np.arange(places) + 0.5) / places, found.within, found.changes)
     return as_array(curve - curve.mean(), (places,), "a curve")
 
 
@@ -88,16 +75,20 @@ def ablation_curve(found: Ablation) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well a method's curves agree with causal curves of a model, over `n` pairs.
+    """How well a method's curves agree with causal curves of a model, over `n` pairs of
+    `n_documents` documents; `n_left_out` more have evidence that is read whole at fewer than two
+    places.
 
     `each` is the mean of the pairs' correlations; `means` the correlation of the mean curve with
-    the mean causal curve at 11 places, resampled over pairs. Either is None where it is not
-    defined (a position-blind model's causal curve is constant).
+    the mean causal curve at 11 places; both resampled over documents. Either is None where it is
+    not defined (a position-blind model's causal curve is constant).
     """
 
     model: str
     method: Method
     n: int
+    n_documents: int
+    n_left_out: int
     each: Estimate | None
     means: Estimate | None
 
@@ -107,37 +98,47 @@ def agreement(
     method: Method,
     curves: Sequence[NDArray[np.floating]],
     causal: Sequence[Relocation] | Sequence[Ablation],
+    groups: Sequence[Hashable],
 ) -> Agreement:
-    """Compare curves [n, 100] with what moving or taking out did to the same pairs."""
+    """Compare curves [n, 100] with what moving or taking out did to the same pairs. `groups` [n]
+    are the pairs' documents."""
     each: list[float] = []
-    rows = []
-    both: Iterable[tuple[NDArray[np.floating], Relocation | Ablation]]
-    both = zip(curves, causal, strict=True)
-    for curve, found in both:
+    rows: list[Values] = []
+    of_each: list[Hashable] = []
+    of_rows: list[Hashable] = []
+    all_of_them: Iterable[tuple[NDArray[np.floating], Relocation | Ablation, Hashable]]
+    all_of_them = zip(curves, causal, groups, strict=True)
+    for curve, found, group in all_of_them:
+        own: Array | None
         if isinstance(found, Relocation):
-            value = with_relocation(curve, found)
-            own = relocation_curve(found, N_GRID)
+            value, own = with_relocation(curve, found), relocation_curve(found, N_GRID)
         else:
             value, own = with_ablation(curve, found), found.curve(N_GRID)
+        if own is None:
+            continue
         if value is not None:
             each.append(value)
+            of_each.append(group)
         rows.append(np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), own]))
+        of_rows.append(group)
     return Agreement(
-        model, method, len(rows), mean_estimate(each) if each else None, _of_means(np.array(rows))
+        model,
+        method,
+        len(rows),
+        len(set(of_rows)),
+        len(curves) - len(rows),
+        estimate(np.array(each)[:, None], of_each),
+        _of_means(np.array(rows), of_rows),
     )
 
 
-def _of_means(rows: Values) -> Estimate | None:
+def _of_means(rows: Values, groups: Sequence[Hashable]) -> Estimate | None:
     if len(rows) < 2:
         return None
 
-    def correlate(row: Values) -> float | None:
-        return rank_correlation(row[:N_GRID], row[N_GRID:])
+    def correlate(means: Values) -> Values:
+        found = [rank_correlation(row[:N_GRID], row[N_GRID:]) for row in means]
+        return np.array([np.nan if one is None else one for one in found])
 
-    value = correlate(rows.mean(0))
-    # 300 of the resampled means: a percentile of a rank correlation over 11 places is as coarse.
-    found = [c for c in map(correlate, bootstrap_means(rows, 300, SEED)) if c is not None]
-    if value is None or not found:
-        return None
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Estimate(value, float(low), float(high))
+    # 300 resamples: a percentile of a rank correlation over 11 places is as coarse.
+    return estimate(rows, groups, correlate, n_resamples=300)

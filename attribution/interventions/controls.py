@@ -8,14 +8,14 @@ as any other's.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.bootstrap import SEED, Estimate, bootstrap_means
+from attribution.bootstrap import MIN_DOCUMENTS, SEED, Estimate, band, estimate
 from attribution.errors import UserError
 from attribution.interventions.filler import filler
 from attribution.interventions.relocation import pieces
@@ -23,6 +23,7 @@ from attribution.position import POSITIONS, primacy_recency_index
 from attribution.text import sentences
 from attribution.types import Array, EvidenceSpan, TextPair, as_array
 
+Values = NDArray[np.float64]
 Control = Literal["unrelated", "shuffled", "filler"]
 CONTROLS: dict[Control, str] = {
     "unrelated": "unrelated query",
@@ -42,9 +43,6 @@ INDEX_MARGIN = 0.05
 
 SHAPE_MARGIN = 0.10
 """Mean distance of two curves, in parts of the curve's own mean, up to which they look alike."""
-
-MIN_PAIRS = 10
-"""Fewer pairs give no verdict: an interval over so few says little."""
 
 
 def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
@@ -109,38 +107,43 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
 @dataclass(frozen=True, slots=True)
 class ControlledCurve:
     """Curves less their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
-    difference over `n` pairs.
+    difference over `n` pairs of `n_documents` documents.
 
     `index` is the primacy-recency index of the mean curve less that of the mean control;
     `distance` the mean over bins of |mean curve - mean control| in parts of the mean |curve|.
-    Both with 95% bootstrap intervals over pairs. Noise alone puts `distance` above zero, so its
-    interval errs towards "different".
+    All with 95% bootstrap intervals over documents, and none below MIN_DOCUMENTS of them. Noise
+    alone puts `distance` above zero, so its interval errs towards "different".
     """
 
     control: Control
     n: int
+    n_documents: int
     mean: Array
-    ci_low: Array
-    ci_high: Array
-    index: Estimate
-    distance: Estimate
+    ci_low: Array | None
+    ci_high: Array | None
+    index: Estimate | None
+    distance: Estimate | None
 
     @property
     def alike(self) -> bool:
         """Whether the curve is the control's, within the margins: the interval of the index
         difference lies within INDEX_MARGIN of zero and the distance's below SHAPE_MARGIN. An
         equivalence test; not finding a difference is not enough."""
-        return (
-            self.n >= MIN_PAIRS
-            and max(abs(self.index.low), abs(self.index.high)) <= INDEX_MARGIN
-            and self.distance.high <= SHAPE_MARGIN
-        )
+        if self.index is None or self.distance is None:
+            return False
+        index, distance = self.index.interval, self.distance.interval
+        if index is None or distance is None:
+            return False
+        return max(abs(index[0]), abs(index[1])) <= INDEX_MARGIN and distance[1] <= SHAPE_MARGIN
 
     @property
     def different(self) -> bool:
         """Whether the curve leans otherwise than the control: the interval of the index difference
         has no zero in it."""
-        return self.n >= MIN_PAIRS and not self.index.low <= 0 <= self.index.high
+        if self.index is None or self.index.interval is None:
+            return False
+        low, high = self.index.interval
+        return not low <= 0 <= high
 
     @property
     def verdict(self) -> str:
@@ -153,15 +156,24 @@ class ControlledCurve:
             )
         if self.different:
             return f"Where the curve leans depends on {what}."
-        few = f" ({self.n} pairs; {MIN_PAIRS} are the least)" if self.n < MIN_PAIRS else ""
-        return f"Undecided{few}: the intervals allow neither that it depends on {what} nor that " \
-               "it does not."  # fmt: skip
+        few = self.n_documents < MIN_DOCUMENTS
+        why = f" ({self.n_documents} documents; {MIN_DOCUMENTS} are the least)" if few else ""
+        return (
+            f"Undecided{why}: the intervals allow neither that it depends on {what} nor that it "
+            "does not."
+        )
 
 
 def minus_null(
-    kind: Control, curves: NDArray[np.floating], nulls: NDArray[np.floating]
+    kind: Control,
+    curves: NDArray[np.floating],
+    nulls: NDArray[np.floating],
+    groups: Sequence[Hashable],
+    magnitudes: tuple[NDArray[np.floating], NDArray[np.floating]] | None = None,
 ) -> ControlledCurve:
-    """Compare curves [n, 100] with the curves [n, 100] of the same pairs' controls.
+    """Compare curves [n, 100] with the curves [n, 100] of the same pairs' controls. `groups` [n]
+    are the pairs' documents, `magnitudes` what the tokens of both bring whatever its sign [n, 100],
+    of which indices are made: the curves' own if not given.
 
     Raises:
         UserError: there are none.
@@ -173,33 +185,27 @@ def minus_null(
     if n == 0:
         raise UserError("No pair has a curve and one of its control yet: compute both first.")
     # Resampled together: a pair comes with its control.
-    both = bootstrap_means(np.concatenate([own, null], axis=1))
-    width = len(POSITIONS)
-    means = np.concatenate([own.mean(0), null.mean(0)])[None]
+    both = np.concatenate([own, null], axis=1)
+    weights = np.concatenate(magnitudes or (np.abs(own), np.abs(null)), axis=1)
+    width = own.shape[1]
 
-    def parts(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        a, b = values[:, :width], values[:, width:]
-        level = np.abs(a).mean(1)
-        apart = np.abs(a - b).mean(1)
-        distance = np.divide(apart, level, out=np.zeros_like(apart), where=level > 0)
-        index = primacy_recency_index(np.abs(a)) - primacy_recency_index(np.abs(b))
-        return a - b, index, distance
+    def index(means: Values) -> Values:
+        return primacy_recency_index(means[:, :width]) - primacy_recency_index(means[:, width:])
 
-    differences, indices, distances = parts(both)
-    difference, index, distance = (part[0] for part in parts(means))
-    low, high = np.percentile(differences, [2.5, 97.5], axis=0)
-    shape = (width,)
+    def distance(means: Values) -> Values:
+        a, b = means[:, :width], means[:, width:]
+        level, apart = np.abs(a).mean(1), np.abs(a - b).mean(1)
+        return np.divide(apart, level, out=np.zeros_like(apart), where=level > 0)
+
+    ends = band(own - null, groups)
+    shape = (len(POSITIONS),)
     return ControlledCurve(
         kind,
         n,
-        as_array(difference, shape, "a curve"),
-        as_array(low, shape, "a curve"),
-        as_array(high, shape, "a curve"),
-        _estimate(float(index), indices),
-        _estimate(float(distance), distances),
+        len(set(groups)),
+        as_array((own - null).mean(0), shape, "a curve"),
+        None if ends is None else as_array(ends[0], shape, "a curve"),
+        None if ends is None else as_array(ends[1], shape, "a curve"),
+        estimate(weights, groups, index),
+        estimate(both, groups, distance),
     )
-
-
-def _estimate(value: float, resampled: NDArray[np.float64]) -> Estimate:
-    low, high = np.percentile(resampled, [2.5, 97.5])
-    return Estimate(value, float(low), float(high))

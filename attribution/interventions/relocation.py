@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attribution.errors import UserError
 from attribution.retrievers.base import encode
 from attribution.scoring import score_texts
 from attribution.text import sentences
-from attribution.types import Array, EvidenceSpan, Method, TextPair, TokenizedText, as_array
+from attribution.types import (
+    ROUNDING,
+    Array,
+    EvidenceSpan,
+    Method,
+    TextPair,
+    TokenizedText,
+    as_array,
+)
 
 VERSION = 1
 N_POSITIONS = 11
@@ -147,6 +156,9 @@ class Relocation:
     `read` [K] is the share of the evidence's characters that the model read there: below 1 where
     the document is longer than it reads. `read_share` is the share of the unchanged document's
     characters that was read, `original` its score, `evidence` its evidence's position.
+
+    A score falls where the evidence is not read, and no model is biased for that. So only places
+    that were read whole say anything about position; the others have a figure of their own, `lost`.
     """
 
     model: str
@@ -166,13 +178,41 @@ class Relocation:
             object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
 
     @property
-    def lean(self) -> float:
-        """Mean score with the evidence in the last third less that in the first, in the score's
-        units: negative is primacy, positive recency."""
-        first, last = self.positions < 1 / 3, self.positions > 2 / 3
-        if not first.any() or not last.any():
-            first, last = self.positions == self.positions[0], self.positions == self.positions[-1]
-        return float(self.scores[last].mean() - self.scores[first].mean())
+    def whole(self) -> NDArray[np.bool_]:
+        """The places [K] where the evidence was read whole."""
+        return self.read >= 1
+
+    @property
+    def within(self) -> NDArray[np.float64]:
+        """Those places as positions in what the model read, the axis of every curve, in [0, 1]."""
+        at = self.positions[self.whole].astype(np.float64)
+        return np.minimum(at / self.read_share, 1.0)
+
+    @property
+    def changes(self) -> NDArray[np.float64]:
+        """Scores at those places less their mean; zeros where they differ by rounding alone."""
+        scores = self.scores[self.whole].astype(np.float64)
+        if not len(scores) or np.ptp(scores) <= ROUNDING * np.abs(scores).max():
+            return np.zeros_like(scores)
+        return scores - scores.mean()
+
+    @property
+    def lean(self) -> float | None:
+        """Mean score with the evidence in the last third of what the model reads less that in the
+        first, over places where it is read whole, in the score's units: negative is primacy,
+        positive recency. None where one of the thirds has no such place."""
+        at, changes = self.within, self.changes
+        first, last = changes[at < 1 / 3], changes[at > 2 / 3]
+        return float(last.mean() - first.mean()) if len(first) and len(last) else None
+
+    @property
+    def lost(self) -> float | None:
+        """What the score loses behind the limit: its mean over the places where the evidence is
+        read whole less that over the others. None where there are none of either."""
+        if self.whole.all() or not self.whole.any():
+            return None
+        scores = self.scores.astype(np.float64)
+        return float(scores[self.whole].mean() - scores[~self.whole].mean())
 
 
 def relocation(
@@ -214,7 +254,7 @@ def relocations(
         # Other orders of a text that fits fit too, but for a token or two at its seams.
         near = whole.truncated or len(whole.tokens) > 0.75 * whole.max_length
         read = [
-            _share_read(tokens_of(retriever, pair.query, v.text), v) if near else 1.0
+            evidence_read(tokens_of(retriever, pair.query, v.text), v.evidence) if near else 1.0
             for v in found.variants
         ]
         original = next(scores)
@@ -247,11 +287,11 @@ def read_share(tokens: TokenizedText, document: str) -> float:
     return tokens.read_until / len(document) if tokens.truncated else 1.0
 
 
-def _share_read(tokens: TokenizedText, variant: Variant) -> float:
+def evidence_read(tokens: TokenizedText, span: EvidenceSpan) -> float:
+    """Share of the evidence's characters that was read, in [0, 1]."""
     if not tokens.truncated:
         return 1.0
-    start, end = variant.evidence.start, variant.evidence.end
-    return min(max((tokens.read_until - start) / (end - start), 0.0), 1.0)
+    return min(max((tokens.read_until - span.start) / (span.end - span.start), 0.0), 1.0)
 
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:

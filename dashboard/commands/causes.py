@@ -87,31 +87,38 @@ def cause(
         watched(one.name, partial(started, one))
     result = causes.data_set_cause(compute, spec, what, chosen, data.name, words)
     if format is TextFormat.csv:
-        from dashboard.export import curve_frame, table_bytes
+        from dashboard.cause_frames import causal_curve_frame
+        from dashboard.export import table_bytes
 
-        frame = curve_frame([result.summary.curve])
+        frame = causal_curve_frame([result])
         sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
         return
     agreements = []
     for one in judged:
         agreed = causes.agreement_of(compute, spec, one, what, chosen)
         agreements.append({
-            "method": repr(one), "n": agreed.n,
-            "of_the_means": _interval(agreed.means), "mean_over_pairs": _interval(agreed.each),
+            "method": repr(one), "n": agreed.n, "documents": agreed.n_documents,
+            "left_out": agreed.n_left_out, "of_the_means": _interval(agreed.means),
+            "mean_over_pairs": _interval(agreed.each),
         })  # fmt: skip
     curve = result.summary.curve
     print(json.dumps({
-        "model": spec.name, "intervention": repr(what), "n": curve.n, "failed": curve.n_failed,
-        "last_third_less_first": _interval(result.lean), "notes": list(result.notes),
+        "model": spec.name, "intervention": repr(what), "n": curve.n,
+        "documents": curve.n_documents, "failed": curve.n_failed, "left_out": result.n_left_out,
+        "last_third_less_first": _interval(result.lean),
+        "lost_behind_the_limit": _interval(result.lost), "notes": list(result.notes),
         "curve": curve.mean.tolist(), "ci_low": _listed(curve.ci_low),
         "ci_high": _listed(curve.ci_high), "agreement": agreements,
         "provenance": dict(result.provenance().items()),
     }, ensure_ascii=False))  # fmt: skip
 
 
+def _interval(value: Any) -> dict[str, float | int | None] | None:
+    if value is None:
+        return None
+    found = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+    return {**found, "documents": value.n_resampled}
+
+
 def _listed(values: Any) -> list[float] | None:
     return None if values is None else values.tolist()
-
-
-def _interval(value: Any) -> dict[str, float] | None:
-    return None if value is None else {"value": value.value, "low": value.low, "high": value.high}

@@ -71,8 +71,8 @@ the_data = data
 st.markdown(
     "#### What does the model prefer, all else equal?\n"
     "Two documents answer, or seem to answer, one query; the test asks over many such pairs "
-    "which of the two scores higher (paired t-test; tests of Fayyaz et al. 2025). Bars above "
-    "zero: the first document, d1."
+    "which of the two scores higher (paired t-test over documents, one mean difference each; tests "
+    "of Fayyaz et al. 2025). Bars above zero: the first document, d1."
 )
 for one in tests:
     if one.rejected:
@@ -197,7 +197,8 @@ def chart(found: list[Tested]) -> None:
             **{name: st.column_config.NumberColumn(format="%.2g") for name in ("p", "p (Holm)")},
             **{
                 name: st.column_config.NumberColumn(format="%.4f")
-                for name in ("mean difference", "low", "high", "mean s(d1)", "mean s(d2)")
+                for name in ("mean difference", "low", "high", "mean s(d1)", "mean s(d2)",
+                             "mean difference there")
             },
             "accuracy": st.column_config.NumberColumn(format="percent"),
         },
@@ -207,10 +208,12 @@ def chart(found: list[Tested]) -> None:
     if any(one.missing for one in found):
         st.caption("Some of these tests stand on part of their pairs so far.")
     st.caption(
-        "low and high: 95% t interval of the mean of s(d1) − s(d2). d_z: that mean over the "
+        "t, p, low and high: of the mean of s(d1) − s(d2) over documents, one mean difference for "
+        "each, as pairs made from one document are no independent draws. d_z: that mean over the "
         "standard deviation. Accuracy: share of pairs with d1 above, of foil and poison with d2 "
-        "above. p (Holm): adjusted for all tests of the table. The paper gives the foil's t and "
-        "the moved evidence's t the other sign."
+        "above. p (Holm): adjusted for all tests of the table. Pairs whose evidence the model does "
+        "not read whole in both documents are left out; the mean difference there is what is lost "
+        "behind the limit. The paper gives the foil's t and the moved evidence's t the other sign."
     )
     for one in made:
         panels.caption(one)
@@ -243,7 +246,7 @@ def behind(found: list[Tested]) -> None:
         column_config={
             name: st.column_config.NumberColumn(format="%.4f")
             for name in ("difference", "s(d1)", "s(d2)")
-        },
+        } | {"evidence read": st.column_config.NumberColumn(format="percent")},
     )  # fmt: skip
     panels.downloads(
         "bias.pairs", [the_data.name, str(test), str(under)], [bias_runs.provenance_of([one])],

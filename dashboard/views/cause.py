@@ -126,7 +126,8 @@ def mover() -> None:
                     st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
                 if one.read[at] < 1:
                     st.metric("Evidence read", f"{one.read[at]:.0%}", width="content",
-                              help="The document is longer than this model reads.")  # fmt: skip
+                              help="The document is longer than this model reads. This place "
+                              "says nothing about position and counts nowhere.")  # fmt: skip
     show_text(variants[at])
 
     known = [provenance_of(name, RELOCATION, one) for name, one in moved.items()]
@@ -137,6 +138,16 @@ def mover() -> None:
 
     panels.show(draw(panels.screen_style(height_px=300), at), "cause.scores",
                 "Score against the position of the evidence")  # fmt: skip
+    for name, one in moved.items():
+        if one.lost is not None:
+            n = int((~one.whole).sum())
+            st.caption(
+                panels.plain(
+                    f"{name} does not read the evidence whole at {n} of {len(one.scores)} places "
+                    f"(hollow points): {one.lost:+.4f} is lost behind its limit. Its lean is over "
+                    "the other places" + ("." if one.lean is None else f": {one.lean:+.4f}.")
+                )
+            )
     for each in known:
         panels.caption(each)
     panels.downloads(

@@ -136,6 +136,7 @@ limit = st.number_input(
 )  # fmt: skip
 step = len(data.pairs) / int(limit)
 chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
+by_id = {one.pair_id: one for one in chosen}
 scope = f"{data.name}: {limit} pairs spread evenly"
 
 
@@ -181,6 +182,10 @@ def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
         "model": found.model,
         "method": label,
         "n": found.n,
+        "documents": found.n_documents,
+        "left out, no difference": found.n_equal,
+        "left out, below empty": found.n_below,
+        "truncated": found.n_truncated,
         "deletion area": str(found.deletion_area),
         "insertion area": str(found.insertion_area),
         "comprehensiveness": str(found.comprehensiveness),
@@ -211,7 +216,8 @@ def board() -> None:
                 done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:
-                        found = summarize(list(stored.results.values()))
+                        documents = [by_id[i].document for i in stored.results]
+                        found = summarize(list(stored.results.values()), documents)
                     except UserError as nothing:
                         st.caption(panels.plain(f"{model}, {name}: {nothing}"))
                         continue
@@ -235,11 +241,7 @@ def board() -> None:
     with panels.guarded():
         frame = pd.DataFrame([summary_row(label, found) for label, found in summaries])
         st.dataframe(frame, hide_index=True)
-        rows = [
-            (f"{found.model}, {label}", found.deletion_gain.value, found.deletion_gain.low,
-             found.deletion_gain.high)
-            for label, found in summaries
-        ]  # fmt: skip
+        rows = [(f"{found.model}, {label}", found.deletion_gain) for label, found in summaries]
 
         def draw(style: Style):
             """Gain of each method over random order."""
@@ -250,8 +252,11 @@ def board() -> None:
                     "Gain of each method over random order")  # fmt: skip
         st.caption(
             panels.plain(
-                f"Means over pairs with 95% bootstrap intervals; {PARAMETERS!r}; {scope}. Gains "
-                "are over random order, positive is better. Seconds are of the attribution alone."
+                f"Means over pairs with 95% bootstrap intervals over documents; {PARAMETERS!r}; "
+                f"{scope}. Gains are over random order, positive is better. Seconds are of the "
+                "attribution alone. Left out of every mean: pairs whose document scores what it "
+                "does without its words (no difference to share), and those where it scores less "
+                "(below empty)."
             )
         )
         panels.caption(made)

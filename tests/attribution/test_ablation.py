@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -123,8 +124,22 @@ def test_only_what_was_read_is_ablated(tiny: Callable[..., Any]) -> None:
         assert found.spans[-1][1] == pytest.approx(found.read_share * len(TEXT))
 
 
+@pytest.mark.parametrize("by", REPLACEMENTS)
+def test_what_is_behind_the_limit_is_not_pulled_into_view(
+    by: Any, tiny: Callable[..., Any]
+) -> None:
+    """Whatever stands there, the effects are those of what was read by itself."""
+    retriever = tiny("bert", max_length=10)
+    until = tokens_of(retriever, PAIR.query, TEXT).read_until
+    read = ablation(retriever, replace(PAIR, document=TEXT[:until]), by, 3)
+    for rest in (TEXT[until:], " tide tide tide the Moon, the Moon, the Moon"):
+        found = ablation(retriever, replace(PAIR, document=TEXT[:until] + rest), by, 3)
+        assert found.spans == read.spans and found.read_share < 1
+        np.testing.assert_allclose(found.effects, read.effects, atol=2e-6)
+
+
 def test_names_and_limits() -> None:
-    assert repr(ablation_method("mask", 10)) == "ablation(by=mask, bins=10, version=1)"
+    assert repr(ablation_method("mask", 10)) == "ablation(by=mask, bins=10, version=2)"
     with pytest.raises(UserError, match="delete, mask, filler"):
         ablation_method("burn")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="2 to 100 bins"):

@@ -38,7 +38,9 @@ def test_t_by_hand() -> None:
     assert found.high == pytest.approx(2 + 4.302653 / np.sqrt(3), abs=1e-6)
     assert (found.mean_first, found.mean_second, found.n) == (4, 2, 3)
     assert found.accuracy == found.share_first == 1 and found.share_second == 0
-    assert found.remarks == ("Only 3 pairs: the interval is wide and t is not robust below 10.",)
+    assert found.remarks == (
+        "Only 3 documents: the interval is wide and t is not robust below 10.",
+    )
     assert found.t_interval == pytest.approx((t - 4.302653, t + 4.302653), abs=1e-6)
 
 
@@ -107,7 +109,7 @@ def test_rounding_is_a_tie() -> None:
     assert PairScores(0.4, 0.4 - 2e-6).difference > 0
 
 
-@pytest.mark.parametrize(("n", "sentence"), [(0, "0 pairs: a"), (1, "1 pair: a")])
+@pytest.mark.parametrize(("n", "sentence"), [(0, "0 documents: a"), (1, "1 document: a")])
 def test_too_few_pairs(n: int, sentence: str) -> None:
     found = paired_test("brevity", scored(*[(2, 1)] * n))
     assert found.t is None and found.remarks[0].startswith(f"{sentence} paired t-test takes")
@@ -118,7 +120,7 @@ def test_ten_pairs_are_enough_and_nine_are_few() -> None:
     rng = np.random.default_rng(1)
     pairs = scored(*rng.normal(size=(10, 2)).tolist())
     assert not paired_test("brevity", pairs).remarks
-    assert "Only 9 pairs" in paired_test("brevity", pairs[:9]).remarks[0]
+    assert "Only 9 documents" in paired_test("brevity", pairs[:9]).remarks[0]
 
 
 def test_identical_documents_are_counted_or_refused() -> None:
@@ -138,6 +140,40 @@ def test_documents_that_were_cut_are_counted() -> None:
     found = paired_test("position", pairs)
     assert found.n_truncated == 2
     assert "In 2 of 12 pairs a document is longer than the model reads" in found.remarks[0]
+
+
+def test_pairs_of_one_document_are_one_difference() -> None:
+    """The t-test is SciPy's on the documents' mean differences, whatever their pairs."""
+    rng = np.random.default_rng(3)
+    first = np.repeat(rng.normal(0.2, 1, 12), 5) + rng.normal(0, 0.1, 60)
+    groups = [f"d{i // 5}" for i in range(60)]
+    pairs = scored(*[(value, 0.0) for value in first.tolist()])
+    found = paired_test("position", pairs, groups=groups)
+    wanted = stats.ttest_1samp(first.reshape(12, 5).mean(1), 0)
+    assert (found.n, found.n_documents) == (60, 12)
+    assert found.t == pytest.approx(wanted.statistic) and found.p == pytest.approx(wanted.pvalue)
+    # Taken for independent, the same pairs would seem to say more than twice as much.
+    alone = paired_test("position", pairs)
+    assert alone.n_documents == 60 and abs(alone.t or 0) > 2 * abs(found.t or 0)
+    assert found.share_first == alone.share_first
+    few = paired_test("position", pairs, groups=[f"d{i % 9}" for i in range(60)])
+    assert "Only 9 documents" in few.remarks[0]
+
+
+def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
+    rng = np.random.default_rng(4)
+    whole = scored(*rng.normal(size=(12, 2)).tolist())
+    cut = [PairScores(0.5, 0.1, truncated=True, read=share) for share in (0.0, 0.4, 0.999)]
+    found = paired_test("position", [*whole, *cut])
+    plain = paired_test("position", whole)
+    assert (found.n, found.n_unread, found.lost) == (12, 3, pytest.approx(0.4))
+    assert (found.t, found.difference, found.share_first) == (
+        plain.t, plain.difference, plain.share_first,
+    )  # fmt: skip
+    assert "3 pairs left out" in found.remarks[0] and "+0.4000" in found.remarks[0]
+    assert plain.n_unread == 0 and plain.lost is None
+    only = paired_test("position", cut)
+    assert only.n == 0 and only.difference is None and only.lost == pytest.approx(0.4)
 
 
 def test_a_score_that_is_not_finite_is_refused() -> None:
@@ -160,7 +196,7 @@ def test_holm_is_between_one_test_and_bonferroni(p: list[float]) -> None:
 
 def test_what_has_no_p_is_no_test() -> None:
     def result(p: float | None) -> BiasResult:
-        return BiasResult("foil", 12, 0, 0, *[None] * 6, p, *[None] * 3)  # type: ignore[arg-type]
+        return BiasResult("foil", 12, 12, 0, 0, *[None] * 6, p, *[None] * 3)  # type: ignore[arg-type]
 
     assert adjusted([result(0.01), result(None), result(0.04)]) == [0.02, None, 0.04]
 

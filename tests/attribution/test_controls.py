@@ -19,7 +19,6 @@ from attribution.interventions.agreement import (
     agreement,
     averaged,
     cells,
-    mean_estimate,
     relocation_curve,
     with_ablation,
     with_relocation,
@@ -94,43 +93,61 @@ def test_filler_has_the_documents_length(sample: DataSet) -> None:
 
 def test_a_curve_that_is_its_control_does_not_depend() -> None:
     noise = RNG.normal(0, 0.001, (2, 40, 100))
-    same = minus_null("unrelated", RISING + noise[0], RISING + noise[1])
+    same = minus_null("unrelated", RISING + noise[0], RISING + noise[1], range(40))
     assert same.alike and "does not depend on the query" in same.verdict
-    assert np.abs(same.mean).max() < 0.01 and same.n == 40
+    assert np.abs(same.mean).max() < 0.01 and (same.n, same.n_documents) == (40, 40)
+    # As many pairs of few documents allow no verdict, however narrow their spread.
+    few = minus_null("unrelated", RISING + noise[0], RISING + noise[1], [i % 9 for i in range(40)])
+    assert not few.alike and not few.different and few.ci_low is None
+    assert "9 documents; 10 are the least" in few.verdict
 
 
 def test_a_curve_that_leans_otherwise_depends() -> None:
     noise = RNG.normal(0, 0.05, (2, 40, 100))
-    found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1])
+    found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1], range(40))
     assert found.different and not found.alike
     assert found.verdict == "Where the curve leans depends on the order of the sentences."
     expected = 2 * float(primacy_recency_index(RISING))
+    assert found.index is not None and found.index.interval is not None
     assert found.index.value == pytest.approx(expected, abs=0.02)
-    assert found.index.low < expected < found.index.high
+    assert found.index.interval[0] < expected < found.index.interval[1]
     np.testing.assert_allclose(found.mean, RISING - RISING[::-1], atol=0.06)
 
 
 def test_neither_is_undecided() -> None:
     wild = RNG.uniform(0, 1, (2, 12, 100)) * RNG.uniform(0, 1, (2, 12, 1)) + RISING[None]
-    assert minus_null("filler", wild[0], wild[1]).verdict.startswith("Undecided")
-    few = minus_null("filler", np.tile(RISING, (3, 1)), np.tile(RISING, (3, 1)))
-    assert "3 pairs; 10 are the least" in few.verdict and not few.alike
+    assert minus_null("filler", wild[0], wild[1], range(12)).verdict.startswith("Undecided")
+    few = minus_null("filler", np.tile(RISING, (3, 1)), np.tile(RISING, (3, 1)), range(3))
+    assert "3 documents; 10 are the least" in few.verdict and not few.alike
     # The same lean in another shape is not the same curve.
     other = np.abs(np.sin(np.arange(100)))
     other = np.concatenate([other[:50], other[:50][::-1]])
-    shape = minus_null("filler", np.tile(np.ones(100), (20, 1)), np.tile(other, (20, 1)))
+    shape = minus_null("filler", np.tile(np.ones(100), (20, 1)), np.tile(other, (20, 1)), range(20))
     assert not shape.alike
 
 
 def test_pairs_are_compared_with_themselves() -> None:
     """A spread between pairs that both share leaves no trace in the difference."""
     level = RNG.uniform(0, 10, (30, 1))
-    found = minus_null("unrelated", level + RISING, level + np.ones(100))
+    found = minus_null("unrelated", level + RISING, level + np.ones(100), range(30))
+    assert found.ci_low is not None and found.ci_high is not None
     np.testing.assert_allclose(found.ci_low, found.ci_high, atol=1e-5)
     with pytest.raises(UserError, match="No pair"):
-        minus_null("unrelated", np.empty((0, 100)), np.empty((0, 100)))
+        minus_null("unrelated", np.empty((0, 100)), np.empty((0, 100)), [])
     with pytest.raises(ValueError, match="curves"):
-        minus_null("unrelated", np.ones((2, 100)), np.ones((3, 100)))
+        minus_null("unrelated", np.ones((2, 100)), np.ones((3, 100)), range(2))
+
+
+def test_pairs_of_one_document_widen_the_verdicts_intervals() -> None:
+    """Five pairs a document that are nearly copies say what one of them says."""
+    own = np.repeat(RISING + RNG.normal(0, 0.05, (12, 1)) * RISING[::-1], 5, axis=0)
+    null = np.ones((60, 100))
+    by_pair = minus_null("unrelated", own, null, range(60)).index
+    by_document = minus_null("unrelated", own, null, np.arange(60) // 5).index
+    assert by_pair and by_document and by_pair.interval and by_document.interval
+    widths = [np.ptp(one.interval) for one in (by_pair, by_document)]
+    assert widths[1] == pytest.approx(np.sqrt(5) * widths[0], rel=0.2)
+    assert (by_document.n, by_document.n_resampled) == (60, 12)
 
 
 # -- agreement -------------------------------------------------------------------------------------
@@ -180,25 +197,48 @@ def test_agreement_of_a_data_set() -> None:
     places = np.linspace(0.02, 0.98, 11).tolist()
     curves = [RISING + RNG.normal(0, 0.05, 100) for _ in range(20)]
     causal = [moved(places, (np.arange(11) + RNG.normal(0, 1, 11)).tolist()) for _ in curves]
-    found = agreement("m", method, curves, causal)
+    found = agreement("m", method, curves, causal, range(20))
     assert found.n == 20 and found.each is not None and found.means is not None
-    assert found.means.value == pytest.approx(1) and found.means.low > 0.8
+    assert found.means.value == pytest.approx(1) and (found.means.low or 0) > 0.8
     by_hand = [with_relocation(c, r) for c, r in zip(curves, causal, strict=True)]
     assert found.each.value == pytest.approx(np.mean(by_hand))
-    assert found.each.low < found.each.value < found.each.high
-    flat = agreement("m", method, curves[:3], [moved(places, [1.0] * 11)] * 3)
+    low, high = found.each.interval or (0, 0)
+    assert low < found.each.value < high
+    flat = agreement("m", method, curves[:3], [moved(places, [1.0] * 11)] * 3, range(3))
     assert flat.each is None and flat.means is None
+    few = agreement("m", method, curves, causal, [i % 9 for i in range(20)])
+    assert (few.n, few.n_documents) == (20, 9) and few.each is not None
+    assert few.each.value == found.each.value and few.each.interval is None
+    unread = moved(places, [1.0] * 11, read=np.array([1.0] + [0.0] * 10), read_share=0.1)
+    left = agreement("m", method, curves[:3], [*causal[:2], unread], range(3))
+    assert (left.n, left.n_left_out) == (2, 1)
 
 
 def test_a_causal_curve_is_centred_and_keeps_its_lean() -> None:
     found = moved([0.1, 0.5, 0.9], [1.0, 2.0, 3.0])
     curve = relocation_curve(found)
     assert curve.mean() == pytest.approx(0, abs=1e-6) and found.lean == pytest.approx(2)
-    assert np.ptp(curve) == pytest.approx(2) and curve[0] == curve[5]
+    assert curve is not None and np.ptp(curve) == pytest.approx(2) and curve[0] == curve[5]
     first, last = resample(curve, "bin_mean", 2)
     assert first == pytest.approx(-last, abs=1e-5) and last > 0.5
-    with pytest.raises(UserError, match="No pair"):
-        mean_estimate([])
+
+
+def test_only_places_read_whole_say_something_about_position() -> None:
+    """Half the document is read. There the score rises; behind the limit it falls."""
+    places, scores = [0.05, 0.2, 0.4, 0.5, 0.7, 0.95], [1.0, 2.0, 3.0, 2.5, 0.2, 0.0]
+    found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
+    np.testing.assert_allclose(found.within, [0.1, 0.4, 0.8], atol=1e-6)
+    assert found.lean == pytest.approx(3 - 1) and found.lost == pytest.approx(2 - 0.9)
+    curve = relocation_curve(found)
+    assert curve is not None and (np.diff(curve) >= -1e-6).all()
+    assert curve[-1] - curve[0] == pytest.approx(2, abs=1e-5)
+    whole = moved(places, scores)
+    assert whole.lost is None and (whole.lean or 0) < 0
+    # One place read whole has no other to be compared with.
+    only = moved(places, scores, read=np.array([1, 0, 0, 0, 0, 0]), read_share=0.1)
+    assert only.lean is None and relocation_curve(only) is None and (only.lost or 0) < 0
+    near = moved([0.05, 0.3], [1.0, 2.0], read_share=0.9)
+    assert near.lean is None, "no place in the last third"
 
 
 # -- displacement ----------------------------------------------------------------------------------

@@ -431,7 +431,7 @@ def several(n: int = 12) -> list[Faithfulness]:
 
 def test_means_are_means_and_intervals_hold_them() -> None:
     results = several()
-    summary = summarize(results)
+    summary = summarize(results, range(len(results)))
     assert (summary.n, summary.n_equal, summary.n_below, summary.n_truncated) == (12, 0, 0, 0)
     assert summary.n_evidence == 12 and summary.enrichment is not None
     for name, expected in {
@@ -457,25 +457,25 @@ def test_means_are_means_and_intervals_hold_them() -> None:
     half = at(results[0], (0.2,))[0]  # 20% of 25 words are five: nothing to interpolate
     assert summary.deletion.mean[half] == pytest.approx(np.mean([c[half] for c in scaled]))
     assert (summary.random_insertion.low <= summary.random_insertion.high).all()
-    again = summarize(results)
+    again = summarize(results, range(len(results)))
     assert again.deletion_area == summary.deletion_area
 
 
 def test_pairs_without_a_way_from_empty_to_whole_are_counted_and_left_out() -> None:
     results = several(3)
     equal, below = trial({"a": 1.0, "b": -1.0}), trial({"a": -1.0})
-    summary = summarize([*results, equal, below])
+    summary = summarize([*results, equal, below], range(5))
     assert (summary.n, summary.n_equal, summary.n_below) == (3, 1, 1)
-    assert summary.deletion_area == summarize(results).deletion_area
+    assert summary.deletion_area == summarize(results, range(len(results))).deletion_area
     for nothing in ([], [equal, below]):
         with pytest.raises(UserError, match="No pair"):
-            summarize(nothing)
+            summarize(nothing, range(len(nothing)))
 
 
 def test_documents_of_few_units_are_interpolated() -> None:
     """Of two equal words a fifth is no whole word: between 1 and 0.5 it is 0.8."""
     result = trial({"a": 1.0, "b": 1.0})
-    summary = summarize([result])
+    summary = summarize([result], ["d"])
     np.testing.assert_allclose(summary.deletion.mean, 1 - np.array(FRACTIONS), atol=1e-6)
     np.testing.assert_allclose(summary.insertion.mean, np.array(FRACTIONS), atol=1e-6)
     assert summary.enrichment is None and summary.n_evidence == 0
@@ -483,7 +483,7 @@ def test_documents_of_few_units_are_interpolated() -> None:
 
 def test_different_tests_are_not_averaged() -> None:
     with pytest.raises(ValueError, match="several"):
-        summarize([trial(WEIGHTS), trial(WEIGHTS, unit="token")])
+        summarize([trial(WEIGHTS), trial(WEIGHTS, unit="token")], range(2))
 
 
 # -- a real model ------------------------------------------------------------------------------

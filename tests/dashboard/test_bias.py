@@ -240,7 +240,7 @@ def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
     ).wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]
-    assert any("Only 5 pairs" in warning.value for warning in page.warning)
+    assert any("Only 5 documents" in warning.value for warning in page.warning)
 
 
 # -- the command -------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_the_command_prints_the_table() -> None:
     assert found["rows"][0]["t"] is None and found["provenance"][0]["model"] == "BM25"
     assert "does not see the difference" in done.stderr
     again = command("--model", "BM25", "--test", "position", "--format", "csv")
-    assert again.stdout.splitlines()[-1].startswith('"BM25","position",12,"","",""')
+    assert again.stdout.splitlines()[-1].startswith('"BM25","position",12,12,"","",""')
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,8 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
         assert causes.run_of(compute, bm25, what, "test") is run
     found = causes.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
     # Where words stand does not enter BM25.
-    assert np.abs(found.summary.curve.mean).max() < 1e-5 and found.lean.value == 0
+    assert np.abs(found.summary.curve.mean).max() == 0
+    assert found.lean is not None and found.lean.value == 0 and found.lost is None
     assert found.summary.curve.n == len(pairs) and found.provenance().selection == "Polish"
     cut = causes.data_set_cause(compute, bm25, CUT, pairs, "sample")
     assert cut.summary.curve.mean.max() > 0
@@ -59,7 +61,11 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert blind.each is None and blind.means is None
     frame = cause_frames.agreement_frame([("ablation", agreed), ("relocation", blind)])
     assert frame["of the means"].tolist()[1] == "" and len(frame) == 2
-    assert cause_frames.lean_frame([found])["n"].tolist() == [len(pairs)]
+    documents = len({pair.document for pair in pairs})
+    table = cause_frames.lean_frame([found])
+    assert table["n"].tolist() == [len(pairs)] and table["documents"].tolist() == [documents]
+    exported = cause_frames.causal_curve_frame([found])
+    assert exported["lean"].tolist() == [0.0] * 100 and exported["lost_behind_limit"].isna().all()
 
 
 def test_what_did_not_change_is_not_averaged_again(
@@ -109,8 +115,11 @@ def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet
     null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
     np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
     assert compute.n_missing(bm25, OCCLUSION, pairs) == 0, "controls replace nothing"
-    figure = minus_null_curves([("<b>BM25", found)], make_method("occlusion"), STYLE)
-    assert len(figure.data) == 2 and "<b>" not in str(figure.data[1].name)
+    assert found.n_documents == len({pair.document for pair in pairs}) < 10
+    (line,) = minus_null_curves([("<b>BM25", found)], OCCLUSION, STYLE).data
+    assert "<b>" not in str(line.name) and f"{found.n_documents} documents" in str(line.name)
+    banded = replace(found, ci_low=found.mean - 1, ci_high=found.mean + 1)
+    assert len(minus_null_curves([("BM25", banded)], OCCLUSION, STYLE).data) == 2
     assert len(cause_frames.controlled_frame([("BM25", found)])) == 100
 
 
@@ -141,7 +150,8 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     )  # fmt: skip
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)
-    assert found["n"] == 2 and len(found["curve"]) == 100
+    assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2
+    assert found["last_third_less_first"]["low"] is None, "too few documents for an interval"
     assert found["agreement"][0]["n"] == 2
     assert found["provenance"]["selection"] == "2 pairs spread evenly"
     table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])

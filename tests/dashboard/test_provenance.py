@@ -102,12 +102,17 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 
 def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
-    tests = [pairs_for(sample, "position", "end", 6)]
+    tests = [pairs_for(sample, name, "end", 6) for name in ("position", "brevity")]
     bias_runs.start(compute, spec, tests, "x").wait()
-    (found,) = bias_runs.tested(compute, spec, tests)
-    cut = sum(scores.truncated for scores in found.scores.values())
-    made = bias_runs.provenance_of([found])
+    moved, short = bias_runs.tested(compute, spec, tests)
+    cut = sum(scores.truncated for scores in short.scores.values())
+    made = bias_runs.provenance_of([short])
     assert made.truncated == cut > 0 and made.n_pairs == 6 and made.max_length == 512
+    # Where the evidence was moved behind the limit, a pair is not tested: said, and not counted.
+    left = sum(scores.read < 1 for scores in moved.scores.values())
+    made = bias_runs.provenance_of([moved])
+    assert made.n_pairs == 6 - left < 6 and f"{left} pairs left out" in made.selection
+    assert moved.result.lost is not None and "for each document" in made.method
 
 
 @pytest.mark.parametrize("of", ["documents", "queries", "curves"])
