@@ -73,7 +73,7 @@ class EmbeddingStore:
         with self._reading(model) as db:
             row = db.execute("SELECT points FROM map WHERE key = ?", (key,)).fetchone()
         points = unpack_floats(row[0]) if row else None
-        return None if points is None else points.reshape(-1, 2)
+        return None if points is None or len(points) % 2 else points.reshape(-1, 2)
 
     def put_map(self, model: ModelKey, key: str, points: Array) -> None:
         """Store a map [n, 2].

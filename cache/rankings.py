@@ -40,6 +40,8 @@ from cache.results import Fields, Key, Results
 from cache.store import ModelKey
 
 _CHECKPOINT_SECONDS = 20.0
+_MAX_SEARCH = 512 << 20
+"""Bytes of a search under way: of 600,000 queries."""
 Report = Callable[[Progress], None]
 
 
@@ -78,7 +80,8 @@ class RankingStore:
     def select(self, model: ModelKey, method: Method) -> list[Ranking]:
         """The stored rankings in the order of the queries."""
         items = [self._item(query) for query in self.collection.queries]
-        return list(self._rankings.select(model, method, items).results.values())
+        found = self._rankings.select(model, method, items).results
+        return [one for query_id, one in found.items() if one.query_id == query_id]
 
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
         """A search that was stopped; None where there is none for this very collection."""
@@ -240,9 +243,11 @@ def _pack(ranking: Ranking) -> Fields:
 
 def _unpack(fields: Fields) -> Ranking:
     scores = as_array(fields["scores"], (len(fields["document_ids"]),), "a score")
-    return Ranking(
-        fields["query_id"], tuple(fields["document_ids"]), scores, tuple(fields["languages"])
-    )
+    keys, languages = tuple(fields["document_ids"]), tuple(fields["languages"])
+    named = isinstance(fields["query_id"], str) and all(isinstance(key, str) for key in keys)
+    if not named or len(languages) != len(keys):
+        raise TypeError("no ranking")
+    return Ranking(fields["query_id"], keys, scores, languages)
 
 
 def _pack_search(best: TopK) -> Fields:
@@ -251,11 +256,16 @@ def _pack_search(best: TopK) -> Fields:
 
 
 def _unpack_search(fields: Fields) -> TopK:
-    raw = zlib.decompress(base64.b85decode(fields["keys"]))
+    packed = zlib.decompressobj()
+    raw = packed.decompress(base64.b85decode(fields["keys"]), _MAX_SEARCH)
+    if packed.unconsumed_tail:
+        raise ValueError(f"more than {_MAX_SEARCH} bytes")
     keys = np.frombuffer(raw, "<i8").reshape(-1, fields["k"])
     best = TopK(*keys.shape)
     best.keys = torch.from_numpy(keys.copy())
     best.seen = fields["seen"]
+    if type(best.seen) is not int or best.seen < 0:
+        raise TypeError("no number of documents")
     return best
 
 

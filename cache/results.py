@@ -35,6 +35,17 @@ _WAIT_S = 0.5  # between looks at what another job is computing
 _AT_ONCE = 500
 _DECODED = Decoded(32 << 20)
 
+# Somebody else may have written it, all checksums right: it counts as missing then.
+_NONSENSE = (
+    UserError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    zlib.error,
+)
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (
     kind TEXT NOT NULL, dataset TEXT NOT NULL, item TEXT NOT NULL, text TEXT NOT NULL,
@@ -97,7 +108,7 @@ class Results(Generic[Item, T]):
         results must be values."""
         keys = [self._key(item) for item in items]
         rows = self._rows(model, method, keys)
-        place = (str(self._files.root), self.kind, model, repr(method))
+        place = self._place(model, method)
         results: dict[str, T] = {}
         failed: dict[str, str] = {}
         for key in keys:
@@ -130,10 +141,14 @@ class Results(Generic[Item, T]):
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
         keys = [self._key(item) for item in items]
+        place = self._place(model, method)
         stored = {
             key
             for key, (payload, reason) in self._rows(model, method, keys).items()
-            if (reason is not None and not retry) or whole(payload)
+            if (reason is not None and not retry)
+            or (
+                payload is not None and _DECODED.read((place, key), payload, self._read) is not None
+            )
         }
         return [item for item, key in zip(items, keys, strict=True) if key not in stored]
 
@@ -226,6 +241,9 @@ class Results(Generic[Item, T]):
                     time.sleep(_WAIT_S)
         return progress()
 
+    def _place(self, model: ModelKey, method: Method) -> tuple[str, str, ModelKey, str]:
+        return str(self._files.root), self.kind, model, repr(method)
+
     def _claim(self, item: Item) -> str:
         return "\0".join(self._key(item))
 
@@ -238,7 +256,12 @@ class Results(Generic[Item, T]):
 
     def _read(self, payload: bytes | None) -> T | None:
         fields = checked(payload)
-        return None if fields is None else self._unpack(fields)
+        if fields is None:
+            return None
+        try:
+            return self._unpack(fields)
+        except _NONSENSE:
+            return None
 
     def _rows(
         self, model: ModelKey, method: Method, keys: Sequence[Key]
@@ -299,4 +322,10 @@ def whole(payload: bytes | None) -> bool:
 
 def checked(payload: bytes | None) -> Fields | None:
     """The fields; None where nothing is stored or it is not what was stored."""
-    return json.loads(payload[4:]) if payload is not None and whole(payload) else None
+    if payload is None or not whole(payload):
+        return None
+    try:
+        fields = json.loads(payload[4:])
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None

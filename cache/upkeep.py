@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from attribution.errors import UserError
 from attribution.types import Method
@@ -21,6 +22,8 @@ from cache.files import Files, ModelKey, open_for_reading, unlink, vacuum
 from cache.index import forget
 
 _ROWS = 256
+_NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
+"""What reading a file may raise that somebody else wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,10 @@ def listing(store: Files) -> list[StoredFile]:
 
 def _stored_file(path: Path) -> StoredFile | None:
     """None of an empty one, as a first write leaves it that was killed or has not ended."""
-    parts = [path.with_name(path.name + suffix) for suffix in ("", "-wal")]
-    stats = [part.stat() for part in parts if part.is_file()]
+    stats = []
+    for part in (path, path.with_name(path.name + "-wal")):
+        with suppress(OSError):  # there is none, or somebody has just removed it
+            stats.append(part.stat())
     size = sum(stat.st_size for stat in stats)
     used = max((max(stat.st_mtime, stat.st_atime) for stat in stats), default=0.0)
     model = ModelKey(path.parent.name, path.parent.name)
@@ -83,6 +88,9 @@ def _stored_file(path: Path) -> StoredFile | None:
             return StoredFile(path, model, method, curves, results, failed, size, used)
     except UserError as error:
         return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
+    except _NONSENSE:
+        problem = f"{path.name} holds what no PosLens wrote: delete it."
+        return StoredFile(path, model, Method(path.stem), (), 0, 0, size, used, problem)
 
 
 def models(store: Files) -> list[ModelKey]:
@@ -92,9 +100,9 @@ def models(store: Files) -> list[ModelKey]:
     for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
         for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
             said: dict[str, str] = {}
-            with suppress(UserError), open_for_reading(path) as db:
+            with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
                 said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if said.get("about"):
+            if all(isinstance(said.get(key), str) for key in ("model", "fingerprint", "about")):
                 found.append(ModelKey(said["model"], said["fingerprint"], said["about"]))
                 break
     return found

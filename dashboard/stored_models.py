@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ _SETTINGS = (
     "pooling", "max_length", "query_max_length", "query_prompt", "document_prompt", "similarity",
 )  # fmt: skip
 _NUMBERS = ("max_length", "query_max_length")
+_FAMILIES = ("dense", "late_interaction", "sparse", "cross_encoder", "lexical")
 _MAX_TEXT = 2000
+_MAX_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,24 @@ def _read(key: ModelKey) -> StoredModel | None:
         spec, found = said["spec"], {name: str(said[name]) for name in ("weights", "precision")}
         fields: dict[str, Any] = {name: str(spec[name])[:_MAX_TEXT] for name in _TEXTS}
         for name in _SETTINGS:
-            kind = int if name in _NUMBERS else str
-            value = spec[name]
-            fields[name] = None if value is None else kind(value)
+            value = fields[name] = spec[name]
+            if value is not None and not _fits(name, value):
+                return None
         if fields["name"] != key.name or not key.name.isprintable():
             return None
+        if fields["family"] not in _FAMILIES:
+            return None
         origin = str(said["origin"])[:_MAX_TEXT]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return StoredModel(RetrieverSpec(**fields, source=f"cache:{origin}"), key, **found)
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a setting is of its type and of a size that some model has."""
+    if name in _NUMBERS:
+        return type(value) is int and 0 < value <= _MAX_TOKENS
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
 _known: dict[Path, tuple[object, list[StoredModel]]] = {}
@@ -71,8 +83,10 @@ _guard = threading.Lock()
 def stored_models(store: Store) -> list[StoredModel]:
     """Every model that the store has results of, the latest used first. Of several weights or
     precisions under one name, all but the first carry theirs behind a #."""
-    folders = store.folder.iterdir() if store.folder.is_dir() else ()
-    state = {folder.name: folder.stat().st_mtime_ns for folder in folders}
+    state: dict[str, int] = {}
+    for folder in store.folder.iterdir() if store.folder.is_dir() else ():
+        with suppress(OSError):  # somebody has just removed it
+            state[folder.name] = folder.stat().st_mtime_ns
     with _guard:
         if (known := _known.get(store.root)) is not None and known[0] == state:
             return known[1]

@@ -18,6 +18,7 @@ from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Method
 from cache import codec
+from cache.causes import others as others_of
 from cache.codec import DamagedPayload, decode, identity_of
 from cache.embeddings import EmbeddingStore
 from cache.incoming import checked
@@ -202,3 +203,22 @@ def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
     rows = beside("embedding: query", floats(1, 2), pair_id="0" * 32)
     with store.writing(MODEL, EMBEDDING) as db:
         assert others.add(db, rows) == (0, 1)
+
+
+@pytest.mark.parametrize("fields", ["[]", '"a"', '{"other": 1}', '{"scores": [NaN]}', "[" * 9999])
+def test_a_result_that_no_owner_can_use_counts_as_missing(
+    tmp_path: Path, result, fields: str
+) -> None:
+    """It is computed again, instead of breaking the page that shows the others."""
+    results = others_of(tmp_path)
+    pairs = [result(f"p{n}")[0] for n in range(3)]
+    results.put(MODEL, METHOD, [(pair, np.ones(2, np.float32)) for pair in pairs])
+    text = fields.encode()
+    with Store(tmp_path).writing(MODEL, METHOD) as db:
+        db.execute(
+            "UPDATE other SET payload = ? WHERE item = 'p1'",
+            (zlib.crc32(text).to_bytes(4, "big") + text,),
+        )
+    assert set(results.select(MODEL, METHOD, pairs).results) == {"p0", "p2"}
+    assert results.get(MODEL, METHOD, pairs[1]) is None
+    assert results.missing(MODEL, METHOD, pairs) == [pairs[1]]

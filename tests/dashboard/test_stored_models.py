@@ -17,6 +17,7 @@ from attribution.retrievers import registry
 from attribution.retrievers.registry import RetrieverSpec
 from cache.share import merge
 from cache.store import ModelKey, Store
+from cache.upkeep import listing, models
 from dashboard import stored_models
 from dashboard.compute import Compute, service
 from dashboard.plain import plain
@@ -106,13 +107,44 @@ def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
 
 @pytest.mark.parametrize(
     "about",
-    ["[]", "{}", "not json", '{"spec": {}}', '{"spec": {"name": "other"}, "weights": 1}'],
-)
+    [
+        "[]", "{}", "not json", '{"spec": {}}', '{"spec": {"name": "other"}, "weights": 1}',
+        "[" * 100_000, '"spec"', "{}]",
+        *(
+            stored_models.about(RetrieverSpec("M", "M", "dense", "x"), "w", "float32").replace(
+                f'"{name}": {was}', f'"{name}": {value}'
+            )
+            for name, was, value in (
+                ("max_length", "null", "Infinity"), ("max_length", "null", "1e300"),
+                ("max_length", "null", "-1"), ("query_max_length", "null", "true"),
+                ("query_prompt", "null", "[1]"), ("family", '"dense"', '"none"'),
+                ("name", '"M"', '"N"'), ("precision", '"float32"', '"x", "spec": 1'),
+            )
+        ),
+    ],
+    ids=lambda about: about[-60:],
+)  # fmt: skip
 def test_nonsense_about_a_model_is_left_out(tmp_path: Path, about: str) -> None:
     store = Store(tmp_path / "cache")
     with store.writing(ModelKey("M", "f" * 16, about), METHOD):
         pass
     assert stored_models.stored_models(store) == []
+
+
+@pytest.mark.parametrize("key", ["method", "model", "fingerprint", "about"])
+@pytest.mark.parametrize("value", ["[", "5", '{"a": Infinity}', "[" * 100_000, b"\xff", None])
+def test_one_unreadable_file_breaks_no_list(home: Path, key: str, value: object) -> None:
+    """A file of the cache that somebody else wrote: the others are listed, it has a sentence."""
+    store = Store(home / "cache")
+    before = len(stored_models.stored_models(store))
+    with store.writing(ModelKey("M", "f" * 16, "{}"), METHOD) as db:
+        if value is None:
+            db.execute("DELETE FROM meta WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    assert len(listing(store)) >= 3 and len(models(store)) >= 2
+    assert len(stored_models.stored_models(store)) == before
+    assert stored_models.remember(store)
 
 
 def test_what_is_kept_of_a_model_is_read_back() -> None:
