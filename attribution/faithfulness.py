@@ -24,9 +24,10 @@ from numpy.typing import ArrayLike, NDArray
 from attribution.batching import halving
 from attribution.bootstrap import SEED, Estimate, band, estimate
 from attribution.errors import Stopped, UserError
+from attribution.methods import METHODS
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Varied, varied
-from attribution.position import evidence_share
+from attribution.position import aggregated, evidence_share
 from attribution.retrievers.base import Embedded
 from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
 
@@ -46,7 +47,7 @@ EQUAL = 1e-3
 """Difference between the whole document's score and the empty one's, relative to the larger
 magnitude, up to which they count as equal: then there is nothing to take shares of."""
 
-VERSION = 1
+VERSION = 2
 """Part of the key: raise it when the numbers change."""
 
 
@@ -271,7 +272,8 @@ def deletion_insertion(
     """Score `pair` with ever more of its document's units taken out, or put back, largest
     contribution first, and along `n_random` random orders.
 
-    A unit's contribution is the sum over its tokens; for signed methods the most positive comes
+    A unit's contribution is made of its tokens' as the method says (`MethodEntry.aggregate`): the
+    sum of shares, the mean of saliencies. For signed methods the most positive comes
     first, for unsigned ones the largest. Ties are broken by lot (from `seed` and the document),
     not by reading order: that would call the first words important and flatter any method on a
     retriever with primacy.
@@ -505,9 +507,11 @@ def _order(
     document: _Document, attribution: Attribution, parameters: Parameters, pair: TextPair
 ) -> NDArray[np.int64]:
     content = document.text.content
-    contributions = np.bincount(
+    contributions = aggregated(
+        attribution.document_scores[content],
         document.unit_of[document.unit_of >= 0],
-        attribution.document_scores[content].astype(np.float64),
+        document.n_units,
+        METHODS[attribution.method.name].aggregate,
     )
     lot = _generator(parameters, pair, 1).random(document.n_units)
     return np.lexsort((lot, -contributions))

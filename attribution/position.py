@@ -38,6 +38,10 @@ Resampling = Literal["bin_mean", "point"]
 NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
 RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 
+Aggregate = Literal["sum", "mean", "max"]
+AGGREGATES: tuple[Aggregate, ...] = ("sum", "mean", "max")
+"""How tokens make the number of a word or a sentence: see `aggregated`."""
+
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
 
@@ -150,26 +154,47 @@ def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShar
     return EvidenceShare(float(magnitude[inside].sum()) / total, float(inside.mean()))
 
 
-def unit_scores(
-    tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]]
+def aggregated(
+    scores: NDArray[np.floating], unit_of: NDArray[np.int64], n: int, how: Aggregate
 ) -> NDArray[np.float64]:
-    """Sum of token scores for each span (a word, say) [len(spans)]; NaN where nothing was read.
+    """Scores of tokens [T] as scores of their units [n]; NaN where a unit has no token.
+
+    `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude, with
+    its sign; the first of equal ones.
+    """
+    kept = unit_of >= 0
+    values, units = np.asarray(scores, dtype=np.float64)[kept], unit_of[kept]
+    counts = np.bincount(units, minlength=n)
+    if how == "max":
+        found = np.zeros(n)
+        rising = np.lexsort((-np.arange(len(values)), np.abs(values)))
+        found[units[rising]] = values[rising]  # the last one written stays
+    else:
+        found = np.bincount(units, values, minlength=n)
+        if how == "mean":
+            found = found / np.maximum(counts, 1)
+    return np.where(counts > 0, found, np.nan)
+
+
+def unit_scores(
+    tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]], how: Aggregate
+) -> NDArray[np.float64]:
+    """Score of each span (a word, say) of its tokens' [len(spans)]; NaN where nothing was read.
 
     A token belongs to the span in which it starts, or to the next one where it starts between
-    spans (a leading space).
+    spans (a leading space). Shares add up, so a word's is the sum; a sum of lengths, such as
+    saliency's, would count pieces: `MethodEntry.aggregate` says what suits a method.
     """
     starts = np.array([start for start, _ in spans])
     ends = np.array([end for _, end in spans])
-    totals = np.zeros(len(spans))
-    seen = np.zeros(len(spans), dtype=bool)
-    for token, score in zip(tokenized.tokens, scores, strict=True):
+    unit_of = np.full(len(tokenized.tokens), -1)
+    for at, token in enumerate(tokenized.tokens):
         if token.is_special or token.end <= token.start:
             continue
         unit = int(np.searchsorted(ends, token.start, side="right"))
         if unit < len(spans) and token.end > starts[unit]:
-            totals[unit] += float(score)
-            seen[unit] = True
-    return np.where(seen, totals, np.nan)
+            unit_of[at] = unit
+    return aggregated(scores, unit_of, len(spans), how)
 
 
 def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float | None:

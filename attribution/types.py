@@ -239,7 +239,8 @@ class Provenance:
     What is not known, or does not apply, is None or empty and is left out everywhere: a 0 is a
     count of none. `n_pairs`, `n_queries` and `n_documents` say what the numbers are over (a single
     pair is named in `selection`), `truncated` how many of the documents are longer than the model
-    reads, `control` what was subtracted, `interval` what was resampled for intervals.
+    reads, `units` what tokens were joined to and how, `control` what was subtracted, `interval`
+    what was resampled for intervals.
     """
 
     poslens: str
@@ -256,6 +257,7 @@ class Provenance:
     precision: str = ""
     prompts: str = ""
     selection: str = ""
+    units: str = ""
     control: str = ""
     interval: str = ""
 

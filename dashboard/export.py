@@ -102,9 +102,9 @@ def table_artifact(
 
 
 def figure_bytes(
-    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances
+    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
 ) -> bytes:
-    """`figure` as a file, with its provenance inside.
+    """`figure` as a file, with its provenance inside: its own, unless another is given.
 
     A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches
     (96 px, 72 pt). The figure has to be built with the width of `style`: fonts and margins belong
@@ -116,8 +116,9 @@ def figure_bytes(
     """
     if fmt not in FIGURE_FORMATS:
         raise ValueError(f"figure format {fmt!r}, expected one of {FIGURE_FORMATS}")
-    entries = _entries(provenance)
     layout = figure.to_dict()["layout"]
+    own = layout.get("meta", {}).get("provenance") or ()
+    entries = list(own) if provenance is None and own else _entries(provenance or ())
     width, height = layout.get("width", style.width_px), layout.get("height", style.height_px)
     if width != style.width_px:
         raise ValueError(f"the figure is {width} px wide, its style {style.width_px}")

@@ -38,9 +38,9 @@ from dashboard.heatmap.data import MAX_COLUMNS, Pane
 from dashboard.heatmap.standalone import to_html, to_image
 from dashboard.palettes import PALETTES
 from dashboard.plain import plain
+from dashboard.provenance import in_units
 from dashboard.recent import Recent
 
-_VIEW_DEFAULTS = {name: str(value) for name, value in View().to_dict().items()}
 _CLEAR = "rgba(0,0,0,0)"
 HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
 Draw = Callable[[Style], go.Figure]
@@ -127,10 +127,12 @@ def panes(results: Sequence[Explained]) -> list[Pane]:
 
 def token_heatmap(results: Sequence[Explained], key: str) -> View:
     """The token heatmap of several models, its toggles kept in the address."""
-    values = {name: url.get(name, default) for name, default in _VIEW_DEFAULTS.items()}
-    view = heatmap(panes(results), View.from_dict(values), key=key)
+    # What the reader has not chosen follows the method, so nothing is remembered of it.
+    usual = View(aggregate=METHODS[results[0].attribution.method.name].aggregate)
+    values = {name: url.get(name) for name in usual.to_dict()}
+    view = heatmap(panes(results), View.from_dict(values, usual), key=key)
     for name, value in view.to_dict().items():
-        url.put(name, str(value), _VIEW_DEFAULTS[name])
+        url.put(name, "" if value == usual.to_dict()[name] else str(value))
     return view
 
 
@@ -460,7 +462,7 @@ def downloads(
             if chosen == "Heatmap" and view is not None:
                 return heatmap_bytes(heatmaps, view, str(fmt), style)
             draw = (figures or {})[chosen]
-            return figure_bytes(draw(style), fmt, style, provenance)  # type: ignore[arg-type]
+            return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
 
         if not st.button("Prepare", key=f"{key}.prepare", width="stretch"):
             return
@@ -480,7 +482,7 @@ def downloads(
 
 def heatmap_bytes(results: Sequence[Explained], view: View, fmt: str, style: Style) -> bytes:
     """The heatmap as a file with the provenance of every model in it."""
-    lines = provenance_entries([result.provenance() for result in results])
+    lines = provenance_entries([in_units(r.provenance(), view.units) for r in results])
     family = style.font_family
     if fmt == "html":
         return to_html(panes(results), view, lines, style.theme, family, style.font_size).encode()

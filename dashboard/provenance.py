@@ -7,7 +7,7 @@ the result knows. What it does not know is left out. No Streamlit here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from attribution.bootstrap import Estimate
 from attribution.interventions.controls import CONTROLS
 from attribution.interventions.displacement import Displacement
+from attribution.methods import METHODS
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.text import MAX_CHARACTERS
 from attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
@@ -66,6 +67,11 @@ def of_attribution(model: ModelIdentity, pair: TextPair, found: Attribution) -> 
     return _of_pair(model, pair, repr(found.method), document.truncated, limit)
 
 
+def in_units(made: Provenance, units: str) -> Provenance:
+    """The same, saying what the tokens were joined to and how."""
+    return replace(made, units=units)
+
+
 def of_intervention(
     model: ModelIdentity,
     pair: TextPair,
@@ -85,7 +91,8 @@ def of_intervention(
 def of_faithfulness(model: ModelIdentity, pair: TextPair, found: Faithfulness) -> Provenance:
     """A faithfulness test of one pair."""
     method = f"{found.parameters!r} of {found.method!r}"
-    return _of_pair(model, pair, method, found.truncated, model.spec.max_length)
+    made = _of_pair(model, pair, method, found.truncated, model.spec.max_length)
+    return in_units(made, _ordered(found))
 
 
 def _of_pair(
@@ -162,6 +169,7 @@ def of_faithfulness_set(
         max_length=model.spec.max_length,
         truncated=found.n_truncated,
         selection=selection,
+        units=_ordered(found),
         interval=_resampled(found.deletion_area),
     )
 
@@ -249,6 +257,7 @@ def _of_model(
     max_length: int | None = None,
     truncated: int | None = None,
     selection: str = "",
+    units: str = "",
     control: str = "",
     interval: str = "",
 ) -> Provenance:
@@ -268,9 +277,16 @@ def _of_model(
         precision=model.precision,
         prompts=spec.prompts,
         selection=selection,
+        units=units,
         control=control,
         interval=interval,
     )
+
+
+def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
+    """The units that were ordered, and by what."""
+    unit, aggregate = found.parameters.unit, METHODS[found.method.name].aggregate
+    return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
 
 
 def _resampled(number: Estimate | None) -> str:

@@ -15,7 +15,7 @@ from attribution.batching import (
 )
 from attribution.errors import Stopped, UserError
 from attribution.methods import decomposition, exact, gradients, occlusion, saliency
-from attribution.position import NORMALIZATIONS, RESAMPLINGS
+from attribution.position import NORMALIZATIONS, RESAMPLINGS, Aggregate
 from attribution.retrievers.base import Retriever
 from attribution.types import N_BINS, Attribution, Method, TextPair
 
@@ -35,7 +35,9 @@ class Parameter:
 class MethodEntry:
     """A method as the pages and the command line offer it.
 
-    `version` is part of the key: raise it when the numbers change.
+    `version` is part of the key: raise it when the numbers change. `aggregate` makes a word's or
+    sentence's number of its tokens': the sum of shares and effects, which add up, but the mean of
+    lengths, whose sum counts pieces.
     """
 
     name: str
@@ -47,6 +49,7 @@ class MethodEntry:
     version: int
     compute: Compute
     parameters: tuple[Parameter, ...] = ()
+    aggregate: Aggregate = "sum"
 
 
 CURVE_PARAMETERS = (
@@ -81,6 +84,7 @@ METHODS: dict[str, MethodEntry] = {
         version=1,
         compute=saliency.attribute,
         parameters=(Parameter("norm", ("l2",), "Norm over the embedding's dimensions."),),
+        aggregate="mean",
     ),
     "decomposition": MethodEntry(
         name="decomposition",

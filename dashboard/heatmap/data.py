@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from attribution.position import Aggregate
 from attribution.types import Attribution, EvidenceSpan, Side
 from dashboard.heatmap.link import Link, link_of
 
 Level = Literal["word", "token", "sentence"]
-Aggregate = Literal["sum", "max"]
 Range = Literal["shared", "own"]
 Span = tuple[int, int]
 
@@ -26,7 +26,8 @@ MAX_COLUMNS = 4
 class View:
     """The toggles of the heatmap; the first of each type's values is the default.
 
-    `aggregate` "max" is the score of largest magnitude, with its sign. `range` "shared" lets equal
+    `aggregate` makes a unit's score of its tokens' ("max" is the one of largest magnitude, with its
+    sign); a page passes what suits its method. `range` "shared" lets equal
     colours mean equal scores in every column; "own" stretches each column to its own scale.
     `linked` scrolls the documents of all columns together.
     """
@@ -37,12 +38,13 @@ class View:
     linked: bool = True
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | None) -> View:
-        """A view from a URL's or the browser's values; what is unknown or invalid is ignored.
+    def from_dict(cls, values: Mapping[str, Any] | None, view: View | None = None) -> View:
+        """A view from a URL's or the browser's values; what is unknown or invalid is as in `view`,
+        or the default.
 
         Booleans may come as text ("true", "1", "false", "0"), as a URL has them.
         """
-        view = cls()
+        view = view or cls()
         if not isinstance(values, Mapping):
             return view
         valid: dict[str, Any] = {}
@@ -57,6 +59,13 @@ class View:
         if isinstance(linked, bool):
             valid["linked"] = linked
         return replace(view, **valid)
+
+    @property
+    def units(self) -> str:
+        """What is coloured, in words."""
+        if self.level == "token":
+            return "tokens"
+        return f"{self.level}s, the {self.aggregate} of their tokens"
 
     def to_dict(self) -> dict[str, Any]:
         """The toggles by name; `from_dict` takes them back."""

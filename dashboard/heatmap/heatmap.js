@@ -100,7 +100,7 @@ function adoptSheet({ root, cleanups }) {
 
 const TOGGLES = [
   ["level", "Unit", [["word", "Word"], ["token", "Token"], ["sentence", "Sentence"]]],
-  ["aggregate", "Tokens of a unit", [["sum", "Sum"], ["max", "Max"]]],
+  ["aggregate", "Tokens of a unit", [["sum", "Sum"], ["mean", "Mean"], ["max", "Max"]]],
   ["range", "Colour range", [["shared", "Shared"], ["own", "Own"]]],
 ];
 

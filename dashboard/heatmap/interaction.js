@@ -113,7 +113,7 @@ function unmark(state) {
 function showUnit(state, drawn, u, rect) {
   const { units, ranks, segmented, pane } = drawn;
   const unit = units[u];
-  const how = state.view.aggregate === "sum" ? "sum of" : "largest of";
+  const how = { sum: "sum of", mean: "mean of", max: "largest of" }[state.view.aggregate];
   const n = unit.tokens.length;
   const several = n > 1 ? ` (${how} ${n} tokens)` : "";
   const rank = `${formatCount(ranks[u])} of ${formatCount(units.length)}`;

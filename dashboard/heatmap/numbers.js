@@ -118,9 +118,12 @@ function spanAt(spans, offset) {
   return -1;
 }
 
-/** Sum of the scores, or the one of largest magnitude with its sign. */
+/** Sum or mean of the scores, or the one of largest magnitude with its sign. */
 function aggregateScores(scores, aggregate) {
-  if (aggregate === "sum") return scores.reduce((sum, score) => sum + score, 0);
+  if (aggregate !== "max") {
+    const sum = scores.reduce((total, score) => total + score, 0);
+    return aggregate === "mean" ? sum / scores.length : sum;
+  }
   return scores.reduce((best, score) => (Math.abs(score) > Math.abs(best) ? score : best));
 }
 
@@ -163,7 +166,8 @@ function unitsOf(segmented, pane, level, aggregate) {
 /**
  * The matrix of a link at the level of units: { values (Float64Array [query units x document
  * units], row by row), top (largest magnitude) }. `shares` is [rows x columns], tokens by tokens;
- * a cell is the sum of its units' token pairs, or the pair of largest magnitude with its sign.
+ * a cell is the sum or the mean of its units' token pairs, or the pair of largest magnitude with
+ * its sign.
  */
 function linkCells(shares, columns, queryUnits, documentUnits, aggregate) {
   const values = new Float64Array(queryUnits.length * documentUnits.length);
@@ -175,9 +179,12 @@ function linkCells(shares, columns, queryUnits, documentUnits, aggregate) {
       for (let token = 0; token < columns; token += 1) {
         const u = unitOf[token];
         const share = shares[row * columns + token];
-        if (aggregate === "sum") cells[u] += share;
+        if (aggregate !== "max") cells[u] += share;
         else if (Math.abs(share) > Math.abs(cells[u])) cells[u] = share;
       }
+    }
+    if (aggregate === "mean") {
+      documentUnits.forEach((unit, u) => { cells[u] /= tokens.length * unit.tokens.length; });
     }
   });
   return { values, top: values.reduce((top, value) => Math.max(top, Math.abs(value)), 0) };

@@ -106,6 +106,10 @@ function legendBar(state, { unit, signed, top }, name) {
   const title = element("div", "hm-scale-title");
   title.append(element("b", "", name));
   if (unit) title.append(element("span", "", unit));
+  const { level, aggregate } = state.view;
+  if (level !== "token") {
+    title.append(element("span", "hm-scale-note", `${aggregate} of a ${level}\u2019s tokens`));
+  }
   const end = signed ? "ends: \u00b1 largest" : "top: largest value";
   title.append(element("span", "hm-scale-note", end));
   return scaleBar(state, title, top, signed);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from attribution.methods import METHODS
 from attribution.position import document_curve, rank_correlation, unit_scores
 from attribution.text import words
 from dashboard import choices, panels
@@ -11,6 +12,7 @@ from dashboard.compute import DataSetCurve, Explained, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
 from dashboard.pair_choice import choose_pair
+from dashboard.provenance import in_units
 from dashboard.waiting import wait
 
 pair = method = None
@@ -25,6 +27,7 @@ with panels.guarded():
 
 if pair is None or method is None:
     st.stop()
+the_method = method
 if first == second:
     st.info("Choose two different models to compare.")
     st.stop()
@@ -53,8 +56,10 @@ pair_names = (first, second)
 document = pair.document
 spans = words(document)
 scores = [
-    unit_scores(r.attribution.document, r.attribution.document_scores, spans) for r in results
+    unit_scores(r.attribution.document, r.attribution.document_scores, spans, view.aggregate)
+    for r in results
 ]
+joined = f"words, the {view.aggregate} of their tokens"
 correlation = rank_correlation(*scores)
 curves = [document_curve(r.attribution) for r in results]
 title = quantity(a.attribution.method)
@@ -85,7 +90,8 @@ def draw_words(style: Style):
         pair_names,
         style,
         same_scale=False,
-        provenance=provenance,
+        y_title=f"{METHODS[the_method.name].title} of words ({view.aggregate} of tokens)",
+        provenance=[in_units(one, joined) for one in provenance],
     )
 
 
@@ -111,8 +117,8 @@ with panels.guarded():
         st.metric(
             "Rank correlation of the words",
             f"{correlation:.3f}",
-            help="Spearman's correlation of word-level attribution over the words that both "
-            "models read; 1 is the same order.",
+            help="Spearman's correlation over the words that both models read, each the "
+            f"{view.aggregate} of its tokens, as the heatmap has it; 1 is the same order.",
         )
     with st.expander("Word by word"):
         panels.show(draw_words(panels.screen_style()), "compare.words", "Each word under A and B")

@@ -403,7 +403,7 @@ def test_the_repr_is_the_identity() -> None:
     parameters = Parameters()
     assert repr(parameters) == (
         "deletion_insertion(unit=word, n_random=5, seed=20260101, "
-        "fractions=0.0/0.01/0.05/0.1/0.2/0.3/0.4/0.5/0.6/0.7/0.8/0.9/1.0, version=1)"
+        "fractions=0.0/0.01/0.05/0.1/0.2/0.3/0.4/0.5/0.6/0.7/0.8/0.9/1.0, version=2)"
     )
     assert Parameters(fractions=(0.3,)) == Parameters(fractions=(0.3, 0.0, 1.0))
     others = [

@@ -294,14 +294,14 @@ def test_unit_scores_by_hand() -> None:
     scores = np.array([100, 1, 2, 4, 8, 16, 32, 100], dtype=np.float32)
     # " do" starts in the space before the word it belongs to; the lone space ends where the next
     # word begins and is part of none.
-    assert_array_equal(unit_scores(text, scores, words), [3.0, 4.0, 48.0])
+    assert_array_equal(unit_scores(text, scores, words, "sum"), [3.0, 4.0, 48.0])
 
 
 def test_units_that_were_not_read_are_nan() -> None:
     text = TokenizedText((Token("ab", 0, 2),), 9, 3)
-    found = unit_scores(text, np.array([0.5], dtype=np.float32), [(0, 2), (3, 5)])
+    found = unit_scores(text, np.array([0.5], dtype=np.float32), [(0, 2), (3, 5)], "mean")
     assert found[0] == 0.5 and np.isnan(found[1])
-    assert unit_scores(text, np.array([0.5], dtype=np.float32), []).shape == (0,)
+    assert unit_scores(text, np.array([0.5], dtype=np.float32), [], "max").shape == (0,)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=30), st.data())
@@ -312,7 +312,7 @@ def test_unit_scores_add_up(widths, data) -> None:
     cuts = sorted({0, ends[-1], *data.draw(st.lists(st.integers(0, ends[-1]), max_size=40))})
     tokens = tuple(Token("t", a, b) for a, b in pairwise(cuts))
     values = np.arange(1, len(tokens) + 1, dtype=np.float32)
-    found = unit_scores(TokenizedText(tokens, len(tokens), 512), values, words)
+    found = unit_scores(TokenizedText(tokens, len(tokens), 512), values, words, "sum")
     assert np.nansum(found) == values.sum()
 
 

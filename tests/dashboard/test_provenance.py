@@ -144,8 +144,9 @@ def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None
     named = replace(one.model, spec=replace(one.model.spec, name="other"))
     other = replace(one, attribution=replace(one.attribution, model="other"), model=named)
     results = [one, other]
-    wanted = provenance_entries([each.provenance() for each in results])
-    assert [entry["model"] for entry in wanted] == ["BM25", "other"]
+    plain = provenance_entries([each.provenance() for each in results])
+    assert [entry["model"] for entry in plain] == ["BM25", "other"]
+    wanted = [{**entry, "units": "words, the sum of their tokens"} for entry in plain]
     made = panels.heatmap_bytes(results, View(), "png", Style(width_px=400))
     with Image.open(io.BytesIO(made)) as image:
         assert json.loads(image.info["provenance"]) == wanted
@@ -158,7 +159,7 @@ def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None
     with Image.open(
         io.BytesIO(figure_bytes(figure, "png", style, [r.provenance() for r in results]))
     ) as image:
-        assert json.loads(image.info["provenance"]) == wanted
+        assert json.loads(image.info["provenance"]) == plain
 
 
 def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:
@@ -182,3 +183,36 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     assert len(said) == 2, "the pair's and the data set's"
     assert "selection pair" in said[0] and "n pairs" not in said[0]
     assert "n pairs 3" in said[1] and "spread evenly" in said[1] and "pair 1" not in said[1]
+
+
+@pytest.mark.parametrize("asked", [None, "sum"])
+def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -> None:
+    from attribution.position import rank_correlation, unit_scores
+    from attribution.text import words
+
+    data = datasets.read("sample")
+    pair = next(p for p in data.pairs if p.language == "eng")
+    page = AppTest.from_file(str(VIEWS / "compare.py"), default_timeout=300)
+    address = {"dataset": "sample", "pair": pair.pair_id, "a": "MiniLM", "b": "MiniLM-recency"}
+    for name, value in (address | ({"aggregate": asked} if asked else {})).items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception
+    (metric,) = [m for m in page.metric if "Rank correlation" in m.label]
+    how = asked or "mean"
+    results = [
+        service().explain(pair, resolve(name), make_method("saliency"))
+        for name in ("MiniLM", "MiniLM-recency")
+    ]
+    found = {
+        each: rank_correlation(
+            *(
+                unit_scores(r.attribution.document, r.attribution.document_scores,
+                            words(pair.document), each)
+                for r in results
+            )
+        )
+        for each in ("sum", "mean")
+    }  # fmt: skip
+    assert found["sum"] != found["mean"] and metric.value == f"{found[how]:.3f}"
+    assert f"the {how} of its tokens" in metric.help

@@ -1,0 +1,83 @@
+"""Words and sentences: a number of a unit is not a count of its pieces."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from attribution.datasets import DataSet
+from attribution.faithfulness import Parameters, _order
+from attribution.methods import METHODS, attribute_batches, make_method
+from attribution.position import AGGREGATES, Aggregate, aggregated, unit_scores
+from attribution.text import words
+from attribution.types import TextPair, Token, TokenizedText
+
+UNITS = np.array([0, 0, -1, 2, 0, 2])
+SCORES = np.array([1.0, -4.0, 99.0, 0.5, 4.0, 1.5], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("sum", [1.0, np.nan, 2.0]), ("mean", [1 / 3, np.nan, 1.0]), ("max", [-4.0, np.nan, 1.5])],
+)
+def test_tokens_become_units_by_hand(how: Aggregate, wanted: list[float]) -> None:
+    np.testing.assert_allclose(aggregated(SCORES, UNITS, 3, how), wanted, rtol=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-9, 9)), max_size=30))
+def test_tokens_become_units_as_in_a_plain_loop(tokens: list[tuple[int, int]]) -> None:
+    unit_of = np.array([unit for unit, _ in tokens], dtype=np.int64)
+    scores = np.array([score for _, score in tokens], dtype=np.float32)
+    for how in AGGREGATES:
+        found = aggregated(scores, unit_of, 5, how)
+        for unit in range(5):
+            own = [score for where, score in tokens if where == unit]
+            if not own:
+                assert np.isnan(found[unit])
+            elif how == "max":
+                assert found[unit] == max(own, key=abs)
+            else:
+                assert found[unit] == pytest.approx(sum(own) / (len(own) if how == "mean" else 1))
+
+
+def test_only_what_adds_up_is_summed() -> None:
+    assert METHODS["saliency"].aggregate == "mean"
+    assert {entry.aggregate for name, entry in METHODS.items() if name != "saliency"} == {"sum"}
+
+
+def test_word_saliency_does_not_follow_the_number_of_pieces(minilm, sample: DataSet) -> None:
+    method = make_method("saliency")
+    pairs = [pair for pair in sample.pairs if pair.language == "eng"][::12][:10]
+    found: dict[Aggregate, list[float]] = {how: [] for how in AGGREGATES}
+    for batch in attribute_batches(minilm, method, pairs):
+        for outcome in batch:
+            assert outcome.attribution is not None
+            text, scores = outcome.attribution.document, outcome.attribution.document_scores
+            spans = words(outcome.pair.document)
+            pieces = unit_scores(text, np.ones(len(text.tokens), dtype=np.float32), spans, "sum")
+            read = np.isfinite(pieces)
+            for how in AGGREGATES:
+                values = unit_scores(text, scores, spans, how)
+                found[how].append(spearmanr(values[read], pieces[read]).statistic)
+    mean = {how: float(np.mean(values)) for how, values in found.items()}
+    assert mean["sum"] > 0.3, "a sum counts pieces"
+    assert abs(mean["mean"]) < mean["sum"] / 2, mean
+
+
+@pytest.mark.parametrize(("method", "first"), [("saliency", 1), ("decomposition", 0)])
+def test_words_are_ordered_for_faithfulness_by_what_suits_the_method(
+    method: str, first: int
+) -> None:
+    tokens = tuple(Token("t", at, at + 1) for at in range(4))  # "abc" in three pieces, and "d"
+    scores = np.array([1, 1, 1, 2], dtype=np.float32)
+    document = SimpleNamespace(
+        text=TokenizedText(tokens, 4, 512), unit_of=np.array([0, 0, 0, 1]), n_units=2
+    )
+    attribution = SimpleNamespace(document_scores=scores, method=make_method(method))
+    order = _order(document, attribution, Parameters(), TextPair("p", "q", "abc d"))  # type: ignore[arg-type]
+    assert order[0] == first
