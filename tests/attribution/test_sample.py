@@ -23,6 +23,17 @@ def test_the_sources_have_no_problems(sources: list[build.SourceDocument]) -> No
     assert build.problems(sources) == []
 
 
+def test_no_two_articles_tell_the_same_things(sources: list[build.SourceDocument]) -> None:
+    """Two on canal locks answered the same six queries, of which one each was judged."""
+    assert build.same_subject(sources) == []
+    # Half of one article inside another is enough to be told.
+    first, second = (d for d in sources if d.doc_id in ("history-canal-locks", "zoology-honeybee"))
+    mixed = replace(second, text=second.text + first.text[: len(first.text) // 2])
+    rest = [d for d in sources if d is not second]
+    (told,) = build.same_subject([*rest, mixed])
+    assert told.startswith("history-canal-locks and zoology-honeybee share")
+
+
 def test_what_is_read_is_what_was_written(
     sources: list[build.SourceDocument], tmp_path: Path
 ) -> None:
@@ -74,6 +85,7 @@ def test_a_set_that_lacks_something_is_told_so(sources: list[build.SourceDocumen
     assert any(s.startswith("50 documents") for s in fewer)
     twice = [*sources, replace(sources[0], doc_id="copy")]
     assert "a query occurs twice" in build.problems(twice)
+    assert f"{sources[0].doc_id} and copy share" in " ".join(build.problems(twice))
     short = build.problems([d for d in sources if d.tokens < 1024])
     assert "0 documents of 1,024 tokens or more, fewer than 15" in short
 

@@ -27,6 +27,8 @@ LANGUAGES = ("eng", "pol", "slk", "spa", "cmn", "ara", "tha")
 BINS = 20
 MIN_TOKENS, MAX_TOKENS = 150, 2000
 BUCKET_EDGES = (512, 1024, 1536)
+MAX_SHARED_WORDS = 15
+"""Unrelated articles of the set share up to 7, two on economics 11, two on one subject 19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,24 @@ def bins(documents: Iterable[SourceDocument]) -> Counter[int]:
     return Counter(min(int(d.position(q) * BINS), BINS - 1) for d in documents for q in d.queries)
 
 
+def same_subject(documents: Iterable[SourceDocument]) -> list[str]:
+    """Documents of a language that share too many words of four letters or more which no other
+    document of it has: they tell the same things, and a query of one is answered by the other,
+    which is not judged."""
+    from attribution.retrievers.lexical import terms_of
+
+    having: dict[tuple[str, str], list[str]] = {}
+    for document in documents:
+        for word in {word for word in terms_of(document.text) if len(word) >= 4}:
+            having.setdefault((document.language, word), []).append(document.doc_id)
+    pairs = Counter(tuple(sorted(ids)) for ids in having.values() if len(ids) == 2)
+    return [
+        f"{one} and {other} share {n} words that no other document has: tell different things"
+        for (one, other), n in sorted(pairs.items())
+        if n > MAX_SHARED_WORDS
+    ]
+
+
 def problems(documents: list[SourceDocument]) -> list[str]:
     """What keeps the whole set from being what its data card says; empty when nothing does."""
     found: list[str] = []
@@ -151,7 +171,7 @@ def problems(documents: list[SourceDocument]) -> list[str]:
     counts = bins(documents)
     for b in range(BINS):
         need(counts[b] >= 6, f"position bin {b} holds {counts[b]} queries, fewer than 6")
-    return found
+    return found + same_subject(documents)
 
 
 def write(documents: list[SourceDocument], root: Path = POSIR) -> None:
