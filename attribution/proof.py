@@ -6,6 +6,7 @@ is measured on the model itself, on a short pair, rather than assumed from its a
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,8 +64,23 @@ def prove(retriever: Any) -> Proof:
 
     Raises:
         UserError: it reads texts differently than sentence-transformers does, so that nothing
-            computed of it could be trusted.
+            computed of it could be trusted, or cannot read a plain text at all.
     """
+    try:
+        return _prove(retriever)
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # Whatever a configuration leads to that does not fit the weights: indices outside of
+        # tables, shapes that do not meet.
+        logging.getLogger(__name__).info("%s fails on a text", retriever.name, exc_info=True)
+        raise UserError(
+            f"{retriever.name} fails on a plain text ({type(error).__name__}): its configuration "
+            "and tokenizer do not fit its weights, so restore its files."
+        ) from error
+
+
+def _prove(retriever: Any) -> Proof:
     if retriever.family != "dense":
         return _prove_scores(retriever)
     with retriever.lock, torch.no_grad():

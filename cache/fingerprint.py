@@ -50,8 +50,8 @@ def file_digest(path: Path) -> str:
 def files_fingerprint(files: ModelFiles) -> str:
     """16 hexadecimal digits over names and contents of all of a model's files."""
     total = hashlib.sha256()
-    for path in files.paths():
-        total.update(f"{path.name}\0{file_digest(path)}\n".encode())
+    for place, path in files.places():
+        total.update(f"{place}\0{file_digest(path)}\n".encode())
     return total.hexdigest()[:16]
 
 

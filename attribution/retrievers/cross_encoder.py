@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attribution.errors import UserError
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.dense import Encoded, require_vectors
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText
 
@@ -122,6 +122,7 @@ class CrossEncoderRetriever:
         """
         both = [(pair.query, pair.document) for pair in pairs]
         batch = self.model.preprocess(both, prompt=self.prompt or None)
+        require_vectors(self.name, batch["input_ids"], self.embeddings)
         found: dict[Side, list[tuple[TokenizedText, int]]] = {"query": [], "document": []}
         for b, (pair, encoding) in enumerate(zip(pairs, batch.encodings, strict=True)):
             begin = encoding.attention_mask.index(1)

@@ -259,6 +259,7 @@ class DenseRetriever:
             list(texts), prompt=self.prompts[side] or None, task=side,
             max_length=self.max_length_of(side),
         )  # fmt: skip
+        require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
         tokenizer = encoder.tokenizer
         # An unknown word is special to the tokenizer and a word to everybody else.
         return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
@@ -356,6 +357,22 @@ class DenseRetriever:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
+    """Refuse token ids that a model's word embeddings lack: on a graphics card looking one up ends
+    every later computation of the process.
+
+    Raises:
+        UserError: the tokenizer is another model's.
+    """
+    weight = getattr(table, "weight", None)
+    largest = int(ids.max()) if ids.numel() else 0
+    if isinstance(weight, Tensor) and largest >= weight.shape[0]:
+        raise UserError(
+            f"{name} has no vector for token {largest}, which its tokenizer made of the text: "
+            f"it has {weight.shape[0]}, so give it the tokenizer that it was trained with."
+        )
 
 
 class _Reached(Exception):

@@ -3,7 +3,6 @@ folder says which it is."""
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,8 @@ import torch
 
 from attribution.errors import UserError
 from attribution.retrievers import seq2seq
+from attribution.retrievers.bounded import DamagedFolder
+from attribution.retrievers.model_folder import contents
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec, presets
 
 _CLASSES = {
@@ -125,25 +126,27 @@ def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
 
 def family_of(folder: Path) -> str:
     """What the files of a folder say of its family; dense where they say nothing."""
-    kind = _json(folder, "config_sentence_transformers.json").get("model_type")
-    if kind in _KINDS:
+    kind = _config(folder, "config_sentence_transformers.json").get("model_type")
+    if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind]
-    if "HF_ColBERT" in _architectures(folder):
+    architectures = _architectures(folder)
+    if "HF_ColBERT" in architectures:
         return "late_interaction"
-    if any(name.endswith("ForSequenceClassification") for name in _architectures(folder)):
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
         return "cross_encoder"
     if seq2seq.fits(folder):
         return "cross_encoder"
     return "dense"
 
 
-def _json(folder: Path, name: str) -> dict[str, Any]:
+def _config(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = contents(folder).config(name)
+    except DamagedFolder:  # said when it is loaded
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _architectures(folder: Path) -> list[str]:
-    return _json(folder, "config.json").get("architectures") or []
+    found = _config(folder, "config.json").get("architectures")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

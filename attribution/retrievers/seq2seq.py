@@ -8,7 +8,6 @@ word `Relevant:` lose nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from attribution.errors import UserError
+from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.dense import Encoded, require_vectors
+from attribution.retrievers.model_folder import contents
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Side, TextPair, TokenizedText
 
@@ -34,12 +35,14 @@ _BEFORE, _BETWEEN, _AFTER = "Query: ", " Document: ", " Relevant:"
 def fits(folder: Path) -> bool:
     """Whether a folder holds a plain sequence-to-sequence model."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        architectures = config.get("architectures") or []
-        known = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
-    except (OSError, ValueError, AttributeError):
+        config = contents(folder).config("config.json")
+    except DamagedFolder:  # said when it is loaded
         return False
-    generates = any(name.endswith("ForConditionalGeneration") for name in architectures)
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(architectures, list):
+        return False
+    known = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
+    generates = any(str(name).endswith("ForConditionalGeneration") for name in architectures)
     # The encoder of such a model alone is what dense models of sentence-transformers are made of.
     return known and generates and not (folder / "modules.json").is_file()
 
@@ -162,6 +165,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         longest = max(map(len, rows))
         padding = self.model.tokenizer.pad_token_id or 0
         padded = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+        require_vectors(self.name, padded, self.embeddings)
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
         features = {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
         offsets = tuple(len(text.tokens) for text in found["query"])

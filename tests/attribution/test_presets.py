@@ -22,6 +22,8 @@ from attribution.proof import prove
 from attribution.retrievers import registry
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
+from attribution.retrievers.model_folder import contents
+from attribution.retrievers.model_rules import has_code
 from attribution.retrievers.registry import RetrieverSpec, presets
 from attribution.types import TextPair
 
@@ -296,6 +298,7 @@ def test_code_in_another_repository_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"auto_map": {"AutoModel": "org/impl--modeling.Model", "AutoConfig": "c.C"}})
     )
-    assert registry.code_repositories(tmp_path) == ["org/impl"] and registry.has_code(tmp_path)
+    assert registry.code_repositories(tmp_path) == ["org/impl"]
+    assert has_code(contents(tmp_path))
     (tmp_path / "config.json").write_text("[]")
-    assert registry.code_repositories(tmp_path) == [] and not registry.has_code(tmp_path)
+    assert registry.code_repositories(tmp_path) == [] and not has_code(contents(tmp_path))

@@ -155,10 +155,13 @@ def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert data_folder() == Path.home() / ".local" / "share" / "poslens"
 
 
-def test_a_models_files_are_all_that_decide_its_numbers(tmp_path: Path) -> None:
-    for name in ("model.safetensors", "1_Pooling/config.json", "vocab.txt", "README.md", "x.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    files = registry.ModelFiles(tmp_path)
-    names = [path.relative_to(tmp_path).as_posix() for path in files.paths()]
-    assert names == ["1_Pooling/config.json", "model.safetensors", "vocab.txt"]
+def test_a_models_files_are_those_that_are_read(tiny_folder: Callable[..., Path]) -> None:
+    """And no others: not what a download leaves behind, other formats, or the card."""
+    folder = tiny_folder("labse")
+    names = [place for place, _ in registry.ModelFiles(folder).places()]
+    assert names == [
+        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+        "3_Normalize/config.json", "config.json", "config_sentence_transformers.json",
+        "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json",
+        "tokenizer_config.json",
+    ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import time
@@ -10,13 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import cache.fingerprint
+from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.registry import ModelFiles
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 from attribution.types import EvidenceSpan, TextPair
 from cache.digests import Digests, key_of
-from cache.fingerprint import file_digest, files_fingerprint, model_fingerprint, text_fingerprint
+from cache.fingerprint import (
+    file_digest,
+    files_fingerprint,
+    model_fingerprint,
+    text_fingerprint,
+    used_model,
+)
 
 
 @pytest.fixture
@@ -45,7 +56,11 @@ def test_a_changed_file_is_another_model(copy: Path, name: str) -> None:
     before = files_fingerprint(files)
     assert files_fingerprint(files) == before and len(before) == 16
     time.sleep(0.02)  # the clock of a file system ticks every few milliseconds
-    change_in_place(copy / name)
+    if name.endswith(".json"):
+        path = copy / name
+        path.write_text(path.read_text().replace(": ", ":  ", 1))
+    else:
+        change_in_place(copy / name)
     assert files_fingerprint(files) != before
 
 
@@ -73,19 +88,72 @@ def test_a_file_changed_at_once_is_read_again(tmp_path: Path) -> None:
     assert wrong == 0
 
 
-def test_new_and_lost_files_count_and_readmes_do_not(copy: Path) -> None:
+def test_new_and_lost_files_count_where_they_are_read(copy: Path) -> None:
+    """What no library opens is no part of the model: the card, what a hub's download leaves in
+    `.cache`, other formats and folders that no module names."""
     files = ModelFiles(copy)
     before = files_fingerprint(files)
     (copy / "README.md").write_text("another card")
-    assert files_fingerprint(files) == before
+    downloads = copy / ".cache" / "huggingface" / "download"
+    downloads.mkdir(parents=True)
+    for name in ("config.json.metadata", "model.safetensors.lock", "x.json", "x.safetensors"):
+        (downloads / name).write_text(name)
+    (copy / "onnx").mkdir()
+    (copy / "onnx" / "config.json").write_text("{}")
+    (copy / "eval_results.json").write_text("{}")
     (copy / "2_Dense").mkdir()
-    (copy / "2_Dense/config.json").write_text("{}")
-    assert files_fingerprint(files) != before
-    shutil.rmtree(copy / "2_Dense")
+    (copy / "2_Dense" / "config.json").write_text("{}")
     assert files_fingerprint(files) == before
-    (copy / "special_tokens_map.json").unlink(missing_ok=True)
+    modules = (copy / "modules.json").read_text()
+    (copy / "modules.json").write_text(modules.replace("1_Pooling", "2_Dense"))
+    assert files_fingerprint(files) != before
+    (copy / "modules.json").write_text(modules)
+    assert files_fingerprint(files) == before
+    (copy / "special_tokens_map.json").write_text("{}")
+    assert files_fingerprint(files) != before
+    (copy / "special_tokens_map.json").unlink()
     (copy / "tokenizer_config.json").unlink()
     assert files_fingerprint(files) != before
+
+
+def test_a_pickle_that_would_be_read_is_never_outside_the_fingerprint(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Weights of a dense layer were loaded from a pickle, which no fingerprint covered."""
+    folder = Path(shutil.copytree(tiny_folder("labse"), tmp_path / "pickled"))
+    weights = load_file(folder / "2_Dense" / "model.safetensors")
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    torch.save(weights, folder / "2_Dense" / "pytorch_model.bin")
+    spec = RetrieverSpec("mine", "mine", "dense", f"folder:{folder}")
+    with pytest.raises(UserError, match=r"only as a pickle \(2_Dense/pytorch_model.bin\)|size"):
+        used_model(spec, "cpu", "float32")
+
+
+def test_an_index_of_weights_stays_in_its_folder(copy: Path, tmp_path: Path) -> None:
+    """Weights that lay elsewhere could change under a fingerprint that did not."""
+    (copy / "model.safetensors").rename(copy / "model-00001-of-00001.safetensors")
+    names = load_file(copy / "model-00001-of-00001.safetensors")
+    spec = RetrieverSpec("mine", "mine", "dense", f"folder:{copy}")
+    index = copy / "model.safetensors.index.json"
+
+    def write(shard: str) -> None:
+        index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
+
+    write("model-00001-of-00001.safetensors")
+    before = used_model(spec, "cpu", "float32").weights
+    load(spec, device="cpu")
+    time.sleep(0.02)
+    change_in_place(copy / "model-00001-of-00001.safetensors")
+    assert used_model(spec, "cpu", "float32").weights != before
+    outside = tmp_path / "outside.safetensors"
+    shutil.copy(copy / "model-00001-of-00001.safetensors", outside)
+    for shard in ("../outside.safetensors", str(outside), "sub/x.safetensors", "..", "x.bin", ""):
+        write(shard)
+        with pytest.raises(UserError, match="names something else than safetensors files beside"):
+            used_model(spec, "cpu", "float32")
+    write("absent.safetensors")
+    with pytest.raises(UserError, match=r"mine lacks absent\.safetensors"):
+        used_model(spec, "cpu", "float32")
 
 
 def test_the_same_files_elsewhere_are_the_same_model(copy: Path, tmp_path: Path) -> None:
@@ -93,14 +161,19 @@ def test_the_same_files_elsewhere_are_the_same_model(copy: Path, tmp_path: Path)
     assert files_fingerprint(ModelFiles(copy)) == files_fingerprint(ModelFiles(Path(other)))
 
 
-def test_contents_swapped_between_files_are_another_model(tmp_path: Path) -> None:
-    def make(name: str, one: str, other: str) -> ModelFiles:
-        for part, content in (("1_Pooling", one), ("2_Dense", other)):
-            (tmp_path / name / part).mkdir(parents=True)
-            (tmp_path / name / part / "config.json").write_text(content)
+def test_a_file_that_changes_its_module_makes_another_model(tmp_path: Path) -> None:
+    """The same names and contents in the same order, in other places."""
+    kinds = "sentence_transformers.models.Pooling"
+    modules = [{"type": kinds, "path": place} for place in ("a", "b")]
+
+    def make(name: str, place: str) -> ModelFiles:
+        for each in ("a", "b"):
+            (tmp_path / name / each).mkdir(parents=True)
+        (tmp_path / name / "modules.json").write_text(json.dumps(modules))
+        (tmp_path / name / place / "config.json").write_text("{}")
         return ModelFiles(tmp_path / name)
 
-    assert files_fingerprint(make("a", "x", "y")) != files_fingerprint(make("b", "y", "x"))
+    assert files_fingerprint(make("one", "a")) != files_fingerprint(make("other", "b"))
 
 
 def test_an_adapter_is_part_of_the_model(copy: Path, tmp_path: Path) -> None:
@@ -116,8 +189,6 @@ def test_an_adapter_is_part_of_the_model(copy: Path, tmp_path: Path) -> None:
 
 def test_prompts_and_lengths_are_part_of_the_key(tiny_folder: Callable[..., Path]) -> None:
     from dataclasses import replace
-
-    from attribution.retrievers.registry import RetrieverSpec
 
     spec = RetrieverSpec("m", "m", "dense", f"folder:{tiny_folder('bert')}")
     variants = [

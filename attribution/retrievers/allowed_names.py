@@ -1,0 +1,113 @@
+"""Classes, functions and settings that the configuration of a model may name: all that the
+libraries would import or pass on, and PosLens reads."""
+
+from __future__ import annotations
+
+import re
+
+MODULES = frozenset(
+    [
+        "Transformer",
+        "MLMTransformer",
+        "Pooling",
+        "Normalize",
+        "Dense",
+        "Dropout",
+        "LayerNorm",
+        "WeightedLayerPooling",
+        "Router",
+        "Asym",
+        "SpladePooling",
+        "MultiVectorMask",
+        "HierarchicalTokenPooling",
+        "LogitScore",
+    ]
+)
+"""Classes of sentence-transformers that a `modules.json` or a Router may name."""
+
+TRANSFORMERS = frozenset({"Transformer", "MLMTransformer"})
+
+_MODULE = re.compile(
+    r"(?:sentence_transformers(?:\.(?:models|modules|base|sentence_transformer|sparse_encoder|"
+    r"cross_encoder|multi_vector_encoder|transformer|mlm_transformer|pooling|normalize|dense|"
+    r"dropout|layer_norm|weighted_layer_pooling|router|asym|splade_pooling|multi_vector_mask|"
+    r"token_pooling|logit_score|"
+    r"Transformer|MLMTransformer|Pooling|Normalize|Dense|Dropout|LayerNorm|WeightedLayerPooling|"
+    r"Router|Asym|SpladePooling))*|pylate\.models\.Dense)\.(\w+)",
+    re.ASCII,
+)
+
+ACTIVATIONS = frozenset(
+    [
+        "CELU",
+        "ELU",
+        "GELU",
+        "GLU",
+        "Hardshrink",
+        "Hardsigmoid",
+        "Hardswish",
+        "Hardtanh",
+        "LeakyReLU",
+        "LogSigmoid",
+        "LogSoftmax",
+        "Mish",
+        "PReLU",
+        "RReLU",
+        "ReLU",
+        "ReLU6",
+        "SELU",
+        "SiLU",
+        "Sigmoid",
+        "Softmax",
+        "Softmin",
+        "Softplus",
+        "Softshrink",
+        "Softsign",
+        "Tanh",
+        "Tanhshrink",
+    ]
+)
+"""Classes of torch.nn that a configuration may name as an activation; `Identity` beside them."""
+
+_ACTIVATION = re.compile(
+    r"torch\.nn\.(?:modules\.)?(?:activation\.)?(\w+)|torch\.nn\.modules\.linear\.(Identity)",
+    re.ASCII,
+)
+DTYPE = re.compile(r"torch\.(?:b?float\d*|half|double|u?int\d*|bool)", re.ASCII)
+IMPORTABLE = re.compile(r"(?:torch|sentence_transformers|pylate)\.[\w.]+", re.ASCII)
+"""What the libraries import from a configuration without being told to trust it."""
+
+ATTENTION = frozenset({"eager", "sdpa", "flex_attention", "flash_attention_2"})
+
+LOADING = frozenset(
+    [
+        "trust_remote_code",
+        "torch_dtype",
+        "dtype",
+        "attn_implementation",
+        "padding_side",
+        "truncation_side",
+        "model_max_length",
+        "add_pooling_layer",
+        "num_labels",
+        "use_fast",
+        "do_lower_case",
+        "low_cpu_mem_usage",
+    ]
+)
+"""What a `sentence_bert_config.json` may pass on to transformers; other names choose other files,
+formats or repositories."""
+
+
+def is_activation(name: str) -> bool:
+    """Whether `name` is the full name of an activation that may be imported, or one that
+    transformers has in a table (`gelu`)."""
+    if found := _ACTIVATION.fullmatch(name):
+        return (found[1] or found[2]) in ACTIVATIONS | {"Identity"}
+    return re.fullmatch(r"\w*", name, re.ASCII) is not None
+
+
+def is_module(name: str) -> bool:
+    """Whether `name` is a module of sentence-transformers that PosLens reads."""
+    found = _MODULE.fullmatch(name)
+    return found is not None and found[1] in MODULES

@@ -1,0 +1,157 @@
+"""Files of strangers, read within bounds: regular files alone, of a size, a depth and a number of
+values that are known before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+CONFIG_BYTES = 16 * MIB
+"""Largest configuration file; the largest published ones (of tokenizers with many added tokens)
+have some 5 MB."""
+VOCABULARY_BYTES = 192 * MIB
+"""Largest vocabulary; that of a million words has some 60 MB."""
+HEADER_BYTES = 100_000_000
+"""Largest header of a safetensors file, as the format says."""
+MAX_DEPTH = 64
+MAX_VALUES = 12_000_000
+"""Values of a JSON file: two million words with three values each would be the largest known
+vocabulary."""
+
+
+class DamagedFolder(ValueError):
+    """Says what is wrong with a folder, to follow the name of its model; names no path of this
+    machine."""
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The contents of a regular file of at most `limit` bytes.
+
+    Raises:
+        DamagedFolder: it is something else, larger, or cannot be read.
+    """
+    try:
+        # Without waiting: a pipe that nobody writes to would hold the caller for ever.
+        quick = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | quick)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedFolder(irregular(path.name))
+            if found.st_size > limit:
+                raise DamagedFolder(too_large(path.name, limit))
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise DamagedFolder(
+            f"has a file {shown(path.name)} that cannot be read ({type(error).__name__}): restore "
+            "it."
+        ) from error
+    if len(content) > limit:
+        raise DamagedFolder(too_large(path.name, limit))
+    return content
+
+
+def read_json(path: Path, limit: int = CONFIG_BYTES) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        DamagedFolder: it is no JSON, too deep, or too large.
+    """
+    return parse_json(read_bytes(path, limit), path.name)
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """The value in `content`, which is bounded before it is parsed.
+
+    Raises:
+        DamagedFolder: it is no JSON, too deep, or holds too many values.
+    """
+    require_shallow(content, name)
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFolder(
+            f"could not be loaded, as {shown(name)} is damaged ({type(error).__name__}): restore "
+            "the file."
+        ) from error
+
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKET = bytes(b for b in range(256) if b not in b"[]{}")
+
+
+def require_shallow(content: bytes, name: str) -> None:
+    """Refuse JSON whose depth or number of values would take the reader's memory; takes about
+    10 ms for each MB.
+
+    Raises:
+        DamagedFolder: it is so.
+    """
+    if content.count(b",") > 4 * MAX_VALUES:
+        raise DamagedFolder(f"has more values in {shown(name)} than any model: restore the file.")
+    bare = _STRING.sub(b"", content)
+    brackets = bare.translate(None, _NO_BRACKET)
+    if bare.count(b",") + len(brackets) > MAX_VALUES:
+        raise DamagedFolder(f"has more values in {shown(name)} than any model: restore the file.")
+    # Pairs that close at once go, level by level: what is left after MAX_DEPTH rounds is deeper.
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return
+        shorter = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(shorter) == len(brackets):
+            return  # does not close: no JSON, which the parser says
+        brackets = shorter
+    if brackets:
+        raise DamagedFolder(f"has {shown(name)} nested deeper than any model: restore the file.")
+
+
+def header(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file: name -> {dtype, shape, data_offsets}.
+
+    Raises:
+        DamagedFolder: the file is cut off, or no safetensors file.
+    """
+    damaged = DamagedFolder(
+        f"could not be loaded, as {shown(path.name)} is cut off or no safetensors file: restore "
+        "the file."
+    )
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(HEADER_BYTES, size - 8):
+                raise damaged
+            found = json.loads(file.read(length))
+            tensors = {key: dict(value) for key, value in found.items() if key != "__metadata__"}
+            for one in tensors.values():
+                shape, (start, end) = one["shape"], one["data_offsets"]
+                whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))
+                if not whole or not start <= end <= size - 8 - length:
+                    raise damaged
+        return tensors
+    except DamagedFolder:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged from error
+
+
+def shown(name: str) -> str:
+    """A file's name for a sentence: names are anybody's words."""
+    return name if re.fullmatch(r"[\w.-]{1,80}", name) else ascii(name[:80])
+
+
+def irregular(name: str) -> str:
+    return f"has {shown(name)} in its folder, which is no regular file: put the file there."
+
+
+def too_large(name: str, limit: int) -> str:
+    return (
+        f"has a file {shown(name)} of more than {limit // MIB} MB, which no model has: restore "
+        "the file."
+    )

@@ -1,0 +1,343 @@
+"""What is in a model's folder: which of its files the libraries read, and their contents, read with
+care before any library opens one.
+
+A folder may come from anywhere. Only regular files of bounded size are opened (a pipe or a device
+would be read for ever), JSON is bounded in depth and number of values before it is parsed, and what
+is no part of the model (a download's `.cache`, other formats beside the weights) is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from types import MappingProxyType
+from typing import Any
+
+from attribution.retrievers.bounded import (
+    CONFIG_BYTES,
+    VOCABULARY_BYTES,
+    DamagedFolder,
+    irregular,
+    read_bytes,
+    read_json,
+    require_shallow,
+    shown,
+    too_large,
+)
+
+MAX_ENTRIES = 10_000
+"""Files and folders of one folder."""
+MAX_MODULES = 64
+
+_CONFIGS = (
+    "modules.json",
+    "config.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "router_config.json",
+    "generation_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "adapter_config.json",
+    "artifact.metadata",
+    "model.safetensors.index.json",
+)
+_TEXTS = ("*.jinja",)
+_VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.*.json",
+    "vocab*",
+    "*vocab*.json",
+    "*vocab*.txt",
+    "merges.txt",
+    "*.model",
+    "tokenizer.model*",
+    "*.spm",
+    "*.tiktoken",
+    "tekken.json",
+    "bpe.codes",
+    "dict*.txt",
+    "emoji.json",
+)
+"""Names under which transformers' tokenizers look for a vocabulary, and sentence-transformers for
+settings; a test compares them with the libraries' own."""
+_CARD = "README.md"
+"""Read by sentence-transformers for its text alone: checked, and no part of the fingerprint."""
+_TEMPLATES = "additional_chat_templates"
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of a model's `folder` that are read.
+
+    `files` are all of them but the card, sorted; `weights` those among them that hold numbers.
+    `configs` are the parsed configuration files by their place in the folder
+    (`1_Pooling/config.json`). `modules` are (type, place) of each module that its files name,
+    those of a Router among them; empty where the folder is one transformer. `pickles` are the
+    places of files that could be read for weights where a folder has no safetensors.
+    """
+
+    folder: Path
+    files: tuple[Path, ...]
+    weights: tuple[Path, ...]
+    configs: Mapping[str, Any]
+    modules: tuple[tuple[str, str], ...]
+    pickles: tuple[str, ...]
+
+    def config(self, place: str) -> Any:
+        """The contents of a configuration file; an empty dictionary where there is none."""
+        return self.configs.get(place, {})
+
+    def weights_in(self, place: str) -> list[Path]:
+        """The weights of the module at `place`."""
+        return [path for path in self.weights if path.parent == self.folder / place]
+
+
+def limit_of(name: str) -> int | None:
+    """Largest size of a file of this name that is read, and is no weights; None where no library
+    reads it."""
+    if name == _CARD or _matches(name, _CONFIGS + _TEXTS):
+        return CONFIG_BYTES
+    return VOCABULARY_BYTES if _matches(name, _VOCABULARIES) else None
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# -- the files ---------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in one folder, sorted by name.
+
+    Raises:
+        DamagedFolder: it cannot be listed, or holds too much.
+    """
+    found: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if len(found) >= MAX_ENTRIES:
+                    raise DamagedFolder(
+                        f"has more than {MAX_ENTRIES} files in its folder: give the folder of one "
+                        "model."
+                    )
+                found.append(entry)
+    except OSError as error:
+        raise DamagedFolder(
+            f"has a folder that cannot be listed ({type(error).__name__}): restore it."
+        ) from error
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _regular(entry: os.DirEntry[str]) -> os.stat_result:
+    """The state of a file that is read; links are followed, as a hub's download is made of them."""
+    try:
+        found = entry.stat()
+    except OSError as error:
+        raise DamagedFolder(irregular(entry.name)) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedFolder(irregular(entry.name))
+    return found
+
+
+class _Reader:
+    """Collects what is read of one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: list[Path] = []
+        self.weights: list[Path] = []
+        self.pickles: list[str] = []
+        self.configs: dict[str, Any] = {}
+        self.modules: list[tuple[str, str]] = []
+        self.seen: set[str] = set()
+
+    def folder(self, place: str) -> None:
+        """Everything that is read of the folder at `place`, "" for the root."""
+        if place in self.seen:
+            return
+        self.seen.add(place)
+        folder = self.root / place
+        here = {entry.name: entry for entry in entries(folder)}
+        for name, entry in here.items():
+            limit = limit_of(name)
+            if limit is None:
+                continue
+            found = _regular(entry)
+            if found.st_size > limit:
+                raise DamagedFolder(too_large(name, limit))
+            if name == _CARD:
+                continue
+            self.files.append(folder / name)
+            if _matches(name, _CONFIGS):
+                self.configs[str(PurePosixPath(place, name))] = read_json(folder / name)
+            elif name.endswith(".json"):
+                require_shallow(read_bytes(folder / name, limit), name)
+        self._weights(place, here)
+        if _TEMPLATES in here and here[_TEMPLATES].is_dir():
+            for entry in entries(folder / _TEMPLATES):
+                if entry.name.endswith(".jinja"):
+                    if _regular(entry).st_size > CONFIG_BYTES:
+                        raise DamagedFolder(too_large(entry.name, CONFIG_BYTES))
+                    self.files.append(folder / _TEMPLATES / entry.name)
+
+    def _weights(self, place: str, here: Mapping[str, os.DirEntry[str]]) -> None:
+        index = self.configs.get(str(PurePosixPath(place, "model.safetensors.index.json")))
+        names: list[str] = []
+        if "model.safetensors" in here:
+            names = ["model.safetensors"]
+        elif index is not None:
+            names = _shards(index)
+        elif "adapter_model.safetensors" in here:
+            names = ["adapter_model.safetensors"]
+        for name in names:
+            if name not in here:
+                raise DamagedFolder(
+                    f"lacks {shown(name)}, which its index of weights names: restore the file."
+                )
+            _regular(here[name])
+            self.weights.append(self.root / place / name)
+        if not names:
+            found = (name for name in here if name.lower().endswith(PICKLES))
+            self.pickles += [str(PurePosixPath(place, name)) for name in found]
+
+    def named(self, found: Any, name: str) -> Iterator[tuple[str, str]]:
+        """(type, place) of each module in a `modules.json`."""
+        if not isinstance(found, list) or not 1 <= len(found) <= MAX_MODULES:
+            raise DamagedFolder(f"has a {name} that is no list of modules: restore the file.")
+        for one in found:
+            kind, place = (one.get("type"), one.get("path")) if isinstance(one, dict) else (0, 0)
+            if not (isinstance(kind, str) and isinstance(place, str)):
+                raise DamagedFolder(f"has a module without type and path in {name}: restore it.")
+            yield kind, self.inside(place, name)
+
+    def inside(self, place: str, said_by: str) -> str:
+        """`place` in the form of `seen`; a module lies in a folder below the root."""
+        parts = PurePosixPath(place).parts
+        outside = place.startswith("/") or any(mark in place for mark in "\\:\0")
+        if outside or len(parts) > 8 or any(part.startswith(".") for part in parts):
+            raise DamagedFolder(
+                f"has a module outside of its folder in {said_by} ({place[:60]!a}): name "
+                "folders within it."
+            )
+        folder = self.root.joinpath(*parts)
+        # Modules without settings of their own may have no folder.
+        if parts and folder.exists():
+            within = folder.resolve().is_relative_to(self.root.resolve())
+            if not folder.is_dir() or not within:
+                raise DamagedFolder(irregular(parts[-1]))
+        return "/".join(parts)
+
+    def routes(self, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+        """(type, place) of what a Router at `place` sends texts to."""
+        config = self.configs.get(str(PurePosixPath(place, "router_config.json")))
+        name = "router_config.json" if config else "config.json"
+        config = config or self.configs.get(str(PurePosixPath(place, "config.json")))
+        types = config.get("types") if isinstance(config, dict) else None
+        if not isinstance(types, dict) or len(types) > MAX_MODULES or depth > 3:
+            raise DamagedFolder(f"has a Router whose {name} names no modules: restore the file.")
+        for below, kind in types.items():
+            if not isinstance(kind, str):
+                raise DamagedFolder(f"has a module without type in {name}: restore the file.")
+            where = "/".join(filter(None, (place, self.inside(below, name))))
+            yield kind, where
+
+
+def _shards(index: Any) -> list[str]:
+    """Names of the weight files of an index: files beside it and nothing else."""
+    found = index.get("weight_map") if isinstance(index, dict) else None
+    names = set(found.values()) if isinstance(found, dict) and _texts(found.values()) else set()
+    if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
+        raise DamagedFolder(
+            "has an index of weights (model.safetensors.index.json) that names something else than "
+            "safetensors files beside it: restore the file."
+        )
+    return sorted(names)
+
+
+def _texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _read(root: Path) -> Contents:
+    reader = _Reader(root)
+    reader.folder("")
+    if "modules.json" in reader.configs:
+        waiting = [
+            (kind, place, 0)
+            for kind, place in reader.named(reader.configs["modules.json"], "modules.json")
+        ]
+        while waiting:
+            kind, place, depth = waiting.pop(0)
+            reader.modules.append((kind, place))
+            if len(reader.modules) > MAX_MODULES:
+                raise DamagedFolder("names more modules than any model: restore modules.json.")
+            if (root / place).is_dir():
+                reader.folder(place)
+            if kind.rpartition(".")[2] in ("Router", "Asym"):
+                waiting += [(k, p, depth + 1) for k, p in reader.routes(place, depth)]
+    return Contents(
+        root,
+        tuple(sorted(reader.files + reader.weights)),
+        tuple(sorted(reader.weights)),
+        MappingProxyType(reader.configs),
+        tuple(reader.modules),
+        tuple(reader.pickles),
+    )
+
+
+_known: OrderedDict[Path, tuple[tuple[object, ...], Contents]] = OrderedDict()
+_lock = Lock()
+_KNOWN = 32
+
+
+def contents(folder: Path) -> Contents:
+    """The files of a model's folder that are read, with the contents of its configuration;
+    remembered while none of them changes.
+
+    Raises:
+        DamagedFolder: what is there could not be read safely, or is no model.
+    """
+    with _lock:
+        known = _known.get(folder)
+    if known is not None and _state(folder, known[1]) == known[0]:
+        return known[1]
+    found = _read(folder)
+    state = _state(folder, found)
+    # Changed so lately that it could change again within the clock tick of the file system: read
+    # anew the next time.
+    if state and time.time_ns() - max(s for s in state if isinstance(s, int)) > 2_000_000_000:
+        with _lock:
+            _known[folder] = (state, found)
+            _known.move_to_end(folder)
+            while len(_known) > _KNOWN:
+                _known.popitem(last=False)
+    return found
+
+
+def _state(folder: Path, found: Contents) -> tuple[object, ...]:
+    """What changes when a file that is read changes, or one comes or goes."""
+    try:
+        places = {folder, *(folder / place for _, place in found.modules)}
+        places |= {path.parent for path in found.files}
+        stats = [p.stat() for p in (*sorted(p for p in places if p.is_dir()), *found.files)]
+    except OSError:
+        return ()
+    return tuple(n for s in stats for n in (s.st_ctime_ns, (s.st_dev, s.st_ino, s.st_size)))

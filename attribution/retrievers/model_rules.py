@@ -1,0 +1,317 @@
+"""What the configuration in a model's folder may say.
+
+sentence-transformers, transformers and peft import classes and functions that configuration files
+name, follow names of other folders and repositories, and build what sizes they are told to. So
+every file is compared with what PosLens reads before one of them sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any
+
+from attribution.retrievers.allowed_names import (
+    ATTENTION,
+    DTYPE,
+    IMPORTABLE,
+    LOADING,
+    TRANSFORMERS,
+    is_activation,
+    is_module,
+)
+from attribution.retrievers.bounded import DamagedFolder, header
+from attribution.retrievers.model_folder import Contents
+
+MOST = (
+    (re.compile(r"labels?$"), 100_000),
+    (re.compile(r"layers$|blocks$|depth"), 2_048),
+    (re.compile(r"position|^n_ctx$"), 1 << 26),
+    (re.compile(r"^(?:num|n)_"), 1 << 20),
+)
+"""Largest numbers of a configuration by what its name says; the first that fits counts. Above
+them building the model, before any weight is read, takes hours or all memory."""
+
+MOST_OF_ALL = 1 << 31
+MOST_FEATURES = 1 << 20
+
+
+def require_known(contents: Contents, *, code: bool = False) -> None:
+    """Refuse a folder whose configuration names anything that PosLens does not read.
+
+    With `code` the model's own code was allowed by name, which may name and do anything: sizes and
+    types alone count then. Whether there is such code is asked with `has_code`.
+
+    Raises:
+        DamagedFolder: what it names, and where.
+    """
+    for place, config in contents.configs.items():
+        name = PurePosixPath(place).name
+        if name in ("modules.json", "model.safetensors.index.json"):
+            continue
+        if not isinstance(config, dict):
+            raise DamagedFolder(f"has a {place} that holds no settings: restore the file.")
+        if not code:
+            _require_names(place, config)
+        _require_numbers(place, config)
+    if not code:
+        for kind, place in contents.modules:
+            _require_module(kind, place, contents)
+        _require_safetensors(contents)
+    _require_settings(contents, code)
+    for path in contents.weights:
+        header(path)
+
+
+def has_code(contents: Contents) -> bool:
+    """Whether any configuration of the folder says that code beside it defines a class.
+
+    transformers passes such a hint over in silence where it knows the model's type itself, and
+    then computes something else, as a bidirectional model with a causal mask.
+    """
+    return any(
+        key == "auto_map" and value
+        for config in contents.configs.values()
+        for key, value in _items(config)
+    )
+
+
+def code_references(contents: Contents) -> list[str]:
+    """What the folder says about classes defined by code, as `file.Class` or
+    `repository--file.Class`."""
+    found: list[str] = []
+    for config in contents.configs.values():
+        for key, value in _items(config):
+            if key == "auto_map":
+                found += [text for _, text in _items({"": value}) if isinstance(text, str)]
+    return found
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every (name, value) in what a JSON file holds, at any depth; items of a list go by the name
+    of the list."""
+    waiting = [("", value)]
+    while waiting:
+        name, one = waiting.pop()
+        yield name, one
+        if isinstance(one, dict):
+            waiting += [(str(key), below) for key, below in one.items()]
+        elif isinstance(one, list):
+            waiting += [(name, below) for below in one]
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+def _require_names(place: str, config: dict[str, Any]) -> None:
+    if PurePosixPath(place).name == "adapter_config.json":
+        raise DamagedFolder(
+            "is an adapter, which reads the model that its adapter_config.json names: merge it "
+            "into that model and give the folder of the whole."
+        )
+    for key, value in _items(config):
+        if key == "quantization_config" and value:
+            raise DamagedFolder(
+                "has quantised weights, which need a package of their own: use a copy in floating "
+                "point."
+            )
+        if key in ("transformers_weights", "tokenizer_name_or_path") and value is not None:
+            raise DamagedFolder(
+                f"names other files to read in {place} ({key}): remove that setting."
+            )
+        if key.endswith(("attn_implementation", "experts_implementation")) and not (
+            isinstance(value, dict)
+            or value in (None, "grouped_mm", "batched_mm")
+            or value in ATTENTION
+        ):
+            raise DamagedFolder(_unknown(place, value))
+        if isinstance(value, str):
+            _require_text(place, key, value)
+    if PurePosixPath(place).name == "tokenizer_config.json":
+        versions = config.get("fast_tokenizer_files", [])
+        if not isinstance(versions, list) or not all(
+            isinstance(one, str) and re.fullmatch(r"tokenizer(\.[\w-]+)*\.json", one)
+            for one in versions
+        ):
+            raise DamagedFolder(_unknown(place, "fast_tokenizer_files"))
+
+
+def _require_text(place: str, key: str, value: str) -> None:
+    """An activation is known, and nothing else is written like something to import."""
+    if "activation_f" in key or key == "sbert_ce_default_activation_function":
+        if not is_activation(value):
+            raise DamagedFolder(_unknown(place, value))
+    elif IMPORTABLE.fullmatch(value) and not (
+        DTYPE.fullmatch(value) or is_module(value) or is_activation(value)
+    ):
+        raise DamagedFolder(_unknown(place, value))
+
+
+def _unknown(place: str, value: object) -> str:
+    return (
+        f"names {str(value)[:80]!a} in {place}, which PosLens neither imports nor runs: use a "
+        "model that transformers and sentence-transformers define themselves."
+    )
+
+
+def _require_module(kind: str, place: str, contents: Contents) -> None:
+    if not is_module(kind):
+        raise DamagedFolder(
+            f"has a module {kind[:80]!a}, which is none that PosLens reads: use a transformer "
+            "with pooling, dense and normalising layers of sentence-transformers."
+        )
+    last = kind.rpartition(".")[2]
+    if last in TRANSFORMERS:
+        return
+    config = contents.config(str(PurePosixPath(place, "config.json")))
+    if last == "Dense":
+        tensors = [t for path in contents.weights_in(place) for t in header(path).values()]
+        wanted = [config.get("out_features"), config.get("in_features")]
+        if wanted not in [tensor["shape"] for tensor in tensors]:
+            raise DamagedFolder(
+                f"has a dense layer in {place or 'its folder'} whose weights are not of the size "
+                "that its config.json says: restore both files."
+            )
+    for key, value in config.items():
+        sized = key in ("dimension", "embedding_dimension", "word_embedding_dimension")
+        if sized and value is not None:
+            _require_whole(place, key, value, 1, MOST_FEATURES)
+
+
+def _require_safetensors(contents: Contents) -> None:
+    """No pickle may be what a module finds in place of its weights."""
+    for place in contents.pickles:
+        if "/" in place or not contents.weights:
+            raise DamagedFolder(
+                f"has its weights only as a pickle ({place}), which can run any code: convert them "
+                "to safetensors first."
+            )
+
+
+# -- sizes and types ---------------------------------------------------------------------------
+
+
+def _require_numbers(place: str, config: dict[str, Any]) -> None:
+    if PurePosixPath(place).name not in ("config.json", "generation_config.json"):
+        return
+    for key, value in _items(config):
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        most = next((limit for name, limit in MOST if name.search(key)), MOST_OF_ALL)
+        if abs(value) > most:
+            raise DamagedFolder(
+                f"says {key[:40]!a} {value if abs(value) < 10**15 else 'beyond all bounds'} "
+                f"in {place}; no model that PosLens reads has more than {most}: restore the file."
+            )
+
+
+def _require_whole(place: str, key: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise DamagedFolder(
+            f"has {key} {ascii(value)[:40]} in {place or 'its folder'}, which is no whole number "
+            f"from {least} to {most}: correct it."
+        )
+
+
+def _require_settings(contents: Contents, code: bool) -> None:
+    folders = [place for kind, place in contents.modules if _is_transformer(kind)]
+    if not contents.modules:
+        folders = [""]
+    for place, config in contents.configs.items():
+        name = PurePosixPath(place).name
+        if name == "config_sentence_transformers.json":
+            _require_prompts(place, config)
+        elif name.startswith("sentence_") and name.endswith("_config.json"):
+            _require_reading(place, config, code)
+        elif name == "tokenizer_config.json":
+            _require_type(place, config, "tokenizer_class", (str,), "a name")
+            _require_type(place, config, "model_max_length", (int, float), "a number")
+    for folder in folders:
+        place = str(PurePosixPath(folder, "config.json"))
+        config = contents.config(place)
+        kinds = config.get("architectures")
+        if kinds is not None and not (isinstance(kinds, list) and _all_texts(kinds)):
+            raise DamagedFolder(f"has architectures in {place} that are no list of names: {_MEND}")
+        kind = config.get("model_type")
+        if kind is not None and not isinstance(kind, str):
+            raise DamagedFolder(f"has a model_type in {place} that is no name: {_MEND}")
+        if kind is not None and not code and kind not in text_models():
+            raise DamagedFolder(
+                f"is a {kind[:40]!a} model by its {place}, which transformers does not know "
+                "as one that reads text alone: use a text model."
+            )
+
+
+_MEND = "correct it."
+
+
+def _is_transformer(kind: str) -> bool:
+    return kind.rpartition(".")[2] in TRANSFORMERS
+
+
+def _all_texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _require_type(
+    place: str, config: Mapping[str, Any], key: str, kinds: tuple[type, ...], words: str
+) -> None:
+    value = config.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise DamagedFolder(f"has {key} in {place} that is not {words}: {_MEND}")
+
+
+def _require_prompts(place: str, config: dict[str, Any]) -> None:
+    prompts = config.get("prompts")
+    if prompts is not None and not (
+        isinstance(prompts, dict)
+        and all(text is None or isinstance(text, str) for text in prompts.values())
+    ):
+        raise DamagedFolder(f"has prompts in {place} that are no strings: {_MEND}")
+    for key in ("default_prompt_name", "similarity_fn_name", "model_type"):
+        _require_type(place, config, key, (str,), "a name")
+
+
+def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
+    """What a module of sentence-transformers says of how its transformer is read."""
+    for key in ("max_seq_length", "query_length", "document_length"):
+        if config.get(key) is not None:
+            _require_whole(place, key, config[key], 1, 1 << 26)
+    for key in (
+        "model_args",
+        "tokenizer_args",
+        "config_args",
+        "model_kwargs",
+        "processor_kwargs",
+        "config_kwargs",
+    ):
+        given = config.get(key, {})
+        if not isinstance(given, dict):
+            raise DamagedFolder(f"has {key} in {place} that are no settings: {_MEND}")
+        if not code and (others := sorted(set(given) - LOADING)):
+            raise DamagedFolder(_unknown(place, others[0]))
+    modalities = config.get("modality_config", {})
+    tables = modalities.values() if isinstance(modalities, dict) else [None]
+    if not all(isinstance(table, dict) for table in tables):
+        raise DamagedFolder(f"has a modality_config in {place} that is no table: {_MEND}")
+    for one in tables:
+        if not code and one.get("method") not in ("forward", "get_text_features"):
+            raise DamagedFolder(_unknown(place, one.get("method")))
+
+
+@cache
+def text_models() -> frozenset[str]:
+    """Types of models that transformers reads text alone with."""
+    from transformers.models.auto import modeling_auto as auto
+
+    tables = (
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+    # Made of two models that its configuration names.
+    return frozenset().union(*tables) - {"encoder-decoder"}
