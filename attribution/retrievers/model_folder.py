@@ -71,6 +71,10 @@ _VOCABULARIES = (
     "bpe.codes",
     "dict*.txt",
     "emoji.json",
+    "normalizer.json",
+    "byte_maps.json",
+    "word_*.json",
+    "*.tokenizer",
 )
 """Names under which transformers' tokenizers look for a vocabulary, and sentence-transformers for
 settings; a test compares them with the libraries' own."""

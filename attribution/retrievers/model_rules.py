@@ -57,9 +57,9 @@ def require_known(contents: Contents, *, code: bool = False) -> None:
             _require_names(place, config)
         _require_numbers(place, config)
     if not code:
+        _require_safetensors(contents)
         for kind, place in contents.modules:
             _require_module(kind, place, contents)
-        _require_safetensors(contents)
     _require_settings(contents, code)
     for path in contents.weights:
         header(path)
