@@ -23,6 +23,7 @@ from attribution.retrievers.registry import (
     ModelFiles,
     RetrieverSpec,
     code_allowed,
+    comes_packaged,
     contents_of,
     locate,
     runs_bidirectional,
@@ -125,7 +126,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
             needs code that is not allowed, or more memory than there is.
     """
     files, where, kind = plan(spec, device, precision)
-    if spec.source.partition(":")[0] in ("package", "adapter"):
+    if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
     spec = families.settled(spec, files.folder)
     if spec.family != "dense":

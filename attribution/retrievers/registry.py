@@ -399,6 +399,13 @@ def _locate(name: str, source: str, code: bool) -> ModelFiles:
     return ModelFiles(_from_hub(name, rest, code))
 
 
+def comes_packaged(spec: RetrieverSpec) -> bool:
+    """Whether the weights of `spec`, those under an adapter included, are the ones that the
+    requirements install."""
+    kind, _, rest = spec.source.partition(":")
+    return kind == "package" or (kind == "adapter" and comes_packaged(presets()[rest]))
+
+
 def weights_absent(name: str) -> UserError:
     """What is said of computing with a model of which only results are here."""
     return UserError(
