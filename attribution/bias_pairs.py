@@ -16,7 +16,7 @@ from typing import TypeVar
 from attribution.bias_tests import TESTS, DocumentPair
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
-from attribution.text import sentences
+from attribution.text import require_sentences, sentences
 from attribution.types import EvidenceSpan, TextPair
 
 T = TypeVar("T")
@@ -138,7 +138,15 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
     marked = [pair for pair in pairs if pair.evidence is not None]
     if len(marked) < len(pairs):
         rejected[NO_EVIDENCE] = len(pairs) - len(marked)
-    chosen, spread = _spread(marked, limit)
+    told = []
+    for pair in marked:
+        try:
+            require_sentences(pair.document)
+        except UserError as error:
+            rejected[str(error)] += 1
+        else:
+            told.append(pair)
+    chosen, spread = _spread(told, limit)
     for pair in chosen:
         try:
             built.append(build(pair, test, place))
@@ -166,10 +174,12 @@ def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
     stands between the document's own.
 
     Raises:
-        UserError: no evidence span, or no sentence beside the evidence.
+        UserError: no evidence span, no sentence beside the evidence, or sentences that cannot be
+            told.
     """
     if pair.evidence is None:
         raise UserError(NO_EVIDENCE)
+    require_sentences(pair.document)
     text, spans = pair.document, sentences(pair.document, pair.language)
     touched = [s < pair.evidence.end and e > pair.evidence.start for s, e in spans]
     evidence = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if inside]

@@ -24,6 +24,12 @@ _WORD = regex.compile(
     regex.VERSION1,
 )
 
+# Scripts whose sentences no rule finds: Thai and Lao mark none, and the segmenter does not know the
+# marks of Khmer and Tibetan. A space there ends a phrase as often as a sentence.
+_UNMARKED = ("Thai", "Lao", "Khmer", "Tibetan")
+_SCRIPTS = {name: regex.compile(rf"\p{{{name}}}") for name in _UNMARKED}
+_LETTER = regex.compile(r"\p{L}")
+
 # ISO 639-3, as data sets write it, to the codes that sentencex knows.
 _SENTENCEX = {
     "eng": "en", "pol": "pl", "slk": "sk", "spa": "es", "cmn": "zh", "zho": "zh", "ara": "ar",
@@ -73,10 +79,33 @@ def words(text: str) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=256)
+def script_without_sentences(text: str) -> str:
+    """The script of a text whose sentences cannot be told, for which `sentences` gives whole
+    paragraphs: Thai, Lao, Khmer or Tibetan where most of its letters are in it; else nothing."""
+    if text.isascii():
+        return ""
+    n = len(_LETTER.findall(text))
+    return next((s for s in _UNMARKED if 2 * len(_SCRIPTS[s].findall(text)) > n), "")
+
+
+def require_sentences(text: str) -> None:
+    """
+    Raises:
+        UserError: the text's sentences cannot be told apart.
+    """
+    if script := script_without_sentences(text):
+        raise UserError(
+            f"The document is in {script} script, in which sentences cannot be told apart here: "
+            "choose a document in another script."
+        )
+
+
+@lru_cache(maxsize=256)
 def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], ...]:
     """Character spans [start, end) of the sentences, without the white space around them.
 
-    The segmenter is sentencex; `language` is an ISO 639-3 code, English rules where unknown.
+    The segmenter is sentencex; `language` is an ISO 639-3 code, English rules where unknown. In
+    scripts that mark no sentences (`script_without_sentences`) these are paragraphs.
     """
     code = _SENTENCEX.get(language or "eng", "en")
     spans: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ import streamlit as st
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.interventions.agreement import Agreement
-from attribution.interventions.relocation import relocation_method
+from attribution.interventions.relocation import movable, relocation_method
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
@@ -82,13 +82,18 @@ class Choice:
 def section(models: Sequence[str], method: Method, ablation: Method, data: DataSet) -> None:
     """Choices, progress, causal curves, agreement and null controls of a data set."""
     st.markdown("**Over the data set**")
-    movable = [pair for pair in data.pairs if pair.evidence is not None]
-    if len(movable) < 2:
-        st.info("Fewer than two pairs of this data set have an evidence span: nothing to compare.")
+    usable, left_out = movable(data.pairs)
+    if left_out:
+        st.caption(left_out)
+    if len(usable) < 2:
+        st.info(
+            "Fewer than two pairs of this data set have an evidence span that could be moved: "
+            "nothing to compare."
+        )
         return
     left, right = st.columns([1, 3])
     limit = int(
-        left.number_input("Pairs", 2, len(movable), min(30, len(movable)), step=5,
+        left.number_input("Pairs", 2, len(usable), min(30, len(usable)), step=5,
                           key="cause.pairs", help="Spread evenly over the data set.")
     )  # fmt: skip
     unfit = choices.unfit_methods(models)
@@ -108,7 +113,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
             f"ablation ({ablation.params['by']})": ablation,
         },
         judged=judged,
-        pairs=tuple(movable[int(i * len(movable) / limit)] for i in range(limit)),
+        pairs=tuple(usable[int(i * len(usable) / limit)] for i in range(limit)),
         scope=f"{data.name}: cause, {words}",
         words=words,
     )

@@ -20,7 +20,7 @@ from attribution.errors import UserError
 from attribution.interventions.filler import filler
 from attribution.interventions.relocation import pieces
 from attribution.position import POSITIONS, primacy_recency_index
-from attribution.text import sentences
+from attribution.text import require_sentences, sentences
 from attribution.types import Array, EvidenceSpan, TextPair, as_array
 
 Values = NDArray[np.float64]
@@ -80,6 +80,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
     if kind == "filler":
         text = filler(pair.language, len(pair.document), int(lot.integers(5)))[: len(pair.document)]
         return replace(changed, document=text, evidence=None)
+    require_sentences(pair.document)
     parts = pieces(pair.document, pair.language)
     n = len(parts.sentences)
     if n < 2:

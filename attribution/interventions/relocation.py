@@ -9,6 +9,7 @@ follows ("this", "it"): the causal curve contains that too.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from attribution.errors import UserError
 from attribution.retrievers.base import encode
 from attribution.scoring import score_texts
-from attribution.text import sentences
+from attribution.text import require_sentences, script_without_sentences, sentences
 from attribution.types import (
     ROUNDING,
     Array,
@@ -77,6 +78,22 @@ def pieces(document: str, language: str | None = None) -> Pieces:
     )
 
 
+def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
+    """The pairs with evidence in documents whose sentences can be told apart, and a sentence about
+    those that are left out for want of such sentences (empty where there are none)."""
+    marked = [pair for pair in pairs if pair.evidence is not None]
+    scripts = Counter(script_without_sentences(pair.document) for pair in marked)
+    found = [pair for pair in marked if not script_without_sentences(pair.document)]
+    del scripts[""]
+    if not scripts:
+        return found, ""
+    names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
+    return found, (
+        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): these "
+        "scripts mark no sentences that could be moved."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """The document with the evidence at one place; `position` is the evidence's mid-point over
@@ -114,6 +131,7 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
             f"Pair {pair.pair_id} has no evidence span, so there is nothing to move: choose a pair "
             "with evidence, or mark a passage of the document as evidence."
         )
+    require_sentences(pair.document)
     parts = pieces(pair.document, pair.language)
     spans = sentences(pair.document, pair.language)
     span = pair.evidence

@@ -51,7 +51,7 @@ def cause(
     """Move the evidence, or take parts out, over a data set; stop with Ctrl-C, resume by running
     again."""
     from attribution.interventions.ablation import ablation_method
-    from attribution.interventions.relocation import relocation_method
+    from attribution.interventions.relocation import movable, relocation_method
     from attribution.methods import make_method
 
     if intervention not in ("relocation", "ablation"):
@@ -63,11 +63,13 @@ def cause(
     spec = resolve(model)
     data, found = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
-    usable = [pair for pair in found if intervention == "ablation" or pair.evidence is not None]
+    usable, left_out = (found, "") if intervention == "ablation" else movable(found)
+    if left_out:
+        print(left_out, file=sys.stderr)
     if not usable:
         raise UserError(
-            f"No pair of {dataset} has an evidence span, so there is nothing to move: choose "
-            "another data set, or --intervention ablation."
+            f"No pair of {dataset} has an evidence span that could be moved: choose another data "
+            "set, or --intervention ablation."
         )
     n = min(pairs or len(usable), len(usable))
     chosen = [usable[int(i * len(usable) / n)] for i in range(n)]

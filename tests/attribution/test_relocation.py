@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.interventions.relocation import (
+    movable,
     pieces,
     rank_among,
     relocated,
@@ -44,6 +45,19 @@ def documents(draw: st.DrawFn) -> tuple[str, int]:
 
 def pair_of(document: str, number: int) -> TextPair:
     return TextPair("p", "why", document, EvidenceSpan(*sentences(document)[number]))
+
+
+def test_evidence_in_a_script_without_sentences_is_not_moved(sample: DataSet) -> None:
+    """A Thai article of four paragraphs had four "sentences", and whole paragraphs were moved."""
+    thai = [pair for pair in sample.pairs if pair.language == "tha"]
+    with pytest.raises(UserError, match="in Thai script, in which sentences cannot be told"):
+        relocated(thai[0])
+    found, said = movable(sample.pairs)
+    assert found == [pair for pair in sample.pairs if pair.language != "tha"]
+    assert said.startswith("8 of 304 pairs with evidence are left out (8 in Thai):")
+    assert movable(found) == (found, "")
+    none, said = movable([*thai, TextPair("p", "q", "One is here. Two is here.")])
+    assert none == [] and said.startswith("8 of 8 pairs")
 
 
 @given(documents(), st.integers(2, 15))

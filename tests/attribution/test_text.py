@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attribution.errors import UserError
-from attribution.text import MAX_CHARACTERS, clean, sentences, words
+from attribution.text import (
+    MAX_CHARACTERS,
+    clean,
+    require_sentences,
+    script_without_sentences,
+    sentences,
+    words,
+)
 
 TEXTS = {
     "eng": "Dr. Smith paid $3.50 on 5 Jan. 2020. It's well-known, isn't it? Yes! (See p. 4.)",
@@ -18,6 +25,25 @@ TEXTS = {
     "ara": "النخلة شجرة مثمرة. هل تعيش في الصحراء؟ نعم، تعيش.",
     "tha": "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า กินผลไม้",
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        (TEXTS["tha"], "Thai"), ("ຂ້ອຍໄປຕະຫຼາດ ລາວມາ", "Lao"), ("ខ្ញុំទៅផ្សារ។ គាត់មក។", "Khmer"),
+        ("ང་འགྲོ་གི་ཡིན། ཁོང་ཕེབས་སོང་།", "Tibetan"), ("ကျွန်တော်သွားသည်။ သူလာသည်။", ""),
+        (f"{TEXTS['eng']} Its Thai name is นกเงือก.", ""), (f"{TEXTS['tha']} (Bucerotidae)", "Thai"),
+        ("", ""), ("40 % !", ""), ("…", ""),
+        *((TEXTS[one], "") for one in TEXTS if one != "tha"),
+    ],
+)  # fmt: skip
+def test_scripts_in_which_sentences_cannot_be_told(text: str, script: str) -> None:
+    assert script_without_sentences(text) == script
+    if script:
+        with pytest.raises(UserError, match=f"in {script} script"):
+            require_sentences(text)
+    else:
+        require_sentences(text)
 
 
 # -- clean -------------------------------------------------------------------------------------

@@ -156,5 +156,7 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["provenance"]["selection"] == "2 pairs spread evenly"
     table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
     assert table.exit_code == 0 and "# method:" in table.stdout
+    assert "8 of 304 pairs with evidence are left out (8 in Thai)" in table.stderr
+    assert "left out" not in run.stderr, "parts can be taken out of any text"
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose relocation or ablation" in wrong.stderr
