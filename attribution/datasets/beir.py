@@ -19,13 +19,14 @@ from typing import Any
 
 from attribution.datasets import languages
 from attribution.datasets.corpus import Collection, Document, gather, grade
-from attribution.datasets.streams import File, json_lines, open_text
-from attribution.datasets.tables import Row, json_row, rows, suffix
+from attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
+from attribution.datasets.tables import NOT_UTF8, Row, json_row, rows, suffix
 from attribution.datasets.types import (
     DataSet,
     Judgement,
     LostDocument,
     Rejection,
+    checked_id,
     collect,
     pairs_of,
 )
@@ -268,25 +269,24 @@ def _judgements(file: File) -> Iterator[_Line | Rejection]:
                     file.name, number,
                     f"the line has {len(cells)} cells, not query-id, corpus-id and score",
                 )  # fmt: skip
-            elif not _is_number(cells[2]):
-                yield Rejection(file.name, number, f"the score {cells[2][:40]!r} is no number")
-            elif not float(cells[2]) > 0:
-                yield Rejection(file.name, number, f"{cells[0]}: {cells[1]} is judged not relevant")
+            elif has_foreign_bytes(line):
+                yield Rejection(file.name, number, NOT_UTF8)
             else:
-                yield _Line(file.name, number, cells[0], cells[1], grade(float(cells[2])))
+                named = dict(zip(_JUDGEMENT, cells, strict=True))
+                yield _judgement(file.name, Row(number, named))
 
 
 def _judgement(file: str, row: Row) -> _Line | Rejection:
     if row.problem:
         return Rejection(file, row.number, row.problem)
-    query, document, score = (row.cells.get(name) for name in _JUDGEMENT)
-    if not _is_id(query) or not _is_id(document):
-        return Rejection(file, row.number, "the row lacks query-id or corpus-id")
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        return Rejection(file, row.number, f"the score {str(score)[:40]!r} is no number")
-    if not score > 0:
+    try:
+        query, document = (checked_id(row.cells.get(name), name) for name in _JUDGEMENT[:2])
+        relevance = grade(row.cells.get("score"))
+    except UserError as error:
+        return Rejection(file, row.number, str(error))
+    if not relevance:
         return Rejection(file, row.number, f"{query}: {document} is judged not relevant")
-    return _Line(file, row.number, str(query), str(document), grade(score))
+    return _Line(file, row.number, query, document, relevance)
 
 
 def _is_number(text: str) -> bool:
@@ -333,7 +333,7 @@ def _take(texts: _Texts, file: str, row: Row, wanted: set[str]) -> None:
         texts.unread += 1
         texts.first_unread = texts.first_unread or f"line {row.number}, {problem}"
         return
-    if "pos_char_span" in cells:
+    if "pos_char_span" in cells and row.number == 1:
         raise UserError(
             f"{file} is of the PosIR layout: give the folder that holds <language>/<domain>/, so "
             "that the evidence is read too."

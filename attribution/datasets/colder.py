@@ -15,8 +15,8 @@ from typing import Any
 
 from attribution.datasets.streams import File
 from attribution.datasets.tables import Row, json_rows
-from attribution.datasets.types import DataSet, Rejection, collect
-from attribution.errors import UserError
+from attribution.datasets.types import DataSet, Rejection, checked_id, collect
+from attribution.errors import UserError, printable
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
 
@@ -39,7 +39,7 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
     def pairs() -> Iterator[TextPair | Rejection]:
         ids: set[str] = set()
         for file in files:
-            bias = Path(file.name).name.removesuffix(".gz").removesuffix(".jsonl")
+            bias = printable(Path(file.name).name.removesuffix(".gz").removesuffix(".jsonl"))
             for row in json_rows(file):
                 try:
                     yield from _two(row, bias, name, ids)
@@ -56,14 +56,14 @@ def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, Te
     query = clean(_field(row.cells, QUERY), "query").text
     documents = [clean(_field(row.cells, names), names[0]).text for names in DOCUMENTS]
     given = row.cells.get("id")
-    identity = f"{bias}/{given if isinstance(given, str | int) else row.number}"
+    name = f"{bias}/{row.number if given is None else checked_id(given, 'id')}"
     # One document of the source may give several rows.
-    if identity in ids:
-        identity = f"{identity}/{row.number}"
-    ids.add(identity)
+    if name in ids:
+        name = f"{name}/{row.number}"
+    ids.add(name)
     first, second = (
         TextPair(
-            f"{identity}/{side}",
+            f"{name}/{side}",
             query,
             document,
             evidence=_evidence(row.cells, document),

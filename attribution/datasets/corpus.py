@@ -7,13 +7,14 @@ be millions, so a collection holds its queries and gives its documents out one a
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from attribution.datasets.types import DataSet, Judgement, LostDocument, Rejection
+from attribution.datasets.types import DataSet, Judgement, LostDocument, Rejection, checked_id
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -137,6 +138,7 @@ class Collection:
             try:
                 if not one.document_id:
                     raise UserError("the row cannot be read, has no id, or its id is there twice")
+                checked_id(one.document_id, "id")
                 text = clean(one.text, "document").text
             except UserError as error:
                 reject(
@@ -315,9 +317,26 @@ def corpus_digest(collection: Collection) -> str:
     return total.hexdigest()[:16]
 
 
-def grade(score: float) -> int:
-    """A judgement above zero as a grade; pytrec_eval takes whole numbers."""
-    return max(1, round(score))
+_MAX_GRADE = 1_000_000
+
+
+def grade(score: object) -> int:
+    """A judgement as a grade, 0 where it says not relevant; pytrec_eval takes whole numbers.
+
+    Raises:
+        UserError: it is no number, or absurdly large.
+    """
+    try:
+        number = float(score) if isinstance(score, str) else score
+    except ValueError:
+        number = None
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not -math.inf < number <= _MAX_GRADE
+    ):
+        raise UserError(f"the score {str(score)[:40]!a} is no number up to {_MAX_GRADE:,}")
+    return max(1, round(number)) if number > 0 else 0
 
 
 def _key(part: str, identity: str) -> str:

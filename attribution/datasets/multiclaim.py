@@ -22,7 +22,15 @@ from attribution.datasets.corpus import Collection, Document, gather
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
 from attribution.datasets.tables import csv_rows
-from attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from attribution.datasets.types import (
+    DataSet,
+    Judgement,
+    Rejection,
+    checked_id,
+    collect,
+    label,
+    pairs_of,
+)
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -155,7 +163,8 @@ def _judged(
         try:
             if row.problem:
                 raise UserError(row.problem)
-            post_id, claim_id = _id(row.cells, "post_id"), _id(row.cells, "fact_check_id")
+            post_id = checked_id(_id(row.cells, "post_id"), "post_id")
+            claim_id = checked_id(_id(row.cells, "fact_check_id"), "fact_check_id")
             post, claim = _get(posts, "post", post_id), _get(claims, "claim", claim_id)
             pair_id = f"{post_id}/{claim_id}"
             if pair_id in ids:
@@ -265,5 +274,5 @@ def _versions(value: Any) -> _Text:
         if isinstance(share, tuple) and len(share) == 2 and isinstance(share[0], str)
         and isinstance(share[1], int | float)
     ]  # fmt: skip
-    language = iso_639_3(max(shares)[1]) if shares else None
+    language = iso_639_3(label(max(shares)[1], "language")) if shares else None
     return _Text(value[0], value[1], language)

@@ -19,7 +19,7 @@ from attribution.datasets import tables
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import MEGABYTE, File
 from attribution.datasets.tables import Row
-from attribution.datasets.types import DataSet, Rejection, collect
+from attribution.datasets.types import DataSet, Rejection, collect, label
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -172,7 +172,7 @@ def _short(cells: Mapping[str, Any], name: str) -> str | None:
     text = _text({name: value}, name).strip()
     if len(text) > MAX_NAME:
         raise UserError(f"{name} has {len(text):,} characters; the limit is {MAX_NAME}")
-    return clean(text, name).text if text else None
+    return label(text, name)
 
 
 def _offset(cells: Mapping[str, Any], name: str) -> int | None:
@@ -180,7 +180,7 @@ def _offset(cells: Mapping[str, Any], name: str) -> int | None:
     if text is None:
         return None
     number = text.removesuffix(".0")
-    if not number.lstrip("-").isdecimal() or len(number) > 12:
+    if not re.fullmatch(r"-?[0-9]{1,12}", number):
         raise UserError(f"{name} is {text[:40]!r}, not a whole number")
     return int(number)
 

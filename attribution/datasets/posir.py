@@ -16,6 +16,7 @@ from __future__ import annotations
 import glob
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,18 @@ from attribution.datasets import tables
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.languages import iso_639_3
 from attribution.datasets.streams import File
+from attribution.datasets.tables import Row
 from attribution.datasets.types import (
     DataSet,
     Judgement,
     LostDocument,
     Rejection,
+    checked_id,
     collect,
+    label,
     pairs_of,
 )
-from attribution.errors import UserError
+from attribution.errors import UserError, printable
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
 
@@ -41,6 +45,7 @@ _COLUMNS = {
     "qrels/test.parquet": ("query-id", "corpus-id", "score"),
 }
 _OPTIONAL = ("query_type",)
+_MAX_TOKENS = 10_000_000
 
 
 def read(root: Path, name: str, title: str = "", queries: str = "", documents: str = "") -> DataSet:
@@ -128,10 +133,8 @@ def _cross_lingual(
 ) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
     for folder in folders:
-        texts = {
-            row["_id"]: row["text"]
-            for row in _rows(root / queries / folder.name, "queries.parquet")
-        }
+        asked = _by_id(root / queries / folder.name, "queries.parquet")
+        texts = {query_id: cells["text"] for query_id, cells in asked.items()}
         yield from _read_domain(folder, name, ids, (queries, texts))
 
 
@@ -151,9 +154,11 @@ def collection(
             file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
             part, language = f"{folder.parent.name}/{folder.name}", iso_639_3(folder.parent.name)
             for row in tables.parquet_in_process(file, columns, columns, None):
-                identity, text = row.cells.get("_id"), row.cells.get("text")
-                known = "" if row.problem or identity is None else str(identity)
-                yield Document(known, str(text or ""), part, language, file.name, row.number)
+                known, text = row.cells.get("_id"), row.cells.get("text")
+                if row.problem or isinstance(known, bool) or not isinstance(known, str | int):
+                    known = ""
+                read = text if isinstance(text, str) else ""
+                yield Document(str(known), read, part, language, file.name, row.number)
 
     files = [folder / "corpus.parquet" for folder in folders]
     return gather(name, title or name, found, stream, files)
@@ -174,106 +179,119 @@ def _file(folder: Path, name: str) -> File:
     return File(f"{folder.parent.name}/{folder.name}/{name}", folder / name)
 
 
-def _rows(folder: Path, name: str) -> list[Mapping[str, Any]]:
+def _rows(folder: Path, name: str) -> list[Row]:
     file = _file(folder, name)
     if not (folder / name).is_file():
         raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
     columns = _COLUMNS[name]
-    rows = list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
-    if any(row.problem for row in rows):
-        raise UserError(f"{file.name} is not a Parquet file that can be read: replace it.")
-    return [row.cells for row in rows]
+    return list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
 
 
-def _type(value: Any) -> str | None:
-    named = isinstance(value, str) and value.strip()
-    return clean(value.strip(), "query_type").text if named else None
+def _by_id(folder: Path, name: str) -> dict[str, Mapping[str, Any]]:
+    """Rows by id. What has none that can be used is as good as missing: judgements of it are
+    rejected."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in _rows(folder, name):
+        with suppress(UserError):
+            found[checked_id(row.cells.get("_id"), "_id")] = row.cells
+    return found
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"the {what} has no text")
+    return clean(value, what).text
+
+
+def _span(value: object, document: str) -> EvidenceSpan:
+    """Two whole numbers within the document, which may come as floats."""
+    whole = [_whole(number) for number in value] if isinstance(value, list) else []
+    span = [number for number in whole if number is not None]
+    if len(span) != 2 or len(whole) != 2 or not 0 <= span[0] < span[1] <= len(document):
+        raise UserError(f"span {value} lies outside the document's {len(document)} characters")
+    return EvidenceSpan(*span)
+
+
+def _tokens(value: object) -> int | None:
+    # A column of numbers with gaps comes as floats.
+    if value is None or value != value:
+        return None
+    found = _whole(value)
+    if found is None or not 0 <= found <= _MAX_TOKENS:
+        raise UserError(f"pos_token_length {str(value)[:40]!a} is no number of tokens")
+    return found
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, also one that comes as a float; None of anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _read_domain(
     folder: Path,
     dataset: str,
     ids: set[str],
-    translated: tuple[str, Mapping[str, str | None]] | None = None,
+    translated: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judgement | Rejection]:
     """`translated`: another language's folder and its queries' texts by id, to be put in place."""
-    place, domain = folder.parent.name, folder.name
+    place, domain = printable(folder.parent.name), printable(folder.name)
     language = iso_639_3(place)
-    documents = {row["_id"]: row["text"] for row in _rows(folder, "corpus.parquet")}
-    queries = {row["_id"]: row for row in _rows(folder, "queries.parquet")}
+    documents, queries = _by_id(folder, "corpus.parquet"), _by_id(folder, "queries.parquet")
+    where, part = f"{place}/{domain}/qrels/test.parquet", f"{place}/{domain}"
+    asked_in = iso_639_3(translated[0]) if translated else language
     taken: set[tuple[str, str]] = set()
-    for line, judgement in enumerate(_rows(folder, "qrels/test.parquet"), start=1):
-        where = f"{place}/{domain}/qrels/test.parquet"
-
-        def reject(reason: str, file: str = where, row: int = line) -> Rejection:
-            return Rejection(file, row, reason)
-
-        query_id, document_id = judgement["query-id"], judgement["corpus-id"]
-        if not judgement["score"] or judgement["score"] <= 0:
-            yield reject(f"{query_id}: {document_id} is judged not relevant")
-            continue
-        query, document = queries.get(query_id), documents.get(document_id)
-        if query is None:
-            yield reject(f"query {query_id} does not exist")
-            continue
-        if (query_id, document_id) in taken:
-            yield reject(f"{query_id} with {document_id} is there twice")
-            continue
-        text = query["text"]
-        if translated is not None:
-            if query_id not in translated[1]:
-                yield reject(f"query {query_id} does not exist in {translated[0]}")
-                continue
-            text = translated[1][query_id]
-        if text is None:
-            yield reject(f"{query_id}: the query has no text")
-            continue
-        part, asked_in = f"{place}/{domain}", iso_639_3(translated[0]) if translated else language
-        if document is None:
-            yield LostDocument(
-                where, line, f"document {document_id} does not exist", str(query_id), text,
-                str(document_id), grade(judgement["score"]), part, asked_in,
-            )  # fmt: skip
-            continue
-        # Ids are unique within a file; two domains, or a query's two documents, may share them.
-        pair_id = next(
-            candidate
-            for candidate in (
-                query_id,
-                f"{query_id}/{document_id}",
-                f"{place}/{domain}/{query_id}/{document_id}",
-            )
-            if candidate not in ids
-        )
-        span = query["pos_char_span"]
-        if (
-            not span
-            or len(span) != 2
-            or None in span
-            or not 0 <= span[0] < span[1] <= len(document)
-        ):
-            yield reject(
-                f"{query_id}: span {span} lies outside the document's {len(document)} characters"
-            )
-            continue
+    for row in _rows(folder, "qrels/test.parquet"):
+        about = ""
         try:
+            if row.problem:
+                raise UserError(row.problem)
+            query_id = checked_id(row.cells["query-id"], "query-id")
+            document_id = checked_id(row.cells["corpus-id"], "corpus-id")
+            relevance = grade(row.cells["score"])
+            if not relevance:
+                raise UserError(f"{query_id}: {document_id} is judged not relevant")
+            query, document = queries.get(query_id), documents.get(document_id)
+            if query is None:
+                raise UserError(f"query {query_id} does not exist")
+            if (query_id, document_id) in taken:
+                raise UserError(f"{query_id} with {document_id} is there twice")
+            if translated is not None and query_id not in translated[1]:
+                raise UserError(f"query {query_id} does not exist in {translated[0]}")
+            about = f"{query_id}: "
+            text = _text(query["text"] if translated is None else translated[1][query_id], "query")
+            if document is None:
+                yield LostDocument(
+                    where, row.number, f"document {document_id} does not exist", query_id, text,
+                    document_id, relevance, part, asked_in,
+                )  # fmt: skip
+                continue
+            # Ids are unique within a file; two domains, or a query's two documents, may share them.
+            pair_id = next(
+                candidate
+                for candidate in (
+                    query_id,
+                    f"{query_id}/{document_id}",
+                    f"{part}/{query_id}/{document_id}",
+                )
+                if candidate not in ids
+            )
+            read = _text(document["text"], "document")
             pair = TextPair(
                 pair_id=pair_id,
-                query=clean(text, "query").text,
-                document=clean(document, "document").text,
-                evidence=EvidenceSpan(*span),
+                query=text,
+                document=read,
+                evidence=_span(query["pos_char_span"], read),
                 language=language,
                 domain=domain,
                 dataset=dataset,
-                document_tokens=query["pos_token_length"],
-                query_type=_type(query.get("query_type")),
+                document_tokens=_tokens(query["pos_token_length"]),
+                query_type=label(query.get("query_type"), "query_type"),
             )
         except UserError as error:
-            yield reject(f"{query_id}: {error}")
+            yield Rejection(where, row.number, f"{about}{error}")
             continue
         taken.add((query_id, document_id))
         ids.add(pair_id)
-        yield Judgement(
-            pair, str(query_id), str(document_id), grade(judgement["score"]),
-            part, asked_in,
-        )  # fmt: skip
+        yield Judgement(pair, query_id, document_id, relevance, part, asked_in)

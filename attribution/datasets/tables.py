@@ -42,7 +42,7 @@ _MAX_MEMORY = 4 << 30
 _MAX_BATCH = 1 << 30
 _MAX_LIST = 16
 _VIEWS = (pa.string_view(), pa.binary_view())
-_NOT_UTF8 = "the row is not UTF-8 text: save the file as UTF-8"
+NOT_UTF8 = "the row is not UTF-8 text: save the file as UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def csv_rows(
             if not cells:
                 continue
             if any(map(has_foreign_bytes, cells)):
-                yield Row(number, problem=_NOT_UTF8)
+                yield Row(number, problem=NOT_UTF8)
             elif len(cells) != len(names):
                 yield Row(
                     number,
@@ -194,7 +194,7 @@ def json_row(number: int, line: str | None) -> Row:
     if line is None:
         return Row(number, problem=f"the line is longer than {MAX_LINE:,} characters")
     if has_foreign_bytes(line):
-        return Row(number, problem=_NOT_UTF8)
+        return Row(number, problem=NOT_UTF8)
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -289,7 +289,7 @@ def parquet_in_process(
                         for name, column in columns.items()
                     }
                 except UnicodeDecodeError:
-                    yield Row(number, problem=_NOT_UTF8)
+                    yield Row(number, problem=NOT_UTF8)
                     continue
                 yield Row(number, cells)
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from attribution.errors import UserError
+from attribution.errors import UserError, printable
 from attribution.types import TextPair
+
+MAX_ID = 500
+"""Longest id of a query or document, in characters."""
+_MAX_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,11 @@ class Rejection:
     file: str
     row: int
     reason: str
+
+    def __post_init__(self) -> None:
+        # Both quote what damaged files hold.
+        object.__setattr__(self, "file", printable(self.file))
+        object.__setattr__(self, "reason", printable(self.reason[:_MAX_REASON]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,38 @@ class DataSet:
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of one of its pairs, where the data set has it."""
         return self.versions.get(pair.pair_id)
+
+
+def checked_id(value: object, what: str) -> str:
+    """An id as text; `what` names it in the sentence.
+
+    Raises:
+        UserError: it is neither text nor a whole number, empty, over 500 characters, or holds what
+            is no text (a lone surrogate, NUL): such an id breaks what stores or shows it.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UserError(f"the {what} is missing, or neither text nor a whole number")
+    if isinstance(value, int) and abs(value) >= 10**MAX_ID:
+        raise UserError(f"the {what} has more than {MAX_ID} digits")
+    text = str(value)
+    if not text.strip():
+        raise UserError(f"the {what} is empty")
+    if len(text) > MAX_ID:
+        raise UserError(f"the {what} has {len(text):,} characters; the limit is {MAX_ID}")
+    if printable(text) != text:
+        raise UserError(f"the {what} {text!a:.80} holds characters that are no text")
+    return text
+
+
+def label(value: object, what: str) -> str | None:
+    """A language, domain or type as text; None where there is none.
+
+    Raises:
+        UserError: as `checked_id`.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    return checked_id(value.strip() if isinstance(value, str) else value, what)
 
 
 def pairs_of(found: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
