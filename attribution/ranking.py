@@ -2,7 +2,8 @@
 
 Measures are ir_measures' (nDCG@10 with the grades as gains, as trec_eval computes it); PSI is
 PosIR's; intervals of proportions are Agresti and Coull's (1998, "Approximate is better than
-'exact'"), all others percentile bootstraps over queries.
+'exact'"), all others percentile bootstraps over queries: a query is a draw of its own, whatever
+document answers it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.bootstrap import N_BOOTSTRAP, SEED, Estimate
+from attribution.bootstrap import SEED, Estimate, estimate
 from attribution.datasets.corpus import Collection, Query
 from attribution.errors import UserError
 from attribution.position import LENGTH_BUCKETS, length_bucket
@@ -79,19 +80,15 @@ def agresti_coull(successes: int, n: int) -> Estimate:
     total = n + _Z**2
     middle = (successes + _Z**2 / 2) / total
     half = _Z * math.sqrt(middle * (1 - middle) / total)
-    return Estimate(successes / n, max(0.0, middle - half), min(1.0, middle + half))
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return Estimate(successes / n, low, high, n, resampled="")
 
 
-def _resamples(n: int, rows: int = 200) -> list[NDArray[np.float64]]:
-    """Counts [r, n] of how often each of n queries is drawn, in pieces that fit into memory."""
-    generator = np.random.default_rng(SEED)
-    at_once = max(1, min(rows, 8_000_000 // n))
-    left, pieces = N_BOOTSTRAP, []
-    while left:
-        size = min(at_once, left)
-        pieces.append(generator.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64))
-        left -= size
-    return pieces
+def _over_queries(values: NDArray[np.floating]) -> Estimate:
+    """The mean of a measure [n] with its interval over queries."""
+    found = estimate(np.asarray(values, dtype=np.float64)[:, None], resampled="queries")
+    assert found is not None  # there are queries, and measures are finite
+    return found
 
 
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:
@@ -118,7 +115,8 @@ class EvidenceProfile:
     shuffles of the positions among the same queries, `p` the share that reached `psi` (with the
     data itself among them). A bootstrap would only add the same noise again, so there is none.
     `mean` is over queries; `mean_of_bins`, over filled bins, is what PosIR publishes for a length
-    bucket.
+    bucket. `read` [20] is the mean share of the evidence that the model read in each bin, None
+    where that is not known: a bin falls behind if its evidence stands behind the model's limit.
     """
 
     means: tuple[float | None, ...]
@@ -127,6 +125,7 @@ class EvidenceProfile:
     psi_by_chance: float | None
     p: float | None
     mean: float
+    read: tuple[float | None, ...] = (None,) * N_EVIDENCE_BINS
 
     @property
     def n(self) -> int:
@@ -137,6 +136,12 @@ class EvidenceProfile:
     def n_empty(self) -> int:
         """Bins that hold no query."""
         return sum(count == 0 for count in self.counts)
+
+    @property
+    def mean_read(self) -> float | None:
+        """Mean share of the evidence that was read, over queries."""
+        known = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
+        return sum(r * n for r, n in known) / self.n if known else None
 
     @property
     def mean_of_bins(self) -> float:
@@ -150,9 +155,12 @@ def evidence_bin(position: float) -> int:
 
 
 def evidence_profile(
-    values: NDArray[np.floating], positions: Sequence[float]
+    values: NDArray[np.floating],
+    positions: Sequence[float],
+    read: Sequence[float] | None = None,
 ) -> EvidenceProfile | None:
-    """How nDCG@10 [n] depends on the evidence's relative position [n]; None of no query."""
+    """How nDCG@10 [n] depends on the evidence's relative position [n]; None of no query. `read` [n]
+    are the shares of the evidence that the model read, where they are known."""
     if not len(values):
         return None
     scores = np.asarray(values, dtype=np.float64)
@@ -179,6 +187,16 @@ def evidence_profile(
         chance,
         p,
         float(scores.mean()),
+        _by_bin(bins, read),
+    )
+
+
+def _by_bin(bins: NDArray[np.int64], read: Sequence[float] | None) -> tuple[float | None, ...]:
+    """Mean of `read` [n] in each bin."""
+    shares = np.asarray([] if read is None else read, dtype=np.float64)
+    return tuple(
+        float(shares[bins == one].mean()) if len(shares) and (bins == one).any() else None
+        for one in range(N_EVIDENCE_BINS)
     )
 
 
@@ -226,15 +244,7 @@ def same_language(
         expected.append(own.get((where, query.language), 0) / totals[where])
     if not shares:
         return None
-    return SameLanguage(bootstrap_mean(np.array(shares)), float(np.mean(expected)), len(shares))
-
-
-def bootstrap_mean(values: NDArray[np.floating]) -> Estimate:
-    """A mean over queries with its 95% percentile bootstrap interval (seeded)."""
-    numbers = np.asarray(values, dtype=np.float64)
-    means = np.concatenate([counts @ numbers / len(numbers) for counts in _resamples(len(numbers))])
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(float(numbers.mean()), float(low), float(high))
+    return SameLanguage(_over_queries(np.array(shares)), float(np.mean(expected)), len(shares))
 
 
 @dataclass(frozen=True)
@@ -243,7 +253,9 @@ class Evaluation:
 
     `per_query` holds each measure [n] in the collection's order, `estimates` their means with
     intervals, and S@10 of pairs. `n_missing` queries found nothing and count as 0. `profile` is
-    None without evidence, `buckets` holds only length buckets that have queries.
+    None without evidence, `buckets` holds only length buckets that have queries. `read_whole` is
+    the profile of the queries whose evidence the model reads whole: what depends on the place there
+    does not depend on the model's limit. None where what it reads is not known, or there are none.
     """
 
     model: str
@@ -254,12 +266,19 @@ class Evaluation:
     language: SameLanguage | None
     profile: EvidenceProfile | None
     buckets: Mapping[str, EvidenceProfile] = field(default_factory=dict)
+    read_whole: EvidenceProfile | None = None
 
 
 def evaluate(
-    model: str, rankings: Sequence[Ranking], collection: Collection, *, own_corpus: bool = False
+    model: str,
+    rankings: Sequence[Ranking],
+    collection: Collection,
+    *,
+    own_corpus: bool = False,
+    read: Mapping[str, float] | None = None,
 ) -> Evaluation:
-    """Measure rankings.
+    """Measure rankings. `read` is the share of the evidence that the model read, by query id; it is
+    taken to be unknown unless every query with evidence has one.
 
     Raises:
         UserError: a document's file cannot be read.
@@ -267,13 +286,20 @@ def evaluate(
     queries = collection.queries
     values = measure(rankings, queries)
     found = {one.query_id for one in rankings if one.document_ids}
-    estimates = {name: bootstrap_mean(one) for name, one in values.items()}
+    estimates = {name: _over_queries(one) for name, one in values.items()}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
     estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
     placed = [row for row, query in enumerate(queries) if query.evidence is not None]
 
+    known = read is not None and all(queries[row].query_id in read for row in placed)
+    shares = {row: read[queries[row].query_id] for row in placed} if read and known else {}
+
     def profile(rows: Sequence[int]) -> EvidenceProfile | None:
-        return evidence_profile(values[NDCG][list(rows)], [_place(queries[row]) for row in rows])
+        return evidence_profile(
+            values[NDCG][list(rows)],
+            [_place(queries[row]) for row in rows],
+            [shares[row] for row in rows] if shares else None,
+        )
 
     buckets = {}
     for bucket in LENGTH_BUCKETS:
@@ -289,6 +315,7 @@ def evaluate(
         same_language(rankings, collection, own_corpus),
         profile(placed),
         buckets,
+        profile([row for row in placed if shares[row] >= 1]) if shares else None,
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attribution.datasets.corpus import Collection, Query, corpus_digest
 from attribution.errors import Stopped
+from attribution.interventions.relocation import evidence_read, tokens_of
 from attribution.search import (
     DEPTH,
     Ranking,
@@ -54,6 +55,12 @@ def ranking_method(own_corpus: bool, first_stage: str = "") -> Method:
     return Method("ranking", {**params, "version": 1})
 
 
+EVIDENCE_READ = Method("evidence_read", {"version": 1})
+"""What shares of the evidence that a model read are kept under."""
+
+_TEXTS_AT_ONCE = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     """A query of a collection; the fingerprint is the collection's."""
@@ -73,9 +80,69 @@ class RankingStore:
         self._rankings: Results[_Item, Ranking] = Results(
             root, "ranking", key=_key, pack=_pack, unpack=_unpack
         )
+        self._reads: Results[_Item, float] = Results(
+            root, "evidence_read", key=_key, pack=lambda share: {"share": share},
+            unpack=lambda fields: float(fields["share"]),
+        )  # fmt: skip
         self._searches: Results[_Item, TopK] = Results(
             root, "search", key=_key, pack=_pack_search, unpack=_unpack_search
         )
+
+    def evidence_read(self, model: ModelKey) -> dict[str, float]:
+        """The stored shares of the evidence that a model read, by query id."""
+        items = [self._evidence(query) for query in self._placed]
+        return dict(self._reads.select(model, EVIDENCE_READ, items).results)
+
+    def evidence_missing(self, model: ModelKey) -> bool:
+        """Whether a query with evidence lacks that share."""
+        items = [self._evidence(query) for query in self._placed]
+        return bool(self._reads.missing(model, EVIDENCE_READ, items))
+
+    def read_evidence(
+        self,
+        retriever: Any,
+        model: ModelKey,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_progress: Report = lambda progress: None,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Progress:
+        """Store how much of each query's evidence the model reads of its document; progress counts
+        queries with evidence.
+
+        Raises:
+            UserError: the corpus cannot be read, or the store cannot be written.
+        """
+        queries = {query.query_id: query for query in self._placed}
+        texts: dict[str, str] = {}
+
+        def prepare(portion: Sequence[_Item]) -> None:
+            texts.clear()
+            keys = (queries[item.item].evidence_document for item in portion)
+            texts.update(self.collection.texts(key for key in keys if key is not None))
+
+        def compute(item: _Item) -> float:
+            query = queries[item.item]
+            key, span = query.evidence_document, query.span
+            if key not in texts or span is None:
+                return 0.0  # a document that the corpus lacks is not read
+            return evidence_read(tokens_of(retriever, query.text, texts[key]), span)
+
+        return self._reads.run(
+            model, EVIDENCE_READ, [self._evidence(query) for query in self._placed], compute,
+            should_stop=should_stop, on_progress=on_progress, turn=turn, portion=_TEXTS_AT_ONCE,
+            prepare=prepare,
+        )  # fmt: skip
+
+    def _evidence(self, query: Query) -> _Item:
+        """The query's evidence: the collection's fingerprint knows the document, not the place."""
+        span = query.span
+        where = f"{span.start}-{span.end}" if span else ""
+        return _Item(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
+
+    @property
+    def _placed(self) -> list[Query]:
+        return [query for query in self.collection.queries if query.evidence is not None]
 
     def select(self, model: ModelKey, method: Method) -> list[Ranking]:
         """The stored rankings in the order of the queries."""

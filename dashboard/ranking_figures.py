@@ -22,7 +22,8 @@ def evidence_bins(
     profiles: Mapping[str, EvidenceProfile], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
-    are the bins' queries. Bins without a query leave a gap."""
+    are the bins' queries. Bins without a query leave a gap. A point is filled as far as the model
+    read the evidence of its bin: hollow where it read none."""
     figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
     counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
@@ -41,8 +42,15 @@ def evidence_bins(
             go.Scatter(
                 x=_CENTRES, y=profile.means, mode="lines+markers", connectgaps=False,
                 name=legend_name(model, style), line=line,
-                marker={"color": line["color"], "size": 0.42 * style.font_size},
-                customdata=np.arange(N_EVIDENCE_BINS), hovertemplate="%{y:.3f}",
+                marker={
+                    "color": [faint(str(line["color"]), 1.0 if r is None else r)
+                              for r in profile.read],
+                    "size": 0.5 * style.font_size,
+                    "line": {"color": line["color"], "width": 1},
+                },
+                customdata=["" if r is None else f", {r:.0%} of the evidence read"
+                            for r in profile.read],
+                hovertemplate="%{y:.3f}%{customdata}",
             )
         )  # fmt: skip
     positions(figure)

@@ -35,7 +35,7 @@ from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
 from dashboard.runs import Report, Run, RunKey
 
-OVERALL = "all lengths"
+OVERALL, READ_WHOLE = "all lengths", "evidence read whole"
 WITHIN_LANGUAGES = "each query among the documents of its language"
 _KEPT = 16
 
@@ -147,12 +147,24 @@ def start(
     def work(run: Run, report: Report) -> Progress:
         store = _store(compute, setup.collection)
 
+        def read(one: ModelIdentity, progress: Progress) -> Progress:
+            if progress.stopped or not store.evidence_missing(one.key):
+                return progress
+            run.stage = "Looking what is read of the evidence"
+            return store.read_evidence(
+                compute.retriever(one), one.key, should_stop=lambda: run.stopping,
+                on_progress=report, turn=compute.turn,
+            )  # fmt: skip
+
         def search(one: ModelIdentity, how: Method) -> Progress:
+            if complete(store.select(one.key, how), setup.collection):
+                return read(one, run.progress)
             run.stage = f"Searching with {one.spec.name}"
-            return store.search(
+            progress = store.search(
                 compute.retriever(one), one.key, how, should_stop=lambda: run.stopping,
                 on_progress=report, turn=compute.turn,
             )  # fmt: skip
+            return read(one, progress)
 
         if not needs_first_stage(spec) or setup.first_stage is None:
             return search(model, method)
@@ -164,10 +176,11 @@ def start(
                 return progress
             candidates = store.select(first.key, how)
         run.stage = "Reranking"
-        return store.rerank(
+        progress = store.rerank(
             compute.retriever(model), model.key, method, candidates,
             should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
         )  # fmt: skip
+        return read(model, progress)
 
     key = run_key(model, method, setup.collection.name)
     return compute.start(key, len(setup.collection.queries), work, on_progress)
@@ -230,7 +243,8 @@ def _all_key(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> 
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:
-    """The stored rankings, measured; None while they are not complete."""
+    """The stored rankings, measured; None while they are not complete, or while it is not known
+    what the model reads of the evidence and it is here to be asked."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)
     store = _store(compute, setup.collection)
     key = (str(compute.root), model.key.fingerprint, repr(method), store.fingerprint)
@@ -239,7 +253,12 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
     rankings = store.select(model.key, method)
     if not complete(rankings, setup.collection):
         return None
-    evaluation = evaluate(spec.name, rankings, setup.collection, own_corpus=setup.own_corpus)
+    if store.evidence_missing(model.key) and not model.stored_only:
+        return None
+    evaluation = evaluate(
+        spec.name, rankings, setup.collection, own_corpus=setup.own_corpus,
+        read=store.evidence_read(model.key),
+    )  # fmt: skip
     return _evaluations.keep(key, Ranked(model, method, setup, evaluation, tuple(rankings)))
 
 
@@ -323,21 +342,27 @@ def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
 
 
 def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
-    """A row for each model and length bucket, the whole first: PSI, what chance gives, nDCG@10."""
+    """A row for each model and length bucket, the whole first, then the queries whose evidence the
+    model reads whole: PSI, what chance gives, share of the evidence that was read, nDCG@10."""
     rows = []
     for one in found:
-        profiles = {OVERALL: one.evaluation.profile, **one.evaluation.buckets}
-        for bucket, profile in profiles.items():
+        for bucket, profile in _profiles(one).items():
             if profile is not None:
                 rows.append({"model": one.model.spec.name, "length": bucket} | _psi_row(profile))
-    columns = ["model", "length", "PSI", "PSI by chance", "p", "queries", "empty bins", NDCG,
-               f"{NDCG}, mean of bins"]  # fmt: skip
+    columns = ["model", "length", "PSI", "PSI by chance", "p", "queries", "evidence read",
+               "empty bins", NDCG, f"{NDCG}, mean of bins"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
+
+
+def _profiles(one: Ranked) -> dict[str, EvidenceProfile | None]:
+    found = one.evaluation
+    return {OVERALL: found.profile, READ_WHOLE: found.read_whole, **found.buckets}
 
 
 def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
     return {
         "queries": profile.n,
+        "evidence read": profile.mean_read,
         "empty bins": profile.n_empty,
         "PSI": profile.psi,
         "PSI by chance": profile.psi_by_chance,
@@ -348,19 +373,21 @@ def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
 
 
 def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
-    """A row for each model, length bucket and evidence bin: its centre, queries and nDCG@10."""
+    """A row for each model, length bucket and evidence bin: its centre, queries, mean share of the
+    evidence that the model read, and nDCG@10."""
     rows = []
     for one in found:
-        profiles = {OVERALL: one.evaluation.profile, **one.evaluation.buckets}
-        for bucket, profile in profiles.items():
+        for bucket, profile in _profiles(one).items():
             if profile is None:
                 continue
             for number, (mean, n) in enumerate(zip(profile.means, profile.counts, strict=True)):
                 rows.append({
                     "model": one.model.spec.name, "length": bucket, "bin": number,
-                    "position": (number + 0.5) / len(profile.means), "queries": n, NDCG: mean,
+                    "position": (number + 0.5) / len(profile.means), "queries": n,
+                    "evidence read": profile.read[number], NDCG: mean,
                 })  # fmt: skip
-    return pd.DataFrame(rows, columns=["model", "length", "bin", "position", "queries", NDCG])
+    columns = ["model", "length", "bin", "position", "queries", "evidence read", NDCG]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def queries_frame(one: Ranked) -> pd.DataFrame:

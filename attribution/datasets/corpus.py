@@ -17,7 +17,7 @@ from pathlib import Path
 from attribution.datasets.types import DataSet, Judgement, LostDocument, Rejection, checked_id
 from attribution.errors import UserError
 from attribution.text import clean
-from attribution.types import TextPair
+from attribution.types import EvidenceSpan, TextPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Query:
     `relevant` maps document keys to grades from 1, those that the corpus lacks among them; `pairs`
     maps those that it has to the data set's pair ids. `evidence`
     is the mid-point of the (first) evidence over its document's characters, `document_tokens` that
-    document's length as the data set counts it; None where the data set does not say.
+    document's length as the data set counts it; None where the data set does not say. `span` are
+    the evidence's characters in the document of the pair `evidence_pair`.
     """
 
     query_id: str
@@ -59,6 +60,13 @@ class Query:
     pairs: Mapping[str, str]
     evidence: float | None
     document_tokens: int | None
+    span: EvidenceSpan | None = None
+    evidence_pair: str = ""
+
+    @property
+    def evidence_document(self) -> str | None:
+        """Key of the document that holds the evidence."""
+        return next((key for key, pair in self.pairs.items() if pair == self.evidence_pair), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +290,8 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
         {_key(one.part, one.document_id): one.pair.pair_id for one in paired},
         None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
         None if pair is None else pair.document_tokens,
+        span,
+        "" if pair is None else pair.pair_id,
     )
 
 

@@ -271,12 +271,15 @@ def profile_section(found: list[Ranked]) -> None:
             column_config={
                 name: st.column_config.NumberColumn(format="%.3f")
                 for name in ("PSI", "PSI by chance", "p", NDCG, f"{NDCG}, mean of bins")
-            },
+            } | {"evidence read": st.column_config.NumberColumn(format="percent")},
         )  # fmt: skip
     st.caption(
         "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "
         "Few queries a bin raise it without any bias: PSI by chance is its mean when the same "
-        "queries' positions are shuffled, p the share of shuffles that reach it."
+        "queries' positions are shuffled, p the share of shuffles that reach it. Points are filled "
+        "as far as the model reads the evidence of their bin; the row of evidence read whole "
+        "leaves out what stands behind the model's limit, which is no bias. Intervals of the "
+        "measures resample queries."
     )
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
     panels.downloads("ranking.psi", [data.name, "psi"], provenance(found),
