@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,13 +107,46 @@ def resample(
     return np.diff(at_edges) * bins / n
 
 
+CURVE_VERSION = 1
+"""Part of the key of every stored curve: raise it when `document_curve` or `document_magnitudes`
+give other numbers. Per-token results stay, and curves are made of them anew."""
+
+
+def curve_params(
+    normalization: str = NORMALIZATIONS[0], resampling: str = RESAMPLINGS[0]
+) -> dict[str, Any]:
+    """What a curve's numbers depend on beside the tokens' scores: `Method.curve_params`."""
+    return {
+        "normalization": normalization,
+        "resampling": resampling,
+        "bins": N_BINS,
+        "curve_version": CURVE_VERSION,
+    }
+
+
 def document_curve(attribution: Attribution, method: Method | None = None) -> Array:
     """One document's curve [100] under `method`'s normalization and resampling.
 
     Special tokens are left out; positions are relative to what the model read.
     """
-    params = (method or attribution.method).curve_params
-    scores = attribution.document_scores[attribution.document.content]
+    return _resampled(_content_scores(attribution), method or attribution.method)
+
+
+def document_magnitudes(attribution: Attribution, method: Method | None = None) -> Array:
+    """The same of the scores' magnitudes [100]: what tokens bring, whatever its sign.
+
+    In a curve of signed scores those inside a bin cancel each other, and a mean curve's documents
+    do too; here they do not. Of scores without signs it is the curve itself.
+    """
+    return _resampled(np.abs(_content_scores(attribution)), method or attribution.method)
+
+
+def _content_scores(attribution: Attribution) -> NDArray[np.float32]:
+    return attribution.document_scores[attribution.document.content]
+
+
+def _resampled(scores: NDArray[np.floating], method: Method) -> Array:
+    params = method.curve_params
     curve = resample(normalize(scores, params["normalization"]), params["resampling"])
     return as_array(curve, (N_BINS,), "a curve")
 
@@ -321,7 +354,7 @@ def summarize(
     method: Method,
     n_truncated: int,
     n_failed: int,
-    magnitudes: NDArray[np.floating] | None = None,
+    magnitudes: NDArray[np.floating] | None,
     resampling: Resampling | None = None,
 ) -> CurveSummary:
     """Average curves [n, 100] with bootstrap intervals over documents (seeded).
@@ -329,8 +362,9 @@ def summarize(
     Args:
         groups: what tells the rows' documents apart [n], such as their texts: pairs that share
             one are resampled together. None where each row is a document of its own.
-        magnitudes: what the tokens bring, whatever its sign [n, 100], of which centre of mass and
-            index are made; the curves' own magnitudes if not given.
+        magnitudes: what the tokens bring, whatever its sign [n, 100] (`document_magnitudes`), of
+            which centre of mass and index are made; None where the curves are not made of tokens'
+            scores and have neither.
         resampling: how the curves' points came about, if the method does not say.
 
     Below `bootstrap.MIN_DOCUMENTS` documents there is no interval.
@@ -347,7 +381,7 @@ def summarize(
         )
     how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")
     x = positions(how)
-    sums = _sums(np.abs(values) if magnitudes is None else magnitudes, x)
+    sums = _sums(np.zeros_like(values) if magnitudes is None else magnitudes, x)
     n_documents = n_groups(n, groups)
     low = high = drawn = None
     if n_documents >= MIN_DOCUMENTS:

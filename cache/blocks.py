@@ -4,10 +4,14 @@ Each append to a file adds one block of rows (an Arrow record batch) and one of 
 has a serial number that is never used again; a block lists the serials that it supersedes
 (`dead`), so that a replaced or removed result drops out of every aggregate, whatever block still
 holds its row or curve. Blocks carry checksums over everything they say.
+
+A curve has its magnitudes (`attribution.position.document_magnitudes`) beside it in the same row. A
+block whose curves have no signs holds them once: they are their own magnitudes.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.types import N_BINS, Array, TextPair
+from attribution import position
+from attribution.types import N_BINS, Array, Method, TextPair
 from cache.fingerprint import text_fingerprint
 
 ROW = pa.schema([
@@ -54,6 +59,35 @@ class Block:
     serials: Serials
     rows: pa.RecordBatch
     dead: Serials
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRows:
+    """Curves and magnitudes [n, 100] of results by their serials [n]. `magnitudes` is `curves`
+    itself where those have no signs."""
+
+    serials: Serials
+    curves: Array
+    magnitudes: Array
+
+    def __len__(self) -> int:
+        return len(self.serials)
+
+    def at(self, places: slice | NDArray[Any]) -> CurveRows:
+        """Some of them."""
+        curves = self.curves[places]
+        same = self.magnitudes is self.curves
+        return CurveRows(self.serials[places], curves, curves if same else self.magnitudes[places])
+
+
+def curve_rows(
+    serials: Sequence[int] | Serials, curves: Sequence[Array], magnitudes: Sequence[Array]
+) -> CurveRows:
+    """Rows of as many curves [100] and magnitudes [100] as there are serials."""
+    values = np.array(curves, dtype=np.float32).reshape(-1, N_BINS)
+    sizes = np.array(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
+    same = np.array_equal(values, sizes)
+    return CurveRows(np.asarray(serials, np.int64), values, values if same else sizes)
 
 
 def text_number(pair: TextPair) -> int:
@@ -121,9 +155,9 @@ def append(
         merge(db)
 
 
-def append_curves(db: sqlite3.Connection, variant: int, serials: Serials, curves: Array) -> None:
-    """Add the curves [n, 100] of results under a variant."""
-    if len(serials) and _write_curves(db, variant, serials, curves) % MERGE_EVERY == 0:
+def append_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> None:
+    """Add the curves of results under a variant."""
+    if len(rows) and _write_curves(db, variant, rows) % MERGE_EVERY == 0:
         merge_curves(db)
 
 
@@ -151,7 +185,8 @@ def merge(db: sqlite3.Connection) -> None:
 
 
 def merge_all(db: sqlite3.Connection) -> None:
-    """Write all blocks anew without anything superseded. Give the file another epoch after."""
+    """Write all blocks anew without anything superseded, curves of another version among that.
+    Give the file another epoch after."""
     found = _whole(read_blocks(db))
     if not found:
         return
@@ -161,13 +196,16 @@ def merge_all(db: sqlite3.Connection) -> None:
         _write(db, rows.slice(start, LARGE), np.zeros(0, np.int64))
     db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in found])
     live = _numbers(rows.column(0), np.int64)
-    for variant in variants(db).values():
+    for params, variant in variants(db).items():
+        if not is_current(params):
+            db.execute("DELETE FROM curve WHERE variant = ?", (variant,))
+            db.execute("DELETE FROM variant WHERE id = ?", (variant,))
+            continue
         parts = _whole(read_curves(db, variant))
-        serials, curves = _joined(parts.values())
-        kept = np.isin(serials, live)
-        serials, curves = serials[kept], curves[kept]
-        for start in range(0, len(serials), LARGE):
-            _write_curves(db, variant, serials[start:][:LARGE], curves[start:][:LARGE])
+        joined = _joined(parts.values())
+        joined = joined.at(np.isin(joined.serials, live))
+        for start in range(0, len(joined), LARGE):
+            _write_curves(db, variant, joined.at(slice(start, start + LARGE)))
         db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in parts])
 
 
@@ -204,23 +242,31 @@ def _write(
     return known
 
 
-def _joined(parts: Iterable[tuple[Serials, Array]]) -> tuple[Serials, Array]:
+def _joined(parts: Iterable[CurveRows]) -> CurveRows:
     """Curves of several blocks by serial; one that two processes derived at once is there once."""
     listed = list(parts)
     serials, places = np.unique(
-        np.concatenate([np.zeros(0, np.int64), *(serials for serials, _ in listed)]),
+        np.concatenate([np.zeros(0, np.int64), *(part.serials for part in listed)]),
         return_index=True,
     )
     empty = np.zeros((0, N_BINS), np.float32)
-    return serials, np.concatenate([empty, *(curves for _, curves in listed)])[places]
+    curves = np.concatenate([empty, *(part.curves for part in listed)])[places]
+    if all(part.magnitudes is part.curves for part in listed):
+        return CurveRows(serials, curves, curves)
+    return CurveRows(
+        serials, curves, np.concatenate([empty, *(part.magnitudes for part in listed)])[places]
+    )
 
 
-def _write_curves(db: sqlite3.Connection, variant: int, serials: Serials, curves: Array) -> int:
-    data = np.asarray(serials, "<i8").tobytes() + np.ascontiguousarray(curves, "<f4").tobytes()
+def _write_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> int:
+    parts = [np.asarray(rows.serials, "<i8"), np.ascontiguousarray(rows.curves, "<f4")]
+    if rows.magnitudes is not rows.curves:
+        parts.append(np.ascontiguousarray(rows.magnitudes, "<f4"))
+    data = b"".join(part.tobytes() for part in parts)
     known = _next_id(db, "curve")
     db.execute(
         "INSERT INTO curve VALUES (?, ?, ?, ?, ?)",
-        (known, variant, len(serials), _curves_checksum(variant, data), data),
+        (known, variant, len(rows), _curves_checksum(variant, data), data),
     )
     return known
 
@@ -230,7 +276,7 @@ def merge_curves(db: sqlite3.Connection) -> None:
     for variant in variants(db).values():
         found = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
         if len(found) > 1:
-            _write_curves(db, variant, *_joined(found.values()))
+            _write_curves(db, variant, _joined(found.values()))
             db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in found])
 
 
@@ -267,23 +313,26 @@ def _block(first: int, n: int, checksum: int, dead: bytes, data: bytes) -> Block
 
 def read_curves(
     db: sqlite3.Connection, variant: int, after: int = 0, where: str = "1"
-) -> Iterator[tuple[int, tuple[Serials, Array] | None]]:
-    """Id and (serials [n], curves [n, 100]) of each curve block of a variant above `after`; None
-    where it is damaged."""
+) -> Iterator[tuple[int, CurveRows | None]]:
+    """Id and rows of each curve block of a variant above `after`; None where it is damaged."""
     for known, n, checksum, data in db.execute(
         f"SELECT id, n, checksum, data FROM curve WHERE id > ? AND variant = ? AND {where} "
         "ORDER BY id",
         (after, variant),
     ):
+        sizes = [n * (8 + 4 * N_BINS * kinds) for kinds in (1, 2)]
         if (
             not isinstance(data, bytes)
-            or len(data) != n * (8 + 4 * N_BINS)
+            or len(data) not in sizes
             or checksum != _curves_checksum(variant, data)
         ):
             yield known, None
             continue
-        serials = np.frombuffer(data, "<i8", n)
-        yield known, (serials, np.frombuffer(data, "<f4", offset=8 * n).reshape(n, N_BINS))
+        values = np.frombuffer(data, "<f4", offset=8 * n).reshape(-1, n, N_BINS)
+        # The same array where the block holds one kind.
+        curves = values[0]
+        magnitudes = values[1] if len(values) == 2 else curves
+        yield known, CurveRows(np.frombuffer(data, "<i8", n), curves, magnitudes)
 
 
 def _numbers(column: pa.Array, dtype: type) -> NDArray:
@@ -321,6 +370,21 @@ def _curves_checksum(variant: int, data: bytes) -> int:
 def variants(db: sqlite3.Connection) -> dict[str, int]:
     """The kinds of curve that the file may hold, by their parameters as JSON."""
     return {params: known for known, params in db.execute("SELECT id, params FROM variant")}
+
+
+def variant_params(method: Method) -> str:
+    """The parameters that shape the method's curve, as JSON."""
+    return json.dumps(dict(method.curve_params))
+
+
+def is_current(params: str) -> bool:
+    """Whether curves under a variant's parameters are what would be made now. What an import or an
+    earlier version calls otherwise is nothing that anyone will ask for."""
+    return any(
+        params == json.dumps(position.curve_params(normalization, resampling))
+        for normalization in position.NORMALIZATIONS
+        for resampling in position.RESAMPLINGS
+    )
 
 
 def variant_number(db: sqlite3.Connection, params: str) -> int:

@@ -6,18 +6,20 @@ checksum covers the pair and its texts, not the file they lie in.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from attribution.errors import UserError
-from attribution.types import N_BINS, Method
+from attribution.position import document_curve, document_magnitudes
+from attribution.types import N_BINS, Array, Attribution, Method
 from cache import blocks
-from cache.blocks import Serials
-from cache.codec import identity, is_whole
+from cache.blocks import Serials, variant_params
+from cache.codec import DamagedPayload, decode, identity, is_whole
 from cache.files import Files, ModelKey
 from cache.index import RESULT, Index, index_of
 
@@ -27,10 +29,11 @@ ENTRY = pa.schema([
     ("tokens", pa.int32()), ("evidence_start", pa.int32()), ("evidence_end", pa.int32()),
     ("characters", pa.int32()), ("score", pa.float32()), ("truncated", pa.bool_()),
     ("reason", pa.string()), ("variant", pa.string()), ("curve", pa.list_(pa.float32(), N_BINS)),
-    ("payload", pa.binary()),
+    ("magnitudes", pa.list_(pa.float32(), N_BINS)), ("payload", pa.binary()),
 ])  # fmt: skip
 """`text` is the texts' fingerprint (16 hexadecimal digits), `variant` the curve's parameters as
-JSON; a failure has a `reason` and neither score, curve nor payload."""
+JSON; a failure has a `reason` and neither score, curve nor payload. `magnitudes` is null where
+the curve has no signs and is its own."""
 
 _SAME = {"pair": "pair_id", "start": "evidence_start", "end": "evidence_end"}
 
@@ -39,7 +42,7 @@ def entries(
     store: Files, model: ModelKey, method: Method, rows: int = 1000
 ) -> Iterator[pa.RecordBatch]:
     """All that is stored under a model and a method's core, in batches of about `rows` entries,
-    with the curve under the method's curve parameters where that is stored, else any other.
+    with the curve under the method's curve parameters, made from the result where none is stored.
 
     Each batch is read by itself: what is written meanwhile may or may not be among them.
 
@@ -47,7 +50,6 @@ def entries(
         UserError: the file cannot be read.
     """
     index = index_of(store.path(model, method))
-    wanted = json.dumps(dict(method.curve_params))
 
     def batch(start: int) -> tuple[pa.RecordBatch | None, int]:
         with index.lock, store.reading(model, method) as db:
@@ -57,7 +59,7 @@ def entries(
             serials = start + np.flatnonzero(index.state[start : index.size])[:rows]
             if not len(serials):
                 return None, 0
-            return _batch(db, index, serials, wanted), int(serials[-1]) + 1
+            return _batch(db, index, serials, method), int(serials[-1]) + 1
 
     found, start = batch(0)
     while found is not None:
@@ -65,24 +67,46 @@ def entries(
         found, start = batch(start)
 
 
-def _batch(db: sqlite3.Connection, index: Index, serials: Serials, wanted: str) -> pa.RecordBatch:
+def _batch(
+    db: sqlite3.Connection, index: Index, serials: Serials, method: Method
+) -> pa.RecordBatch:
     rows = index.rows(serials)
-    lacking = np.flatnonzero(index.state[serials] == RESULT)
-    for params, number in sorted(blocks.variants(db).items(), key=lambda kind: kind[0] != wanted):
-        if not len(lacking):
-            break  # curves that nobody asked for are not read at all
-        there, curves = index.curves(db, number, serials[lacking])
-        for place, curve in zip(lacking[there].tolist(), curves, strict=True):
-            rows[place] |= {"curve": curve, "variant": params}
-        lacking = lacking[~there]
+    variant = variant_params(method)
+    results = np.flatnonzero(index.state[serials] == RESULT)
+    there, stored = index.curves(db, blocks.variants(db).get(variant, 0), serials[results])
+    for n, place in enumerate(results[there].tolist()):
+        rows[place] |= _columns(variant, stored.curves[n], stored.magnitudes[n])
+    lacking = set(results[~there].tolist())
     listed = []
-    for serial, row in zip(serials.tolist(), rows, strict=True):
+    for place, (serial, row) in enumerate(zip(serials.tolist(), rows, strict=True)):
         found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()
         entry = {_SAME.get(name, name): value for name, value in row.items()}
         entry |= {"text": blocks.unsigned(row["text"]), "payload": found[0] if found else None}
+        if place in lacking and found is not None:
+            entry |= _made(entry, method)
         if found is not None:
             listed.append({name: entry.get(name) for name in ENTRY.names})
     return pa.RecordBatch.from_pylist(listed, schema=ENTRY)
+
+
+def curve_columns(result: Attribution, method: Method) -> dict[str, Any]:
+    """A result's curve as columns of an entry."""
+    curve, magnitudes = document_curve(result, method), document_magnitudes(result, method)
+    return _columns(variant_params(method), curve, magnitudes)
+
+
+def _columns(variant: str, curve: Array, magnitudes: Array) -> dict[str, Any]:
+    signed = not np.array_equal(curve, magnitudes)
+    return {"variant": variant, "curve": curve, "magnitudes": magnitudes if signed else None}
+
+
+def _made(entry: dict[str, Any], method: Method) -> dict[str, Any]:
+    """The columns of a curve that is not stored; none of a result that is damaged."""
+    key = identity(entry["dataset"], entry["pair_id"], entry["text"])
+    with suppress(DamagedPayload):
+        result = decode(entry["payload"], "", method, entry["pair_id"], key)
+        return curve_columns(result, method)
+    return {}
 
 
 def add(
@@ -131,7 +155,8 @@ def _checked(batch: pa.RecordBatch) -> list[dict]:
             key = identity(row["dataset"], row["pair_id"], text)
             curve = row["curve"]
             whole = is_whole(row["payload"], key) and row["score"] is not None
-            whole &= curve is None or bool(np.isfinite(np.array(curve, dtype=np.float32)).all())
+            for values in (curve, row["magnitudes"]):
+                whole &= values is None or bool(np.isfinite(np.array(values, np.float32)).all())
         if not whole:
             raise UserError(
                 f"Pair {str(row['pair_id'])[:80]} could not be imported, since its entry is "
@@ -174,12 +199,15 @@ def _insert(db: sqlite3.Connection, rows: list[dict]) -> int:
         for row in fresh.values()
     ]
     blocks.append(db, first, blocks.batch_of(summaries), list(dead.values()))
-    by_variant: dict[str, list[tuple[int, list[float]]]] = {}
+    by_variant: dict[str, list[tuple[int, list[float], list[float]]]] = {}
     for k, row in enumerate(fresh.values()):
-        if row["curve"] is not None and row["variant"] is not None:
-            by_variant.setdefault(row["variant"], []).append((first + k, row["curve"]))
-    for params, curves in by_variant.items():
-        serials = np.array([serial for serial, _ in curves], dtype=np.int64)
-        values = np.array([curve for _, curve in curves], dtype=np.float32)
-        blocks.append_curves(db, blocks.variant_number(db, params), serials, values)
+        # A curve of another version, or with signs alone, is made anew when it is asked for.
+        if row["curve"] is not None and row["variant"] and blocks.is_current(row["variant"]):
+            magnitudes = row["curve"] if row["magnitudes"] is None else row["magnitudes"]
+            if min(magnitudes) >= 0:
+                found = (first + k, row["curve"], magnitudes)
+                by_variant.setdefault(row["variant"], []).append(found)
+    for params, rows_of_curves in by_variant.items():
+        columns = zip(*rows_of_curves, strict=True)
+        blocks.append_curves(db, blocks.variant_number(db, params), blocks.curve_rows(*columns))
     return len(fresh)

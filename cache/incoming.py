@@ -34,7 +34,7 @@ _AT_ONCE = 1000
 _CHECKED = (
     "dataset", "pair_id", "text", "language", "domain", "document_tokens", "tokens",
     "evidence_start", "evidence_end", "characters", "reason", "score", "variant", "curve",
-    "payload",
+    "magnitudes", "payload",
 )  # fmt: skip
 _NUMBERS = ("document_tokens", "tokens", "evidence_start", "evidence_end", "characters")
 _TEXT = re.compile(r"[0-9a-f]{16}")
@@ -105,7 +105,11 @@ def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
         return False
     if start is not None and (start >= end or end > (end if characters is None else characters)):
         return False
-    if row["curve"] is not None and not np.isfinite(np.array(row["curve"], np.float32)).all():
+    for values in (row["curve"], row["magnitudes"]):
+        if values is not None and not np.isfinite(np.array(values, np.float32)).all():
+            return False
+    # What tokens bring has no sign: a negative one would break every index that is made of it.
+    if row["magnitudes"] is not None and min(row["magnitudes"]) < 0:
         return False
     if row["variant"] is not None and not _is_variant(row["variant"]):
         return False

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from attribution.types import N_BINS, Array
-from cache.blocks import Serials, numbers, read_blocks, read_curves
+from cache.blocks import CurveRows, Serials, numbers, read_blocks, read_curves
 
 KEPT_BYTES = 512 << 20
 """How much of all files together a process remembers; the least recently used are dropped."""
@@ -33,11 +33,35 @@ _NAMES = ("dataset", "pair", "language", "domain")
 
 @dataclass(slots=True)
 class _Curves:
-    """Curves of one variant by serial: [capacity, 100], and which are there."""
+    """Curves and magnitudes of one variant by serial, [capacity, 100], and which are there. Both
+    are one array until a curve with signs comes."""
 
     values: Array
+    magnitudes: Array
     there: NDArray[np.bool_]
     last: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self.values.nbytes * (1 if self.magnitudes is self.values else 2)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for serials below `capacity`."""
+        same = self.magnitudes is self.values
+        self.there = _larger(self.there, capacity)
+        self.values = _larger(self.values, capacity)
+        self.magnitudes = self.values if same else _larger(self.magnitudes, capacity)
+
+    def take(self, rows: CurveRows) -> None:
+        """Add curves; there is room for them."""
+        if rows.magnitudes is not rows.curves and self.magnitudes is self.values:
+            self.magnitudes = self.values.copy()
+        places = _places(rows.serials)
+        self.values[places] = rows.curves
+        if self.magnitudes is not self.values:
+            self.magnitudes[places] = rows.magnitudes
+        self.there[places] = True
 
 
 @dataclass(slots=True)
@@ -127,35 +151,34 @@ class Index:
         kept = self._curves.get(variant)
         if kept is None:
             size = len(self.state)
-            kept = _Curves(np.zeros((size, N_BINS), np.float32), np.zeros(size, np.bool_))
-            self._curves[variant] = kept
+            values = np.zeros((size, N_BINS), np.float32)
+            kept = self._curves[variant] = _Curves(values, values, np.zeros(size, np.bool_))
         for known, part in read_curves(db, variant, kept.last):
             kept.last = known
             if part is None:
                 self.damaged_curves.add(known)
                 continue
-            serials, values = part
-            past = int(serials.max()) + 1
+            past = int(part.serials.max()) + 1
             if past > len(kept.there):
-                capacity = max(past, len(self.state))
-                kept.there = _larger(kept.there, capacity)
-                kept.values = _larger(kept.values, capacity)
-            places = _places(serials)
-            kept.values[places] = values
-            kept.there[places] = True
+                kept.grow(max(past, len(self.state)))
+            kept.take(part)
         return kept
 
     # -- asking --------------------------------------------------------------------------------
 
     def curves(
         self, db: sqlite3.Connection, variant: int, serials: Serials
-    ) -> tuple[NDArray[np.bool_], Array]:
+    ) -> tuple[NDArray[np.bool_], CurveRows]:
         """Which of `serials` have a curve under the variant [n], and the curves of those."""
         kept = self._kept(db, variant)
         inside = serials < len(kept.there)
         there = np.zeros(len(serials), np.bool_)
         there[inside] = kept.there[serials[inside]]
-        return there, kept.values[_places(serials[there])]
+        found = serials[there]
+        places = _places(found)
+        curves = kept.values[places]
+        same = kept.magnitudes is kept.values
+        return there, CurveRows(found, curves, curves if same else kept.magnitudes[places])
 
     def column(self, name: str, serials: Serials) -> NDArray[Any]:
         """Values of one of the columns of numbers [n]."""
@@ -228,7 +251,7 @@ class Index:
     @property
     def bytes(self) -> int:
         """About how much memory it takes; another thread may hold the lock and add curves."""
-        curves = sum(kept.values.nbytes for kept in list(self._curves.values()))
+        curves = sum(kept.nbytes for kept in list(self._curves.values()))
         return curves + 400 * len(self.state)
 
 

@@ -24,15 +24,15 @@ from pyarrow import fs
 
 from attribution.errors import Stopped, UserError
 from attribution.isolated import Reader
-from attribution.position import document_curve
 from attribution.types import Attribution, Method, TextPair
+from cache.blocks import variant_params
 from cache.codec import encode
-from cache.entries import ENTRY, ingested
+from cache.entries import ENTRY, curve_columns, ingested
 from cache.fingerprint import text_fingerprint
 from cache.incoming import LIMITS, require_readable, require_whole
 from cache.sealed import ROW, SealedWriter, Source, attributions, opened
 from cache.share import Report, Taken, take
-from cache.store import ModelKey, Store, latest, variant_params
+from cache.store import ModelKey, Store, latest
 
 MANIFEST = "manifest.json"
 _SUFFIX = ".parquet"
@@ -183,7 +183,7 @@ class PartWriter:
         entries = [
             _entry(pair, method) | {
                 "score": a.score, "tokens": a.document.n_tokens_full,
-                "truncated": a.document.truncated, "curve": document_curve(a, method),
+                "truncated": a.document.truncated, **curve_columns(a, method),
                 "payload": encode(a, pair),
             }
             for pair, a in done

@@ -25,7 +25,8 @@ from attribution.types import Method
 from cache.entries import ENTRY
 from cache.files import ModelKey
 
-FORMAT = 1
+FORMAT = 2
+"""1 had no magnitudes of curves."""
 ATTRIBUTION = "attribution"
 ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
 """A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
@@ -34,6 +35,8 @@ cache.others)."""
 FILE = pa.schema([
     ("model", pa.string()), ("fingerprint", pa.string()), ("method", pa.string()), *ROW,
 ])  # fmt: skip
+_UNRANKED = ("payload", "curve", "magnitudes")
+_FORMER = pa.schema([field for field in FILE if field.name != "magnitudes"])
 
 _SAYS, _SEAL = b"poslens", b"poslens.seal"
 _CHUNK = 1 << 20
@@ -119,7 +122,7 @@ class SealedWriter:
             self._sink, FILE.with_metadata({_SAYS: self._says}), compression="zstd",
             write_page_checksum=True,
             use_dictionary=[name for name in FILE.names if FILE.field(name).type == pa.string()],
-            write_statistics=[name for name in FILE.names if name not in ("payload", "curve")],
+            write_statistics=[name for name in FILE.names if name not in _UNRANKED],
         )  # fmt: skip
         self.rows = 0
 
@@ -195,7 +198,7 @@ class Sealed:
                 said = self._file.metadata.row_group(number)
                 if said.num_rows > _MAX_ROWS or said.total_byte_size > self._limit:
                     raise _damaged(self._name)
-                table = self._file.read_row_group(number).select(FILE.names).cast(FILE)
+                table = _of_today(self._file.read_row_group(number))
                 if table.nbytes > self._limit:
                     raise _damaged(self._name)
                 (key,) = {
@@ -236,7 +239,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         said = json.loads(says)
         if said["format"] > FORMAT:
             raise UserError(f"{name} was written by a newer PosLens: update this one to read it.")
-        if not file.schema_arrow.remove_metadata().equals(FILE):
+        if not file.schema_arrow.remove_metadata().equals(_FORMER if said["format"] == 1 else FILE):
             raise foreign
         size = stream.seek(0, 2)
         stream.seek(size - 8)
@@ -245,6 +248,14 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
             raise _damaged(name)
         found = Sealed(file, said, seal["rows"], size, name)
     yield found
+
+
+def _of_today(table: pa.Table) -> pa.Table:
+    """Rows of any format with the columns of this one."""
+    if "magnitudes" not in table.column_names:
+        kind = FILE.field("magnitudes").type
+        table = table.append_column("magnitudes", pa.nulls(table.num_rows, kind))
+    return table.select(FILE.names).cast(FILE)
 
 
 def _digest(stream: BinaryIO, n: int) -> str:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from attribution.errors import Stopped, UserError
 from attribution.isolated import Reader
+from attribution.position import curve_params
 from attribution.types import Method
 from cache import others
 from cache.entries import add as add_entries
@@ -67,8 +68,9 @@ class Taken:
 
 
 def method_of(file: StoredFile) -> Method:
-    """The file's method with the first of the curve parameters that it has curves under."""
-    variant = file.variants[0] if file.variants else {}
+    """The file's method with the first of the curve parameters that it has curves under, or with
+    the default ones."""
+    variant = file.variants[0] if file.variants else curve_params()
     return Method(file.method.name, file.method.params, variant)
 
 

@@ -8,7 +8,6 @@ results. Curves of another normalization or resampling are derived from the resu
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.position import document_curve
+from attribution.position import document_curve, document_magnitudes, positions
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from cache import blocks
-from cache.blocks import Serials, text_number
+from cache.blocks import Serials, text_number, variant_params
 from cache.codec import DamagedPayload, decode, encode, identity_of
 from cache.files import LAYOUT, Files, ModelKey
 from cache.index import FAILED, RESULT, Index, index_of
@@ -37,13 +36,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredCurves:
-    """What is stored of a set of pairs: curves [n, 100], scores [n] and whether the document was
-    truncated [n], in the order of `pair_ids`; and the pairs that failed."""
+    """What is stored of a set of pairs: curves [n, 100], their magnitudes [n, 100] (what tokens
+    bring, whatever its sign), scores [n] and whether the document was truncated [n], in the order
+    of `pair_ids`; the positions [100] of the curves' points; and the pairs that failed."""
 
     pair_ids: tuple[str, ...]
     curves: Array
+    magnitudes: Array
     scores: Array
     truncated: Array
+    positions: NDArray[np.float64]
     failed: dict[str, str]
 
     @property
@@ -154,12 +156,13 @@ class Store(Files):
         ] + [blocks.row_of(p, reason=reason) for p, reason in failed]
         batch = blocks.batch_of(rows)
         data = [encode(a, p) for p, a in done] + [None] * len(failed)
-        curves = np.array([document_curve(a, method) for _, a in done], dtype=np.float32)
+        curves = _curves([a for _, a in done], method)
         with self.writing(model, method) as db:
             serials = _insert(db, rows, batch, data)
             if done:
                 number = blocks.variant_number(db, variant_params(method))
-                blocks.append_curves(db, number, serials[: len(done)], curves)
+                rows_of_curves = blocks.curve_rows(serials[: len(done)], *curves)
+                blocks.append_curves(db, number, rows_of_curves)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
@@ -200,9 +203,11 @@ class Store(Files):
             failed = np.flatnonzero(state == FAILED).tolist()
             found = StoredCurves(
                 pair_ids=tuple(asked[place].pair_id for place in kept.tolist()),
-                curves=curves,
+                curves=curves.curves,
+                magnitudes=curves.magnitudes,
                 scores=index.column("score", serials[kept]),
                 truncated=index.column("truncated", serials[kept]),
+                positions=positions(method.curve_params["resampling"]),
                 failed={asked[k].pair_id: index.reasons[int(serials[k])] for k in failed},
             )
             return found, [asked[place] for place in places[~there].tolist()]
@@ -211,7 +216,7 @@ class Store(Files):
         if answer is not None and answer[1]:
             self._derive(model, method, answer[1])
             answer = self._asked(model, method, ask)
-        return _NOTHING if answer is None else answer[0]
+        return _nothing(method) if answer is None else answer[0]
 
     def select(self, model: ModelKey, method: Method, where: Where | None = None) -> Selection:
         """All results that have a curve under the method's normalization and resampling, narrowed
@@ -228,7 +233,7 @@ class Store(Files):
             failed = index.live(FAILED)
             failed = failed[passing(index, failed, chosen)]
             return Selection(
-                curves, index.column("score", serials), index.column("truncated", serials),
+                curves.curves, index.column("score", serials), index.column("truncated", serials),
                 {
                     name or "": index.reasons[serial]
                     for name, serial in zip(
@@ -242,7 +247,7 @@ class Store(Files):
 
         found = self._asked(model, method, ask)
         if found is None:
-            nothing = _NOTHING
+            nothing = _nothing(method)
             found = Selection(
                 nothing.curves,
                 nothing.scores,
@@ -283,13 +288,14 @@ class Store(Files):
         """Make curves from stored results; a part at a time, so that an end keeps what it had."""
         for start in range(0, len(pairs), _DERIVE_ROWS):
             part = pairs[start : start + _DERIVE_ROWS]
-            derived: list[tuple[TextPair, Array]] = []
+            derived: list[tuple[TextPair, Attribution]] = []
             damaged: list[TextPair] = []
             for pair, result in zip(part, self.get_many(model, method, part), strict=True):
                 if result is None:
                     damaged.append(pair)
                 else:
-                    derived.append((pair, document_curve(result, method)))
+                    derived.append((pair, result))
+            curves = _curves([result for _, result in derived], method)
             with self.changing(model, method) as db:
                 if db is None:  # somebody has just deleted it
                     return
@@ -297,23 +303,25 @@ class Store(Files):
                 blocks.remove(
                     db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]
                 )
-                found = [(serial_of(db, pair), curve) for pair, curve in derived]
-                known = [(serial, curve) for serial, curve in found if serial is not None]
-                blocks.append_curves(
-                    db,
-                    blocks.variant_number(db, variant_params(method)),
-                    np.array([serial for serial, _ in known], dtype=np.int64),
-                    np.array([c for _, c in known], dtype=np.float32).reshape(-1, N_BINS),
-                )
+                # 0 is nobody's: of what somebody has just replaced or removed.
+                serials = np.array([serial_of(db, pair) or 0 for pair, _ in derived], np.int64)
+                made = blocks.curve_rows(serials, *curves)
+                number = blocks.variant_number(db, variant_params(method))
+                blocks.append_curves(db, number, made.at(serials > 0))
 
 
-_NOTHING = StoredCurves(
-    (),
-    np.zeros((0, N_BINS), np.float32),
-    np.zeros(0, np.float32),
-    np.zeros(0, np.bool_),  # type: ignore[arg-type]
-    {},
-)
+def _nothing(method: Method) -> StoredCurves:
+    curves, flags = np.zeros((0, N_BINS), np.float32), np.zeros(0, np.bool_)
+    at = positions(method.curve_params["resampling"])
+    return StoredCurves((), curves, curves, flags.astype(np.float32), flags, at, {})  # type: ignore[arg-type]
+
+
+def _curves(results: Sequence[Attribution], method: Method) -> tuple[list[Array], list[Array]]:
+    """Curves [100] of results and their magnitudes [100]."""
+    return (
+        [document_curve(result, method) for result in results],
+        [document_magnitudes(result, method) for result in results],
+    )
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -358,11 +366,6 @@ def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
         (pair.dataset, pair.pair_id, text_number(pair)),
     ).fetchone()
     return row[0] if row else None
-
-
-def variant_params(method: Method) -> str:
-    """The parameters that shape the method's curve, as JSON."""
-    return json.dumps(dict(method.curve_params))
 
 
 # -- the index ------------------------------------------------------------------------------------

@@ -82,7 +82,11 @@ def _stored_file(path: Path) -> StoredFile | None:
             method = Method(name, params)
             model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
             ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
-            known = {number: params for params, number in blocks.variants(db).items()}
+            known = {
+                number: params
+                for params, number in blocks.variants(db).items()
+                if blocks.is_current(params)
+            }
             results, failed = np.add(_counts(db), _counts_beside(db)).tolist()
             curves = tuple(json.loads(known[number]) for number in ids if number in known)
             return StoredFile(path, model, method, curves, results, failed, size, used)

@@ -219,7 +219,7 @@ def _average(
     summary = summarize(
         curves, [group for *_, group in known], model=model, dataset=dataset, method=method,
         n_truncated=sum(one.read_share < 1 for one, *_ in known), n_failed=n_failed,
-        resampling="bin_mean",
+        magnitudes=None, resampling="bin_mean",
     )  # fmt: skip
 
     def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
@@ -295,12 +295,15 @@ def controlled(
     key = compute.identify(spec).key
     own = compute.store.curves(key, method, pairs)
     nulls = compute.store.curves(key, method, controls(kind, pairs, among))
-    of_null = {i.rpartition("#")[0]: c for i, c in zip(nulls.pair_ids, nulls.curves, strict=True)}
-    ids = [i for i in own.pair_ids if i in of_null]
-    both = [(c, of_null[i]) for i, c in zip(own.pair_ids, own.curves, strict=True) if i in of_null]
+    of_null = {i.rpartition("#")[0]: place for place, i in enumerate(nulls.pair_ids)}
+    both = [(place, of_null[i]) for place, i in enumerate(own.pair_ids) if i in of_null]
     if not both:
         raise UserError(
             f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
         )
-    curves, null_curves = (np.array([pair[side] for pair in both]) for side in (0, 1))
-    return minus_null(kind, curves, null_curves, _documents(pairs, ids))
+    places, null_places = (np.array(side) for side in zip(*both, strict=True))
+    return minus_null(
+        kind, own.curves[places], nulls.curves[null_places],
+        _documents(pairs, [own.pair_ids[place] for place in places.tolist()]),
+        (own.magnitudes[places], nulls.magnitudes[null_places]),
+    )  # fmt: skip

@@ -230,7 +230,8 @@ class Compute:
         about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
         digest = hashlib.blake2b(repr(about).encode())
         digest.update(groups.data)
-        digest.update(np.ascontiguousarray(stored.curves).data)
+        for values in (stored.curves, stored.magnitudes):
+            digest.update(np.ascontiguousarray(values).data)
         content = digest.hexdigest()
         # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
         summary = self._summaries.get(
@@ -238,6 +239,7 @@ class Compute:
             lambda: summarize(
                 stored.curves,
                 groups.tolist(),
+                magnitudes=stored.magnitudes,
                 model=spec.name,
                 dataset=dataset,
                 method=method,

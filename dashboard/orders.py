@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from attribution.position import POSITIONS, center_of_mass
+from attribution.position import center_of_mass
 from attribution.types import N_BINS, Array, TextPair
 from cache.store import StoredCurves
 
@@ -36,7 +36,8 @@ def arrange(
     if order == SHUFFLED:
         mixed = np.random.default_rng(seed).permutation(len(pairs))
         return tuple(pairs[i] for i in mixed), {}
-    values = _values(pairs, order, stored)
+    # A curve of zeros has no centre, and no shares.
+    values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
     sign = 1 if order == "least in the evidence" else -1
     ranked = sorted(pairs, key=lambda pair: sign * values.get(pair.pair_id, sign * np.inf))
     return tuple(ranked), values
@@ -51,21 +52,22 @@ def _values(
     if order == "score":
         return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
     if order == "centre of mass":
-        return dict(zip(first.pair_ids, _centres(first), strict=True))
+        centres = center_of_mass(first.magnitudes, first.positions).tolist()
+        return dict(zip(first.pair_ids, centres, strict=True))
     if order == "disagreement":
         second = stored(1)
         if second is None:
             return {}
-        other = dict(zip(second.pair_ids, _shares(second.curves), strict=True))
+        other = dict(zip(second.pair_ids, _shares(second.magnitudes), strict=True))
         return {
             pair_id: float(np.abs(own - other[pair_id]).sum() / 2)
-            for pair_id, own in zip(first.pair_ids, _shares(first.curves), strict=True)
+            for pair_id, own in zip(first.pair_ids, _shares(first.magnitudes), strict=True)
             if pair_id in other
         }
     by_id = {pair.pair_id: pair for pair in pairs}
     found = {}
     for pair_id, share, cut in zip(
-        first.pair_ids, _shares(first.curves), first.truncated, strict=True
+        first.pair_ids, _shares(first.magnitudes), first.truncated, strict=True
     ):
         pair = by_id[pair_id]
         # Of a cut document the curve is over what was read, the evidence over the whole.
@@ -77,10 +79,6 @@ def _values(
     return found
 
 
-def _centres(stored: StoredCurves) -> list[float]:
-    return center_of_mass(np.abs(stored.curves), POSITIONS).tolist()
-
-
 def in_span(share: Array, start: float, end: float) -> float:
     """Enrichment of a span [start, end] of the document in a curve of shares [100] that sum to 1:
     1 is what an even curve would give it. Bins count by their overlap with the span."""
@@ -90,9 +88,8 @@ def in_span(share: Array, start: float, end: float) -> float:
     return float((share @ weights) / max(end - start, 1e-9))
 
 
-def _shares(curves: Array) -> Array:
-    """Curves [n, 100] of |values| that sum to 1; an even one where all is zero."""
-    weights = np.abs(np.asarray(curves, dtype=np.float64))
+def _shares(magnitudes: Array) -> Array:
+    """Magnitudes [n, 100] as shares that sum to 1; NaN where all are zero."""
+    weights = np.asarray(magnitudes, dtype=np.float64)
     total = weights.sum(-1, keepdims=True)
-    even = np.full_like(weights, 1 / N_BINS)
-    return np.divide(weights, total, out=even, where=total > 0)
+    return np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)

@@ -15,9 +15,9 @@ from attribution.batching import (
 )
 from attribution.errors import Stopped, UserError
 from attribution.methods import decomposition, exact, gradients, occlusion, saliency
-from attribution.position import NORMALIZATIONS, RESAMPLINGS, Aggregate
+from attribution.position import NORMALIZATIONS, RESAMPLINGS, Aggregate, curve_params
 from attribution.retrievers.base import Retriever
-from attribution.types import N_BINS, Attribution, Method, TextPair
+from attribution.types import Attribution, Method, TextPair
 
 Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 
@@ -215,11 +215,11 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
         return taken
 
     params = {**take(entry.parameters), "version": entry.version}
-    curve_params = {**take(CURVE_PARAMETERS), "bins": N_BINS}
+    shape = curve_params(**take(CURVE_PARAMETERS))
     if given:
         known = ", ".join(p.name for p in (*entry.parameters, *CURVE_PARAMETERS))
         raise UserError(f"{name} has no parameter {next(iter(given))!r}: it has {known}.")
-    return Method(name, params, curve_params)
+    return Method(name, params, shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     else:
         model = service().identify(choices.spec(name, data.name))
         stored = service().store.curves(model.key, the_method, pairs)
-        found = stored.scores if colour == "score" else primacy_recency_index(np.abs(stored.curves))
+        found = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
         own = dict(zip(stored.pair_ids, found.tolist(), strict=True))
     means = []
     for item in items:

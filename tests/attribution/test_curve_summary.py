@@ -14,10 +14,11 @@ METHOD = make_method("saliency")
 GENERATOR = np.random.default_rng(7)
 
 
-def summarize(curves: np.ndarray, groups: list[str] | None, **more) -> CurveSummary:
+def summarize(curves: np.ndarray, groups: list[str] | None) -> CurveSummary:
     return summarize_curves(
-        curves, groups, model="m", dataset="d", method=METHOD, n_truncated=0, n_failed=0, **more
-    )
+        curves, groups, magnitudes=curves, model="m", dataset="d", method=METHOD,
+        n_truncated=0, n_failed=0,
+    )  # fmt: skip
 
 
 def rising(n: int) -> np.ndarray:
@@ -87,8 +88,9 @@ def test_a_curve_stands_at_its_resamplings_positions() -> None:
         method = make_method("saliency", {"resampling": how})
         last = np.eye(1, 100, 99)
         found = summarize_curves(
-            last, None, model="m", dataset="d", method=method, n_truncated=0, n_failed=0
-        )
+            last, None, magnitudes=last, model="m", dataset="d", method=method,
+            n_truncated=0, n_failed=0,
+        )  # fmt: skip
         np.testing.assert_array_equal(found.curve.positions, positions(how))
         # All of it in the last point: the centre of mass is where that stands.
         assert found.center_of_mass is not None

@@ -399,7 +399,8 @@ def test_published_curves_give_the_published_numbers(
     curves = np.load(path, allow_pickle=False)["curves"]
     assert curves.shape == (3131, 100)
     summary = summarize(
-        curves, None, model=model, dataset="PosIR", method=make_method("saliency", POSIR_CURVE),
+        curves, None, magnitudes=curves, model=model, dataset="PosIR",
+        method=make_method("saliency", POSIR_CURVE),
         n_truncated=0, n_failed=0,
     )  # fmt: skip
     assert summary.curve.mean[0] == pytest.approx(start, abs=5e-4)
@@ -424,7 +425,14 @@ def curves() -> np.ndarray:
 
 def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
     summary = summarize(
-        curves, None, model="m", dataset="d", method=Method("saliency"), n_truncated=2, n_failed=1
+        curves,
+        None,
+        magnitudes=curves,
+        model="m",
+        dataset="d",
+        method=Method("saliency"),
+        n_truncated=2,
+        n_failed=1,
     )
     assert summary.curve.ci_low is not None and summary.curve.ci_high is not None
     options = {"n_resamples": 9999, "method": "percentile", "rng": 5}
@@ -472,13 +480,20 @@ def test_many_documents_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch)
 
 def test_summary_of_one_curve_and_of_none() -> None:
     arguments = {"model": "m", "dataset": "d", "method": Method("saliency")}
-    one = summarize(np.linspace(0, 1, 100)[None], ["text"], n_truncated=1, n_failed=2, **arguments)
+    one = summarize(
+        np.linspace(0, 1, 100)[None],
+        ["text"],
+        magnitudes=None,
+        n_truncated=1,
+        n_failed=2,
+        **arguments,
+    )
     assert_array_equal(one.curve.std, np.zeros(100))
     assert one.curve.ci_low is None and one.curve.ci_high is None
     assert (one.curve.n, one.curve.n_documents) == (1, 1)
     assert (one.curve.n_truncated, one.curve.n_failed) == (1, 2)
     with pytest.raises(UserError, match="No pair of d has a result of m"):
-        summarize(np.zeros((0, 100)), [], n_truncated=0, n_failed=0, **arguments)
+        summarize(np.zeros((0, 100)), [], magnitudes=None, n_truncated=0, n_failed=0, **arguments)
 
 
 def test_positions_are_where_the_resampling_looks() -> None:
@@ -497,7 +512,8 @@ def test_bands_are_edges_of_what_they_say() -> None:
     sqrt(2 * 50 / 9)."""
     curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
     curve = summarize(
-        np.repeat(curves, 2, axis=0), None, model="m", dataset="d", method=make_method("saliency"),
+        np.repeat(curves, 2, axis=0), None, magnitudes=None, model="m", dataset="d",
+        method=make_method("saliency"),
         n_truncated=0, n_failed=0,
     ).curve  # fmt: skip
     assert curve.ci_low is not None and curve.ci_high is not None

@@ -128,7 +128,8 @@ def test_evidence_lies_inside_its_document() -> None:
 def test_a_methods_repr_is_its_identity() -> None:
     method = make_method("saliency")
     assert repr(method) == (
-        "saliency(norm=l2, version=1, normalization=p99, resampling=bin_mean, bins=100)"
+        "saliency(norm=l2, version=1, normalization=p99, resampling=bin_mean, bins=100, "
+        "curve_version=1)"
     )
     assert method.core == "saliency(norm=l2, version=1)"
     other = make_method("saliency", {"resampling": "point", "normalization": "max"})

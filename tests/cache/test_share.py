@@ -19,6 +19,7 @@ from attribution.errors import Stopped, UserError
 from attribution.methods import make_method
 from attribution.position import document_curve
 from attribution.types import EvidenceSpan
+from cache import sealed
 from cache.embeddings import EMBEDDING, EmbeddingStore
 from cache.results import Results, pair_key
 from cache.share import Taken, export, import_file, merge, take_stream
@@ -278,7 +279,7 @@ def test_a_file_of_a_newer_version_is_a_sentence(
 ) -> None:
     source = Store(tmp_path / "source")
     filled(source, result)
-    monkeypatch.setattr("cache.sealed.FORMAT", 2)
+    monkeypatch.setattr("cache.sealed.FORMAT", sealed.FORMAT + 1)
     data = written(source, tmp_path / "new.parquet").read_bytes()
     monkeypatch.undo()
     rejected(store, data, "was written by a newer PosLens: update this one")

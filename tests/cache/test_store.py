@@ -427,11 +427,11 @@ PREAMBLE = textwrap.dedent("""
     from pathlib import Path
     import numpy as np
     import cache.store
+    from attribution.position import curve_params
     from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
     from cache.store import ModelKey, Store
 
-    METHOD = Method("saliency", {"norm": "l2", "version": 1},
-                    {"normalization": "p99", "resampling": "bin_mean", "bins": 100})
+    METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
     MODEL = ModelKey("M", "0123456789abcdef")
     store, who = Store(Path(sys.argv[1])), sys.argv[2]
 

@@ -77,7 +77,7 @@ def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.Mo
 
     def curves(db, variant, after=0, where="1"):
         for known, part in real[1](db, variant, after, where):
-            read.append(len(part[0]))
+            read.append(len(part))
             yield known, part
 
     monkeypatch.setattr(cache.index, "read_blocks", rows)
@@ -172,10 +172,10 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
         import sys
         from pathlib import Path
         import numpy as np
+        from attribution.position import curve_params
         from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
         from cache.store import ModelKey, Store
-        METHOD = Method("saliency", {"norm": "l2", "version": 1},
-                        {"normalization": "p99", "resampling": "bin_mean", "bins": 100})
+        METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
         store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
         text = TokenizedText((Token("a", 0, 1),), 1, 9)
         def put(name):

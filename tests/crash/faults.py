@@ -274,8 +274,8 @@ def _aggregate(store: Store, pairs: tuple[TextPair, ...]) -> bytes:
     """The curve on the page: mean, band and quartiles."""
     found = store.curves(MODEL, METHOD, pairs)
     curve = summarize(
-        found.curves, found.pair_ids, model="m", dataset="d", method=METHOD,
-        n_truncated=found.n_truncated, n_failed=len(found.failed),
+        found.curves, found.pair_ids, magnitudes=found.magnitudes, model="m", dataset="d",
+        method=METHOD, n_truncated=found.n_truncated, n_failed=len(found.failed),
     ).curve  # fmt: skip
     parts = (curve.mean, curve.std, curve.ci_low, curve.ci_high, curve.quartiles)
     return b"".join(part.tobytes() for part in parts if part is not None)

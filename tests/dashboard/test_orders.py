@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attribution.position import positions
 from attribution.types import EvidenceSpan, TextPair
 from cache.store import StoredCurves
 from dashboard.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
@@ -14,7 +15,10 @@ PAIRS = [TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name i
 
 def stored(names: str, curves: np.ndarray, cut: tuple[int, ...] = ()) -> StoredCurves:
     flags = np.array([i in cut for i in range(len(names))])
-    return StoredCurves(tuple(names), curves, np.arange(len(names), dtype=float), flags, {})
+    scores = np.arange(len(names), dtype=float)
+    at = positions("bin_mean")
+    # Signs cancel in curves, so orders go by magnitudes alone.
+    return StoredCurves(tuple(names), -curves, curves, scores, flags, at, {})
 
 
 def early_late() -> np.ndarray:
@@ -46,6 +50,16 @@ def test_centre_of_mass_and_evidence() -> None:
     # A cut document's curve and its evidence are on different scales.
     cut = stored("abc", early_late(), cut=(2,))
     assert set(arrange(PAIRS, "least in the evidence", lambda _: cut)[1]) == {"a", "b"}
+
+
+@pytest.mark.parametrize("order", ["centre of mass", "least in the evidence", "disagreement"])
+def test_a_curve_of_zeros_has_no_value_and_comes_last(order: str) -> None:
+    curves = early_late()
+    curves[0] = 0
+    under = stored("abc", curves)
+    ordered, values = arrange(PAIRS, order, lambda _: under)
+    assert set(values) == {"b", "c"}
+    assert ids(ordered[-2:]) == "ad"
 
 
 def test_disagreement_is_half_the_distance_of_shares() -> None:

@@ -20,16 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.position import document_curve
+from attribution.position import curve_params, document_curve
 from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
 from cache import index
 from cache.store import ModelKey, Store
 
-METHOD = Method(
-    "saliency",
-    {"norm": "l2", "version": 1},
-    {"normalization": "p99", "resampling": "bin_mean", "bins": 100},
-)
+METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
 MODEL = ModelKey("M", "0123456789abcdef")
 SIZE = 40
 
