@@ -389,9 +389,10 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
         if gap is not None and gap > 0
     ]
     if not kept:
+        equal, below = sum(gap is None for gap in gaps), sum(gap is not None for gap in gaps)
         raise UserError(
-            "No pair has a document that scores more than an empty one: choose pairs whose "
-            "documents answer their queries."
+            f"No pair has a document that scores more than an empty one ({equal} score the same, "
+            f"{below} less): choose pairs whose documents answer their queries."
         )
     used, documents = [result for result, _ in kept], [group for _, group in kept]
     grid = np.array(used[0].parameters.fractions)

@@ -13,14 +13,26 @@ from dashboard.canvas import Provenances, canvas, faint, legend_name, with_legen
 from dashboard.palettes import Style
 
 
+def scalable(results: Mapping[str, Faithfulness]) -> dict[str, Faithfulness]:
+    """Those of `results` whose document scores otherwise with its words than without."""
+    return {label: result for label, result in results.items() if result.gap is not None}
+
+
 def deletion_insertion(
     results: Mapping[str, Faithfulness], kind: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """One pair's curves, a line for each of `results` (label -> result) and the random orders.
 
     `kind` is `deletion` (units taken out, largest contribution first) or `insertion` (put back).
-    Scores are scaled: the whole document is 1, the one without any word 0.
+    Scores are scaled: the whole document is 1, the one without any word 0. Results whose document
+    scores the same with and without its words have no such scale and are left out (`scalable`).
+
+    Raises:
+        ValueError: none is left.
     """
+    results = scalable(results)
+    if not results:
+        raise ValueError("no result that can be scaled")
     word = "taken out" if kind == "deletion" else "put back"
     figure = canvas(
         f"{kind}_curve", style, f"Words {word} (%)",

@@ -13,7 +13,7 @@ from dashboard import choices, faithfulness_runs, panels
 from dashboard.compute import service
 from dashboard.figures import Style
 from dashboard.pair_choice import choose_pair
-from dashboard.perturbation_figures import deletion_insertion, gains
+from dashboard.perturbation_figures import deletion_insertion, gains, scalable
 from dashboard.provenance import of_faithfulness, of_faithfulness_set
 from dashboard.runs import Run
 from dashboard.waiting import wait
@@ -99,30 +99,37 @@ def pair_frame() -> pd.DataFrame:
 
 st.markdown("**This pair**")
 with panels.guarded():
-    left, right = st.columns(2)
-    for column, kind in ((left, "deletion"), (right, "insertion")):
-        with column:
-            panels.show(
-                deletion_insertion(results, kind, panels.screen_style(height_px=360)),
-                f"faithfulness.{kind}",
-                f"{kind} curves of each method and of random orders",
+    drawn = scalable(results)
+    if without := [label for label in results if label not in drawn]:
+        st.info(
+            panels.plain(
+                f"{', '.join(without)}: without its words this document scores what it does with "
+                "them, so there is nothing to share out. It may share no word with the query."
             )
-    table = pair_frame()
-    if table.empty:
-        st.info("Without its words this document scores what it does with them: nothing to share.")
-    st.dataframe(table, hide_index=True)
-    known = provenance()
-    panels.caption(known)
-    panels.downloads(
-        "faithfulness.pair",
-        [pair.pair_id, "faithfulness"],
-        known,
-        figures={
-            "Deletion": lambda style: deletion_insertion(results, "deletion", style, known),
-            "Insertion": lambda style: deletion_insertion(results, "insertion", style, known),
-        },
-        frame=table,
-    )
+        )
+    if drawn:
+        left, right = st.columns(2)
+        for column, kind in ((left, "deletion"), (right, "insertion")):
+            with column:
+                panels.show(
+                    deletion_insertion(drawn, kind, panels.screen_style(height_px=360)),
+                    f"faithfulness.{kind}",
+                    f"{kind} curves of each method and of random orders",
+                )
+        table = pair_frame()
+        st.dataframe(table, hide_index=True)
+        known = provenance()
+        panels.caption(known)
+        panels.downloads(
+            "faithfulness.pair",
+            [pair.pair_id, "faithfulness"],
+            known,
+            figures={
+                "Deletion": lambda style: deletion_insertion(drawn, "deletion", style, known),
+                "Insertion": lambda style: deletion_insertion(drawn, "insertion", style, known),
+            },
+            frame=table,
+        )
 
 source = choices.data_of(pair)
 if source is None:

@@ -162,6 +162,33 @@ def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None
         assert json.loads(image.info["provenance"]) == plain
 
 
+def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
+    """BM25 scores it zero, with its words and without: it is said, counted and left out."""
+    rows = "query,document\nqqqq,The ice is white. Stone stays.\n" + "".join(
+        f"what is {word},The {word} is grey. Filler stands here.\n" for word in ("fog", "stone")
+    )
+    (tmp_path / "mine.csv").write_text(rows)
+    datasets.register("mine", tmp_path / "mine.csv")
+
+    def opened() -> AppTest:
+        page = AppTest.from_file(str(VIEWS / "faithfulness.py"), default_timeout=120)
+        for name, value in {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}.items():
+            page.query_params[name] = value
+        return page.run()
+
+    page = opened()
+    assert not page.exception and not page.error
+    assert any("nothing to share out" in info.value for info in page.info)
+    page.button(key="faithfulness.start").click().run()
+    for run in list(service().runs._runs.values()):
+        run.wait()
+    page.run()
+    assert not page.exception and not page.error
+    (table,) = [one.value for one in page.dataframe if "left out, no difference" in one.value]
+    assert table["n"].tolist() == [2] and table["left out, no difference"].tolist() == [1]
+    assert table["left out, below empty"].tolist() == [0] and table["documents"].tolist() == [2]
+
+
 def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:
     rows = "query,document,evidence\n" + "".join(
         f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
@@ -175,7 +202,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     page.run()
     assert not page.exception
     page.button(key="faithfulness.start").click().run()
-    for run in list(service()._runs.values()):
+    for run in list(service().runs._runs.values()):
         run.wait()
     page.run()
     assert not page.exception and not page.error
