@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -76,13 +77,16 @@ Options = Annotated[
 
 
 def quiet() -> None:
-    """Keep libraries from writing progress of their own."""
+    """Keep libraries from writing progress of their own, and what a sentence says from being
+    logged before it."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    # Why a model could not be loaded is logged where a server runs; here it is said.
+    logging.getLogger("attribution.retrievers").setLevel(logging.CRITICAL)
 
 
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:

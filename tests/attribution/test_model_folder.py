@@ -378,24 +378,6 @@ def test_every_file_that_python_opens_is_in_the_fingerprint(
     assert covered - opened <= {"tokenizer.json"}, "no part of the model"
 
 
-def test_every_vocabulary_of_transformers_would_be_covered() -> None:
-    """By the names that its tokenizers look for."""
-    import transformers
-    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
-
-    names: set[str] = set()
-    for kind in {name for name in TOKENIZER_MAPPING_NAMES.values() if name}:
-        try:
-            files = getattr(transformers, kind).vocab_files_names
-        except (ImportError, AttributeError):  # needs a package that is not installed
-            continue
-        names |= {name for name in files.values() if isinstance(name, str)}
-    assert len(names) > 5
-    # Pickles are never read.
-    missed = {n for n in names if model_folder.limit_of(n) is None}
-    assert not {name for name in missed if not name.endswith((".bin", ".pkl"))}
-
-
 def test_a_check_is_remembered_until_a_file_changes(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,20 +392,3 @@ def test_a_check_is_remembered_until_a_file_changes(
     refused(copy)
     (copy / "special_tokens_map.json").write_text("[")
     refused(copy)
-
-
-def test_changed_weights_of_the_package_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from attribution.retrievers.packaged import minilm_folder
-
-    folder = Path(shutil.copytree(minilm_folder(), tmp_path / "model"))
-    monkeypatch.setattr(registry, "minilm_folder", lambda: folder)
-    for name in ("MiniLM", "MiniLM-recency@0.5"):
-        load.load(registry.resolve(name), device="cpu")
-    with (folder / "model.safetensors").open("r+b") as file:
-        file.seek(1_000_000)
-        file.write(b"\x01")
-    for name in ("MiniLM", "MiniLM-recency"):
-        with pytest.raises(UserError, match="not those that PosLens was tested with: run `pip"):
-            load.load(registry.resolve(name), device="cpu")

@@ -1,0 +1,92 @@
+"""Damaged model folders, at random and on the command line, changed weights of the package, and the
+names of the files that tokenizers look for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from attribution.retrievers import load, model_folder, registry
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_damaged_folders_end_in_a_model_or_a_sentence() -> None:
+    """In a process of its own with a limit on memory; more of them by
+    `python -m tests.attribution.damage --cases 10000 --seed 1`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.attribution.damage", "--cases", "150", "--seed", "7"],
+        cwd=ROOT, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "150 folders" in done.stdout and "'refused'" in done.stdout and "'used'" in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["deep", "cut", "pipe", "activation"])
+def test_the_command_line_says_the_sentence_and_nothing_before_it(
+    damage: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder("labse"), tmp_path / "model"))
+    config = folder / "config.json"
+    if damage == "deep":
+        config.write_text("[" * 5000 + "]" * 5000)
+    elif damage == "pipe":
+        config.unlink()
+        os.mkfifo(config)
+    elif damage == "activation":
+        text = json.dumps({"activation_function": "torch.utils.collect_env.main"})
+        (folder / "2_Dense" / "config.json").write_text(text)
+    else:  # found by the library alone
+        (folder / "tokenizer.json").write_text("{")
+    done = subprocess.run(
+        [sys.executable, "-m", "dashboard", "explain", "--model", str(folder), "--query", "tide",
+         "--document", "the tide"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "POSLENS_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert "Traceback" not in done.stderr and str(tmp_path) not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "model " in done.stderr, done.stderr
+
+
+def test_changed_weights_of_the_package_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attribution.retrievers.packaged import minilm_folder
+
+    folder = Path(shutil.copytree(minilm_folder(), tmp_path / "model"))
+    monkeypatch.setattr(registry, "minilm_folder", lambda: folder)
+    for name in ("MiniLM", "MiniLM-recency@0.5"):
+        load.load(registry.resolve(name), device="cpu")
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"\x01")
+    for name in ("MiniLM", "MiniLM-recency"):
+        with pytest.raises(UserError, match="not those that PosLens was tested with: run `pip"):
+            load.load(registry.resolve(name), device="cpu")
+
+
+def test_every_vocabulary_of_transformers_would_be_covered() -> None:
+    """By the names that its tokenizers look for."""
+    import transformers
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    names: set[str] = set()
+    for kind in {name for name in TOKENIZER_MAPPING_NAMES.values() if name}:
+        try:
+            files = getattr(transformers, kind).vocab_files_names
+        except (ImportError, AttributeError):  # needs a package that is not installed
+            continue
+        names |= {name for name in files.values() if isinstance(name, str)}
+    assert len(names) > 5
+    # Pickles are never read.
+    missed = {n for n in names if model_folder.limit_of(n) is None}
+    assert not {name for name in missed if not name.endswith((".bin", ".pkl"))}
