@@ -19,6 +19,7 @@ from dashboard import cause_frames, causes, choices, null_controls, panels
 from dashboard.compute import service
 from dashboard.figures import Style, mean_curves
 from dashboard.provenance import of_agreement
+from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
 
 JUDGED = ("saliency", "decomposition")
@@ -103,17 +104,24 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
     )  # fmt: skip
     words = f"{limit} pairs spread evenly"
+    specs = tuple(choices.spec(name, data.name) for name in models)
+    spread = [usable[int(i * len(usable) / limit)] for i in range(limit)]
+    pairs, unreadable = readable_pairs(specs, spread)
+    words = ", ".join(filter(None, (words, unreadable)))
+    if len(pairs) < 2:
+        st.info("Fewer than two of these pairs can be read: choose more pairs, or another model.")
+        return
     judged = {name: make_method(name) for name in names}
     # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
     judged[method.name] = method
     choice = Choice(
-        specs=tuple(choices.spec(name, data.name) for name in models),
+        specs=specs,
         interventions={
             "relocation": relocation_method(),
             f"ablation ({ablation.params['by']})": ablation,
         },
         judged=judged,
-        pairs=tuple(usable[int(i * len(usable) / limit)] for i in range(limit)),
+        pairs=pairs,
         scope=f"{data.name}: cause, {words}",
         words=words,
     )
@@ -143,6 +151,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
                 _curves(choice, data, label, what)
         with panels.guarded():
             _agreements(choice, data)
+        what_is_read(choice.specs, choice.pairs, "cause")
         if control is not None:
             with panels.guarded():
                 null_controls.section(

@@ -124,6 +124,10 @@ class Compute:
             require_wanted,
         )
 
+    def loaded(self, model: ModelIdentity) -> bool:
+        """Whether the model is loaded."""
+        return self.models.loaded((model.key.fingerprint, model.device))
+
     def proof(self, model: ModelIdentity) -> Proof | None:
         """What the model showed of itself when it was loaded; None before that."""
         return self.models.proof((model.key.fingerprint, model.device))

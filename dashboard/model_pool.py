@@ -65,6 +65,10 @@ class ModelPool:
         finally:
             self._loading.release()
 
+    def loaded(self, key: Key) -> bool:
+        """Whether the model is here at once."""
+        return key in self._loaded
+
     def proof(self, key: Key) -> Proof | None:
         """What the model showed of itself when it was loaded; None before that."""
         return self._proofs.find(key)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from attribution import datasets
 from attribution.bootstrap import MIN_DOCUMENTS
 from attribution.errors import UserError
 from attribution.interventions.controls import (
@@ -35,6 +36,39 @@ def switch() -> Control | None:
         "document, the sentences in random order, or neutral text. What is left depends on it.",
     )  # fmt: skip
     return next((kind for kind, label in CONTROLS.items() if label == chosen), None)
+
+
+HARDLY = (
+    "Gradient saliency hardly depends on the query: an unrelated one gives nearly the same curve."
+)
+
+
+def _subtract() -> None:
+    st.session_state["null"] = CONTROLS["unrelated"]
+
+
+def hint(method: Method, kind: Control | None) -> None:
+    """One sentence beside a curve of saliency, and the control one click away."""
+    if method.name == "saliency" and kind is None:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(HARDLY, width="content")
+            st.button("Subtract an unrelated query", key="null.subtract", on_click=_subtract,
+                      type="tertiary")  # fmt: skip
+
+
+def link(method: Method, dataset: str, models: Sequence[str]) -> None:
+    """The same beside the curve of one pair: the control is a data set's, on the Curves page."""
+    if method.name != "saliency":
+        return
+    asked: dict[str, str | list[str]] = {"models": list(models), "null": CONTROLS["unrelated"]}
+    if dataset in datasets.names():
+        asked["dataset"] = dataset
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(HARDLY, width="content")
+        st.page_link(
+            "views/curves.py", label="Subtract an unrelated query", width="content",
+            icon=":material/show_chart:", query_params=asked,
+        )  # fmt: skip
 
 
 def _scope(scope: str, kind: Control) -> str:

@@ -19,7 +19,7 @@ from attribution.methods import CURVE_PARAMETERS, METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
 from attribution.types import Method, Provenance, TextPair
-from dashboard import url
+from dashboard import readings, url
 from dashboard.canvas import Provenances, caption_text, provenance_entries
 from dashboard.compute import Explained, service
 from dashboard.export import (
@@ -339,12 +339,13 @@ def reading_note(result: Explained) -> str:
     """What the model read of the document, in words."""
     document = result.attribution.document
     read = int(document.content.sum())
+    said = f"Read all {read:,} tokens."
     if document.truncated:
-        return (
+        said = (
             f"Read {read:,} of {document.n_tokens_full:,} tokens (limit {document.max_length:,} "
             "with special tokens); the grey tail was not read."
         )
-    return f"Read all {read:,} tokens."
+    return f"{said} {readings.pair_sentence(readings.of_pair(service(), result))}".rstrip()
 
 
 def caption(provenance: Provenances) -> None:

@@ -14,10 +14,12 @@ from attribution.types import Method
 from dashboard.commands.options import (
     Dataset,
     Model,
+    Readable,
     TextFormat,
     for_data,
     pairs_of,
     quiet,
+    readable_of,
     resolve,
     spoken,
     watched,
@@ -44,6 +46,7 @@ def cause(
         list[str] | None,
         typer.Option(help="Method whose curves are compared with the causal ones; repeatable."),
     ] = None,
+    readable: Readable = False,
     format: Annotated[
         TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
     ] = TextFormat.json,
@@ -75,6 +78,8 @@ def cause(
     chosen = [usable[int(i * len(usable) / n)] for i in range(n)]
     words = "" if n == len(usable) else f"{n} pairs spread evenly"
     quiet()
+    chosen, left_out = readable_of(spec, chosen, readable)
+    words = ", ".join(filter(None, (words, left_out)))
     from dashboard import causes
     from dashboard.compute import service
 

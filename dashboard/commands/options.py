@@ -60,6 +60,14 @@ MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
 Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
 Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
 Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
+Readable = Annotated[
+    bool,
+    typer.Option(
+        "--readable",
+        help="Leave out pairs whose evidence lies behind the model's limit, or of whose tokens "
+        "more than 10% are unknown to it.",
+    ),
+]
 Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a data set's path.")]
 Data = Annotated[
     list[str] | None,
@@ -149,6 +157,28 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
             "tokens or more with evidence in the middle."
         )
     return data, pairs
+
+
+def readable_of(
+    spec: RetrieverSpec, pairs: list[TextPair], only: bool
+) -> tuple[list[TextPair], str]:
+    """The pairs, without those that the model cannot read where `only` asks for that, and what was
+    left out, in words; says on stderr how many went.
+
+    Raises:
+        UserError: none is left.
+    """
+    if not only:
+        return pairs, ""
+    from dashboard import readings
+    from dashboard.compute import service
+
+    kept = readings.readable(service(), [spec], pairs)
+    print(f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {spec.name} cannot read them "
+          "whole.", file=sys.stderr)  # fmt: skip
+    if not kept:
+        raise UserError(f"{spec.name} can read no pair whole: choose another model or data set.")
+    return kept, readings.LEFT_OUT
 
 
 def data_name(dataset: str) -> str:

@@ -18,6 +18,7 @@ from dashboard.commands.options import (
     Normalization,
     Options,
     Posir,
+    Readable,
     Resampling,
     TextFormat,
     data_name,
@@ -25,6 +26,7 @@ from dashboard.commands.options import (
     method_of,
     pairs_of,
     quiet,
+    readable_of,
     resolve,
     spoken,
     suffix_of,
@@ -125,13 +127,15 @@ def _as_json(result: Any) -> dict[str, Any]:
     }
 
 
-def _curve(model: str, chosen: Method, dataset: str, posir: bool):
+def _curve(model: str, chosen: Method, dataset: str, posir: bool, readable: bool):
     from dashboard.compute import service
 
     spec = resolve(model, posir)
     data, pairs = pairs_of(dataset, posir)
     spec = for_data(spec, data.name)
-    return service().curve(spec, chosen, pairs, data.name, "PosIR protocol" if posir else "")
+    pairs, left_out = readable_of(spec, pairs, readable)
+    words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
+    return service().curve(spec, chosen, pairs, data.name, words)
 
 
 @app.command()
@@ -144,13 +148,14 @@ def curve(
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
     posir: Posir = False,
+    readable: Readable = False,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
     """Print a data set's aggregated curve from what `precompute` stored."""
     from dashboard.export import curve_frame, table_bytes
 
     chosen = method_of(method, normalization, resampling, posir, option)
-    found = _curve(model, chosen, dataset, posir)
+    found = _curve(model, chosen, dataset, posir, readable)
     frame = curve_frame([found.summary.curve])
     sys.stdout.buffer.write(table_bytes(frame, format.value, [found.provenance()]))
 
@@ -168,6 +173,7 @@ def export(
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
     posir: Posir = False,
+    readable: Readable = False,
     size: Annotated[
         str, typer.Option(help="screen, single column or double column.")
     ] = "single column",
@@ -191,7 +197,7 @@ def export(
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
     chosen = method_of(method, normalization, resampling, posir, option)
     found = [
-        _curve(name, chosen, dataset, posir)
+        _curve(name, chosen, dataset, posir, readable)
         for name in model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
     ]
     provenance = [one.provenance() for one in found]

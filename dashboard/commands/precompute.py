@@ -18,10 +18,12 @@ from dashboard.commands.options import (
     Model,
     Options,
     Posir,
+    Readable,
     for_data,
     method_of,
     pairs_of,
     quiet,
+    readable_of,
     resolve,
     spoken,
 )
@@ -56,6 +58,7 @@ def precompute(
     option: Options = None,
     dataset: Dataset = "sample",
     posir: Posir = False,
+    readable: Readable = False,
     retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
     executor: Annotated[
         Place,
@@ -94,6 +97,7 @@ def precompute(
     data, pairs = pairs_of(dataset, posir)
     spec = for_data(spec, data.name)
     quiet()
+    pairs, _ = readable_of(spec, pairs, readable)
     from tqdm import tqdm
 
     def on_ray(identity: Any) -> Any:

@@ -16,6 +16,7 @@ from dashboard import choices, null_controls, panels
 from dashboard.compute import DataSetCurve, service
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
+from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
 
 WATCH_S = 3.0
@@ -35,6 +36,22 @@ with st.sidebar:
 if chosen is None:
     st.stop()
 method = chosen
+
+
+def specs() -> list[RetrieverSpec]:
+    """The chosen models that there are."""
+    found = []
+    for name in names:
+        with suppress(UserError):
+            found.append(choices.spec(name, data.name, posir=posir))
+    return found
+
+
+with st.sidebar, panels.guarded():
+    readable, left_out = readable_pairs(specs(), selection.pairs)
+    selection = choices.Selection(
+        data, readable, ", ".join(filter(None, (selection.words, left_out)))
+    )
 
 st.markdown(
     f"#### {METHODS[method.name].title} by position · {panels.plain(data.title)}\n"
@@ -196,15 +213,6 @@ def is_active() -> bool:
     return False
 
 
-def specs() -> list[RetrieverSpec]:
-    """The chosen models that there are."""
-    found = []
-    for name in names:
-        with suppress(UserError):
-            found.append(choices.spec(name, data.name, posir=posir))
-    return found
-
-
 control = null_controls.switch()
 
 # Whether the board refreshes itself is settled when the whole page runs; the board asks for that
@@ -253,6 +261,8 @@ def board() -> None:
             BAND_WORDS[st.session_state.get("band") or BANDS[0]]
             + " Positions are relative to what the model read."
         )
+        null_controls.hint(method, control)
+        what_is_read(specs(), selection.pairs, "curves")
         st.dataframe(summary_frame(curves, method), hide_index=True)
         points = event.selection.points
         if points:

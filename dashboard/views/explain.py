@@ -6,7 +6,7 @@ import time
 
 import streamlit as st
 
-from dashboard import choices, panels
+from dashboard import choices, null_controls, panels
 from dashboard.compute import Explained, service
 from dashboard.heatmap.data import MAX_COLUMNS
 from dashboard.pair_choice import choose_pair
@@ -65,6 +65,7 @@ for number, (label, result) in enumerate(zip(labels, results, strict=True)):
 
 st.markdown("**Where in the document**")
 panels.show_curve(results, "explain.curve", height_px=320)
+null_controls.link(method, pair.dataset, names)
 for result in results:
     panels.caption(result.provenance())
 panels.downloads(

@@ -15,6 +15,7 @@ from dashboard.figures import Style
 from dashboard.pair_choice import choose_pair
 from dashboard.perturbation_figures import deletion_insertion, gains, scalable
 from dashboard.provenance import of_faithfulness, of_faithfulness_set
+from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
 from dashboard.waiting import wait
 
@@ -145,6 +146,14 @@ step = len(data.pairs) / int(limit)
 chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
 by_id = {one.pair_id: one for one in chosen}
 scope = f"{data.name}: {limit} pairs spread evenly"
+with panels.guarded():
+    the_specs = [choices.spec(model, data.name) for model in models]
+    readable, left_out = readable_pairs(the_specs, chosen)
+    by_id = {one.pair_id: one for one in readable}
+    chosen, scope = list(readable), ", ".join(filter(None, (scope, left_out)))
+if not chosen:
+    st.info("None of these pairs can be read: choose more pairs, or another model.")
+    st.stop()
 
 
 def run_of(model: str, method: Method) -> Run | None:
@@ -266,6 +275,7 @@ def board() -> None:
                 "(below empty)."
             )
         )
+        what_is_read(the_specs, chosen, "faithfulness")
         panels.caption(made)
         panels.downloads(
             "faithfulness.set", [data.name, "faithfulness"], made,

@@ -20,6 +20,7 @@ from dashboard.figures import Style
 from dashboard.publications import measures_frame
 from dashboard.ranking_figures import evidence_bins, length_buckets
 from dashboard.rankings import Ranked, Setup
+from dashboard.reading_panel import what_is_read
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
@@ -281,6 +282,7 @@ def profile_section(found: list[Ranked]) -> None:
         "leaves out what stands behind the model's limit, which is no bias. Intervals of the "
         "measures resample queries."
     )
+    what_is_read([one.model.spec for one in found], data.pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
     panels.downloads("ranking.psi", [data.name, "psi"], provenance(found),
                      figures=drawings, frame=rankings.bins_frame(found))  # fmt: skip

@@ -202,8 +202,14 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     page.run()
     assert not page.exception
     page.button(key="faithfulness.start").click().run()
-    for run in list(service().runs._runs.values()):
-        run.wait()
+    from attribution.faithfulness import Parameters
+    from dashboard import choices, faithfulness_runs
+
+    spec, method = choices.spec("BM25", "mine"), make_method("terms")
+    scope = "mine: 3 pairs spread evenly"
+    run = faithfulness_runs.run_of(service(), spec, method, scope, Parameters())
+    assert run is not None
+    run.wait()
     page.run()
     assert not page.exception and not page.error
     said = [one.value.replace("\\", "") for one in page.caption if "poslens" in one.value]

@@ -1,0 +1,113 @@
+"""What a model can read of a document: words that its vocabulary knows, before its limit.
+
+A number about text that the model cannot read says little of the model's attention, so both counts
+stand beside the numbers they weaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attribution.errors import Stopped, UserError
+from attribution.retrievers.base import Joint, encode
+from attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
+
+MAX_UNKNOWN = 0.1
+"""Share of unknown tokens up to which a document counts as readable."""
+
+UNKNOWN_NAMES = ("[UNK]", "<unk>")
+_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Of a document's `tokens` read, `unknown` are not in the vocabulary: to the model they are all
+    the same one. `evidence` is the share of the evidence's characters before the limit, None
+    without evidence."""
+
+    tokens: int
+    unknown: int
+    evidence: float | None
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the tokens read; 1 where there is none."""
+        return self.unknown / self.tokens if self.tokens else 1.0
+
+    @property
+    def evidence_cut(self) -> bool:
+        """Whether some of the evidence lies behind the limit."""
+        return self.evidence is not None and self.evidence < 1
+
+    @property
+    def readable(self) -> bool:
+        """Whether the evidence is read whole and nearly all words are known."""
+        return not self.evidence_cut and self.unknown_share <= MAX_UNKNOWN
+
+
+def readings(
+    retriever: Any, pairs: Sequence[TextPair], should_stop: Callable[[], bool] = lambda: False
+) -> Iterator[list[Reading]]:
+    """The reading of each pair's document, batch by batch; only the tokenizer runs.
+
+    Raises:
+        Stopped: `should_stop` said so.
+    """
+    for start in range(0, len(pairs), _BATCH):
+        if should_stop():
+            raise Stopped("Stopped before all documents were read.")
+        yield _batch(retriever, pairs[start : start + _BATCH])
+
+
+def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Reading:
+    """As far as a stored result tells: a SentencePiece vocabulary does not name its unknown tokens
+    there."""
+    unknown = sum(
+        token.text in UNKNOWN_NAMES for token in found.document.tokens if not token.is_special
+    )
+    return _reading(found.document, unknown, evidence)
+
+
+def _batch(retriever: Any, pairs: Sequence[TextPair]) -> list[Reading]:
+    try:
+        with retriever.lock:
+            if isinstance(retriever, Joint):
+                encoded = encode(retriever, pairs)[1]
+            else:
+                encoded = retriever.encode_texts([pair.document for pair in pairs], "document")
+    except UserError:  # a document without a token that is text
+        if len(pairs) == 1:
+            span = pairs[0].evidence
+            return [Reading(0, 0, None if span is None else 0.0)]
+        return [one for pair in pairs for one in _batch(retriever, [pair])]
+    unknown = _unknown_id(retriever)
+    ids = encoded.features.get("input_ids") if unknown is not None else None
+    found = []
+    for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
+        count = 0
+        if ids is not None:
+            own = ids[b][encoded.offsets[b] :][: len(text.tokens)].cpu().numpy()
+            count = int(np.sum((own == unknown) & text.content[: len(own)]))
+        found.append(_reading(text, count, pair.evidence))
+    return found
+
+
+def _unknown_id(retriever: Any) -> int | None:
+    """The id of whatever the vocabulary lacks; None where it lacks nothing (bytes, BM25)."""
+    encoder = getattr(retriever, "encoder", None)
+    model = encoder("document") if encoder else getattr(retriever, "model", None)
+    return getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
+
+
+def _reading(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Reading:
+    share = None
+    if evidence is not None:
+        # What stands behind the last token of a text read whole is white space.
+        until = text.read_until if text.truncated else evidence.end
+        length = evidence.end - evidence.start
+        share = float(np.clip((until - evidence.start) / length, 0.0, 1.0))
+    return Reading(int(text.content.sum()), unknown, share)
