@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from attribution.errors import UserError
-from attribution.projection import Layout
+from attribution.projection import Layout, comparable
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.embeddings import EMBEDDING, embed, make_map, map_key
@@ -23,11 +23,13 @@ from dashboard.runs import Report, Run, RunKey
 
 @dataclass(frozen=True, slots=True)
 class StoredMap:
-    """The items that have a vector, in order, and their points [n, 2] where they were fitted."""
+    """The items on the map, in order, and their points [n, 2] where they were fitted. `n_flat`
+    others have a vector of zeros, or a flat curve, and no place on it."""
 
     model: ModelIdentity
     items: tuple[str, ...]
     points: Array | None
+    n_flat: int = 0
 
 
 class MapSource(Protocol):
@@ -108,11 +110,21 @@ def stored_map(
     """What there is of a map, computing nothing: which of the wanted items have a vector, and
     their points where they were fitted."""
     model = compute.identify(spec)
-    items, vectors = source.vectors(compute, model)
+    items, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
     points = None
     if len(vectors):
         points = compute.embeddings.get_map(model.key, map_key(layout, vectors))
-    return StoredMap(model, tuple(items), points)
+    return StoredMap(model, tuple(items), points, n_flat)
+
+
+def _comparable(found: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
+    """Items and vectors without those that lie near no other, and how many these are."""
+    items, vectors = found
+    if not items:
+        return items, vectors, 0
+    kept = comparable(vectors, layout.metric)
+    left = [item for item, keep in zip(items, kept, strict=True) if keep]
+    return left, vectors[kept], len(items) - len(left)
 
 
 def start_map(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run:
@@ -124,7 +136,12 @@ def start_map(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: 
         progress = source.compute(compute, model, run, report)
         if progress.stopped:
             return progress
-        _, vectors = source.vectors(compute, model)
+        _, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
+        if n_flat and not len(vectors):
+            raise UserError(
+                f"All {n_flat:,} vectors are zero or flat, so that none is nearer to another: "
+                "choose another model or method."
+            )
         run.stage = "Fitting the map"
 
         def fitted(done: int, total: int) -> None:

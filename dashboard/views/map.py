@@ -113,7 +113,12 @@ def status(found: StoredMap) -> bool:
         return True
     if run is not None and run.error and found.points is None:
         st.error(panels.plain(run.error))
-    missing = len(source) - len(found.items)
+    if found.n_flat:
+        st.caption(
+            f"{found.n_flat:,} of {len(source):,} are left out: their vector is zero or flat, so "
+            "that it lies near no other."
+        )
+    missing = len(source) - len(found.items) - found.n_flat
     if missing or found.points is None:
         left, right = st.columns([8, 2], vertical_alignment="center")
         left.caption(
@@ -180,7 +185,10 @@ def board() -> None:
         on_select="rerun",
         selection_mode=("points", "box", "lasso"),
     )
-    st.caption("Near points are alike; the axes and the distances between far groups mean nothing.")
+    st.caption(
+        "Near points are alike, equal ones lie on each other; the axes and the distances between "
+        "far groups mean nothing."
+    )
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are grey: their {panels.plain(colour)} is not known."

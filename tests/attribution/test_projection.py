@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attribution.errors import UserError
-from attribution.projection import METRICS, Layout, project
+from attribution.projection import METRICS, Layout, comparable, project
 
 
 def clusters(n: int = 40) -> np.ndarray:
@@ -39,6 +39,38 @@ def test_curves_are_compared_by_shape_not_by_height() -> None:
 def test_few_points_and_doubles_work() -> None:
     assert project(clusters()[:5], Layout()).shape == (5, 2)
     assert np.isfinite(project(np.repeat(clusters()[:1], 7, 0), Layout())).all()
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS.values()))
+@pytest.mark.parametrize("different", [1, 2, 4, 30])
+def test_equal_vectors_share_a_point(metric: str, different: int) -> None:
+    """UMAP alone drew a cloud of them: a shape where there is none."""
+    vectors = np.random.default_rng(2).normal(size=(different, 16)).astype(np.float32)
+    many = np.repeat(vectors, 12, 0)
+    for scale in (1.0, 1e-30, 1e30):
+        points = project(many * np.float32(scale), Layout(metric=metric))
+        assert np.isfinite(points).all()
+        assert len(np.unique(points, axis=0)) == different
+        np.testing.assert_array_equal(points[::12], points[11::12])
+        if different > 1:
+            apart = np.linalg.norm(points[::12][:, None] - points[::12][None], axis=-1)
+            assert apart[~np.eye(different, dtype=bool)].min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("metric", "zero", "flat"), [("cosine", False, True), ("correlation", False, False)]
+)
+def test_zeros_and_flat_curves_have_no_place(metric: str, zero: bool, flat: bool) -> None:
+    """All of them at once gave points that were no numbers."""
+    vectors = np.random.default_rng(2).normal(size=(9, 100)).astype(np.float32)
+    vectors[3], vectors[5] = 0.0, 0.1
+    known = comparable(vectors, metric)
+    assert known.tolist() == [True] * 3 + [zero, True, flat] + [True] * 3
+    with pytest.raises(UserError, match="zero or flat"):
+        project(vectors, Layout(metric=metric))
+    with pytest.raises(UserError, match="zero or flat"):
+        project(np.zeros((60, 16), np.float32), Layout(metric=metric))
+    assert np.isfinite(project(vectors[known], Layout(metric=metric))).all()
 
 
 def test_what_makes_no_map_is_said() -> None:
