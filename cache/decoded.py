@@ -47,6 +47,12 @@ class Decoded:
                 _, (dropped, _) = self._kept.popitem(last=False)
                 self._size -= len(dropped)
 
+    def clear(self) -> None:
+        """Keep nothing of what was decoded."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
     @property
     def size(self) -> int:
         """Bytes of the payloads that are kept."""

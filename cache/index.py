@@ -296,6 +296,13 @@ def forget(path: Path) -> None:
         _kept.pop(path, None)
 
 
+def forget_below(folder: Path) -> None:
+    """Drop what is remembered of all files below `folder`."""
+    with _guard:
+        for path in [path for path in _kept if path.is_relative_to(folder)]:
+            del _kept[path]
+
+
 def forget_all() -> None:
     """Drop what is remembered of all files."""
     with _guard:

@@ -46,6 +46,12 @@ _NONSENSE = (
     zlib.error,
 )
 
+
+def forget_decoded() -> None:
+    """Keep nothing in memory of what this process decoded; it is decoded again when it is read."""
+    _DECODED.clear()
+
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (
     kind TEXT NOT NULL, dataset TEXT NOT NULL, item TEXT NOT NULL, text TEXT NOT NULL,

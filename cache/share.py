@@ -75,18 +75,20 @@ def method_of(file: StoredFile) -> Method:
 
 
 def rows_of(
-    store: Store, file: StoredFile, dataset: str = ""
+    store: Store, file: StoredFile, datasets: Sequence[str] = ()
 ) -> Iterator[tuple[Source, pa.RecordBatch]]:
-    """Everything in one file of the store, or what it has of one data set."""
+    """Everything in one file of the store, or what it has of some data sets."""
     source = Source(file.model, file.method)
     for batch in entries(store, file.model, method_of(file), _ROWS):
-        yield source, _of_dataset(attributions(batch), dataset)
+        yield source, _of_datasets(attributions(batch), datasets)
     for batch in others.rows(store, file.model, file.method):
-        yield source, _of_dataset(batch, dataset)
+        yield source, _of_datasets(batch, datasets)
 
 
-def _of_dataset(rows: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
-    return rows.filter(pc.equal(rows.column("dataset"), dataset)) if dataset else rows
+def _of_datasets(rows: pa.RecordBatch, datasets: Sequence[str]) -> pa.RecordBatch:
+    if not datasets:
+        return rows
+    return rows.filter(pc.is_in(rows.column("dataset"), pa.array(datasets, pa.string())))
 
 
 def export(
@@ -95,12 +97,12 @@ def export(
     target: Path,
     *,
     poslens: str,
-    dataset: str = "",
+    datasets: Sequence[str] = (),
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write the results of `files`, or of one data set in them, to one Parquet file; the number of
-    its rows. The file appears whole or not at all. `poslens` is this program's version.
+    """Write the results of `files`, or of some data sets in them, to one Parquet file; the number
+    of its rows. The file appears whole or not at all. `poslens` is this program's version.
 
     Raises:
         UserError: there is nothing to write, or the file cannot be written.
@@ -110,15 +112,15 @@ def export(
     sources = [Source(file.model, file.method) for file in files]
     with _replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
         for file in files:
-            for source, rows in rows_of(store, file, dataset):
+            for source, rows in rows_of(store, file, datasets):
                 if should_stop():
                     raise Stopped("Stopped as asked; no file was written.")
                 writer.write(source, rows)
                 report(min(writer.rows, total), total)
         if not writer.rows:
             raise UserError(
-                f"Nothing is stored of the data set {dataset!r} here: choose another."
-                if dataset
+                f"Nothing is stored here of the data set {' or '.join(datasets)}: choose another."
+                if datasets
                 else "Nothing is stored that could be exported."
             )
     return writer.rows

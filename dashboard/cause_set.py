@@ -16,8 +16,9 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
 from dashboard import cause_frames, causes, choices, null_controls, panels
-from dashboard.compute import service
+from dashboard.compute import Compute
 from dashboard.figures import Style, mean_curves
+from dashboard.own_texts import service_for
 from dashboard.provenance import of_agreement
 from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
@@ -28,8 +29,9 @@ JUDGED = ("saliency", "decomposition")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is compared, over which pairs, under which models."""
+    """What is compared, over which pairs, under which models, and where results are kept."""
 
+    compute: Compute
     specs: tuple[RetrieverSpec, ...]
     interventions: Mapping[str, Method]
     judged: Mapping[str, Method]
@@ -47,10 +49,10 @@ class Choice:
         n = 0
         for spec in self.specs:
             for what in self.interventions.values():
-                kept = causes.stored(service(), spec, what, self.pairs)
+                kept = causes.stored(self.compute, spec, what, self.pairs)
                 n += len(kept.results) + len(kept.failed)
             for one in self.judged.values():
-                n += len(self.pairs) - service().n_missing(spec, one, self.pairs)
+                n += len(self.pairs) - self.compute.n_missing(spec, one, self.pairs)
         return n
 
     def runs(self) -> list[Run]:
@@ -58,9 +60,9 @@ class Choice:
         found = []
         for spec in self.specs:
             for what in self.interventions.values():
-                found.append(causes.run_of(service(), spec, what, self.scope))
+                found.append(causes.run_of(self.compute, spec, what, self.scope))
             for one in self.judged.values():
-                found.append(service().run_of(spec, one, self.scope))
+                found.append(self.compute.run_of(spec, one, self.scope))
         return [run for run in found if run is not None]
 
     def start(self) -> None:
@@ -68,9 +70,9 @@ class Choice:
         try:
             for spec in self.specs:
                 for what in self.interventions.values():
-                    causes.start(service(), spec, what, self.pairs, self.scope)
+                    causes.start(self.compute, spec, what, self.pairs, self.scope)
                 for one in self.judged.values():
-                    service().start_run(spec, one, self.pairs, self.scope)
+                    self.compute.start_run(spec, one, self.pairs, self.scope)
         except UserError as error:
             st.session_state["cause.error"] = str(error)
 
@@ -115,6 +117,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
     judged[method.name] = method
     choice = Choice(
+        compute=service_for(data.name),
         specs=specs,
         interventions={
             "relocation": relocation_method(),
@@ -129,7 +132,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
 
     def is_active() -> bool:
         return any(run.active for run in choice.runs()) or null_controls.active(
-            choice.specs, method, choice.scope, control
+            choice.compute, choice.specs, method, choice.scope, control
         )
 
     ticking = is_active()
@@ -155,6 +158,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         if control is not None:
             with panels.guarded():
                 null_controls.section(
+                    choice.compute,
                     choice.specs, method, control, choice.pairs, data.pairs, choice.scope,
                     choice.words, "cause",
                 )  # fmt: skip
@@ -188,14 +192,14 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     """Mean causal curves of one intervention, a line per model."""
     found = []
     for spec in choice.specs:
-        kept = causes.stored(service(), spec, what, choice.pairs)
+        kept = causes.stored(choice.compute, spec, what, choice.pairs)
         if kept.failed:
             reason = next(iter(kept.failed.values()))
             st.caption(panels.plain(f"{len(kept.failed)} pairs of {spec.name} failed: {reason}"))
         if kept.results:
             found.append(
                 causes.data_set_cause(
-                    service(), spec, what, choice.pairs, data.name, choice.words
+                    choice.compute, spec, what, choice.pairs, data.name, choice.words
                 )
             )  # fmt: skip
     if not found:
@@ -236,11 +240,11 @@ def _agreements(choice: Choice, data: DataSet) -> None:
         for label, what in choice.interventions.items():
             for one in choice.judged.values():
                 try:
-                    found = causes.agreement_of(service(), spec, one, what, choice.pairs)
+                    found = causes.agreement_of(choice.compute, spec, one, what, choice.pairs)
                 except UserError:
                     continue
                 rows.append((label, found))
-                model = service().identify(spec)
+                model = choice.compute.identify(spec)
                 known.append(of_agreement(model, what, data.name, found, choice.words))
     if not rows:
         return

@@ -81,10 +81,10 @@ class Compute:
         self.root = folder
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
-        self._known = beside._known if beside else self.store
-        self.queue = beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get)
-        self.models = beside.models if beside else ModelPool(_model_bytes)
-        self.runs = beside.runs if beside else Runs(RUN_LIMIT.get)
+        self._known: Store = beside._known if beside else self.store
+        self.queue: DeviceQueue = beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get)
+        self.models: ModelPool = beside.models if beside else ModelPool(_model_bytes)
+        self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get)
         self._summaries: Recent[CurveSummary] = Recent(64)
 
     # -- models --------------------------------------------------------------------------------

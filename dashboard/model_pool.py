@@ -29,7 +29,7 @@ class ModelPool:
         self._guard = threading.Lock()
         self._loading = threading.Lock()
         self._loaded: OrderedDict[Key, Any] = OrderedDict()
-        self._proofs: Recent[Proof] = Recent(_MAX_PROOFS)
+        self._proofs: Recent[Proof] = Recent(_MAX_PROOFS, made_again=False)
 
     def get(
         self,

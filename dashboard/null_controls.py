@@ -22,7 +22,7 @@ from attribution.types import Method, Provenance, TextPair
 from dashboard import causes, panels
 from dashboard.cause_figures import minus_null_curves
 from dashboard.cause_frames import controlled_frame
-from dashboard.compute import service
+from dashboard.compute import Compute
 from dashboard.figures import Style
 from dashboard.provenance import of_controlled
 
@@ -76,16 +76,21 @@ def _scope(scope: str, kind: Control) -> str:
 
 
 def active(
-    specs: Sequence[RetrieverSpec], method: Method, scope: str, kind: Control | None
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    scope: str,
+    kind: Control | None,
 ) -> bool:
     """Whether controls are being computed."""
     if kind is None:
         return False
-    found = [service().run_of(spec, method, _scope(scope, kind)) for spec in specs]
+    found = [compute.run_of(spec, method, _scope(scope, kind)) for spec in specs]
     return any(run is not None and run.active for run in found)
 
 
 def section(
+    compute: Compute,
     specs: Sequence[RetrieverSpec],
     method: Method,
     kind: Control,
@@ -101,13 +106,13 @@ def section(
     provenance: list[Provenance] = []
     for spec in specs:
         with panels.guarded():
-            _progress(spec, method, kind, nulls, scope, key)
+            _progress(compute, spec, method, kind, nulls, scope, key)
             try:
-                found = causes.controlled(service(), spec, method, kind, pairs, among)
+                found = causes.controlled(compute, spec, method, kind, pairs, among)
             except UserError:
                 continue
             shown.append((spec.name, found))
-            model = service().identify(spec)
+            model = compute.identify(spec)
             provenance.append(of_controlled(model, method, pairs[0].dataset, found, words))
     if not shown:
         st.info("Compute the curves and their controls: no pair has both yet.")
@@ -147,11 +152,16 @@ def section(
 
 
 def _progress(
-    spec: RetrieverSpec, method: Method, kind: Control, nulls: Sequence[TextPair], scope: str,
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    nulls: Sequence[TextPair],
+    scope: str,
     key: str,
-) -> None:  # fmt: skip
-    missing = service().n_missing(spec, method, nulls)
-    run = service().run_of(spec, method, _scope(scope, kind))
+) -> None:
+    missing = compute.n_missing(spec, method, nulls)
+    run = compute.run_of(spec, method, _scope(scope, kind))
     if not missing and not (run and run.active):
         return
     label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
@@ -160,7 +170,7 @@ def _progress(
     bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")
 
     def start() -> None:
-        service().start_run(spec, method, nulls, _scope(scope, kind))
+        compute.start_run(spec, method, nulls, _scope(scope, kind))
 
     if run is not None and run.active:
         button.button("Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop,

@@ -23,9 +23,9 @@ from dashboard.choices import (
     spec,
     statistics,
 )
-from dashboard.compute import service
 from dashboard.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.orders import HELP as ORDER_HELP
+from dashboard.own_texts import service_for
 from dashboard.plain import plain
 
 _TYPED = "Own text"
@@ -77,8 +77,8 @@ def _ordered(
     def stored(index: int) -> StoredCurves | None:
         if method is None or index >= len(models):
             return None
-        model = service().identify(spec(models[index], selection.data.name))
-        return service().store.curves(model.key, method, selection.pairs)
+        model = service_for(selection.data.name).identify(spec(models[index], selection.data.name))
+        return service_for(selection.data.name).store.curves(model.key, method, selection.pairs)
 
     try:
         return arrange(selection.pairs, order, stored)

@@ -13,7 +13,7 @@ from dashboard.provenance import ModelIdentity
 from dashboard.recent import Recent
 
 # Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
-_kept: Recent[Reading] = Recent(500_000)
+_kept: Recent[Reading] = Recent(500_000, made_again=False)
 
 _QUICK = 500
 

@@ -71,7 +71,9 @@ def serve(
     from streamlit.web import bootstrap
 
     from dashboard import headers
+    from dashboard.own_texts import remove_left_over
 
+    remove_left_over()
     headers.install()
     script = str(Path(__file__).parent / "app.py")
     flags = {**FLAGS, "server.port": port, "browser.serverPort": port}

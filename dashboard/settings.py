@@ -93,6 +93,12 @@ QUEUE_LIMIT = Setting(
     "1 to 10000; one more is told so at once.",
 )  # fmt: skip
 
+KEEP_OWN_TEXTS = Setting(
+    "POSLENS_KEEP_OWN_TEXTS",
+    "no",
+    _one_of("no", "yes"),
+    "no or yes: whether results of uploaded and typed texts go into everybody's cache.",
+)
 RUN_LIMIT = Setting(
     "POSLENS_RUN_LIMIT",
     32,
@@ -121,6 +127,7 @@ SETTINGS: tuple[Setting, ...] = (
     ALLOW_CODE,
     QUEUE_LIMIT,
     RUN_LIMIT,
+    KEEP_OWN_TEXTS,
     UPKEEP,
     FETCH_LIMIT_GB,
 )

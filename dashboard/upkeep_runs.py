@@ -6,13 +6,11 @@ A browser names what it means by ids: fingerprints and names of files that the l
 from __future__ import annotations
 
 import io
-import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from attribution.errors import Stopped, UserError
@@ -30,6 +28,7 @@ DOWNLOAD_MB = 200
 UPLOAD_MB = 20
 _KEPT_EXPORTS = 3
 _KEY = ("cache", "upkeep", "", "", "")
+_EXPORT = ("cache", "export", "", "", "")
 Step = Callable[[int, int], None]
 
 
@@ -90,8 +89,16 @@ def current(compute: Compute) -> Run | None:
     return compute.run(_KEY)
 
 
-def _start(compute: Compute, doing: str, work: Callable[[Run, Step], str]) -> Run:
-    """Run `work` in a thread; the sentence that it returns becomes the run's stage."""
+def current_export(compute: Compute, exports: Exports) -> Run | None:
+    """The latest export of the session that `exports` belong to."""
+    return compute.runs.find(exports.folder, _EXPORT)
+
+
+def _start(
+    compute: Compute, doing: str, work: Callable[[Run, Step], str], exports: Exports | None = None
+) -> Run:
+    """Run `work` in a thread, with `exports` as their session's own; the sentence that it returns
+    becomes the run's stage."""
 
     def whole(run: Run, report: Callable[[Progress], None]) -> Progress:
         run.stage, started = doing, time.perf_counter()
@@ -103,6 +110,8 @@ def _start(compute: Compute, doing: str, work: Callable[[Run, Step], str]) -> Ru
         run.stage = said
         return run.progress
 
+    if exports is not None:
+        return compute.runs.start(exports.folder, _EXPORT, 0, whole)
     return compute.start(_KEY, 0, whole)
 
 
@@ -161,25 +170,29 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
     return _start(compute, "Deleting", work)
 
 
-def start_export(compute: Compute, files: Sequence[StoredFile], dataset: str = "") -> Run:
-    """Make a Parquet file for download."""
+def start_export(
+    compute: Compute, files: Sequence[StoredFile], datasets: Sequence[str], exports: Exports
+) -> Run:
+    """Make a Parquet file of what `files` hold of some data sets, for the session of `exports`."""
 
     def work(run: Run, step: Step) -> str:
         methods = {file.method.name for file in files}
         parts = [files[0].model.name, methods.pop() if len(methods) == 1 else "all-methods"]
-        name = file_name(*parts, *filter(None, [dataset]), "results", fmt="parquet")
-        with _exports.lock:
-            _exports.made += 1
-            path = _folder() / f"{_exports.made}.parquet"
+        path = exports.place()
         rows = share.export(
-            compute.store, files, path, poslens=poslens_version(), dataset=dataset, report=step,
+            compute.store,
+            files,
+            path,
+            poslens=poslens_version(),
+            datasets=datasets,
+            report=step,
             should_stop=lambda: run.stopping,
-        )  # fmt: skip
-        made = Exported(name, path, path.stat().st_size)
-        _exports.keep(made)
+        )
+        made = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
+        exports.keep(made)
         return f"Exported {rows:,} rows, {size(made.bytes)}: download them below."
 
-    return _start(compute, "Exporting", work)
+    return _start(compute, "Exporting", work, exports)
 
 
 def start_import(compute: Compute, name: str, data: bytes) -> Run:
@@ -206,39 +219,35 @@ def _require(file: StoredFile, run: Run) -> None:
 # -- files for download ----------------------------------------------------------------------------
 
 
-class _Exports:
-    """The last few exports of this process."""
+class Exports:
+    """The last few exports of one session, in a folder of its own."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.made = 0
-        self.kept: OrderedDict[Path, Exported] = OrderedDict()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._made = 0
+        self._kept: OrderedDict[Path, Exported] = OrderedDict()
+
+    def place(self) -> Path:
+        """Where the next one goes."""
+        with self._lock:
+            self._made += 1
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            return self.folder / f"{self._made}.parquet"
 
     def keep(self, made: Exported) -> None:
-        with self.lock:
-            for path, old in list(self.kept.items()):
+        """Offer one that was made, in the place of one of the same name or the oldest."""
+        with self._lock:
+            for path, old in list(self._kept.items()):
                 if old.name == made.name:
-                    del self.kept[path]
+                    del self._kept[path]
                     path.unlink(missing_ok=True)
-            self.kept[made.path] = made
-            while len(self.kept) > _KEPT_EXPORTS:
-                path, _ = self.kept.popitem(last=False)
+            self._kept[made.path] = made
+            while len(self._kept) > _KEPT_EXPORTS:
+                path, _ = self._kept.popitem(last=False)
                 path.unlink(missing_ok=True)
 
-
-_exports = _Exports()
-
-
-@cache
-def _holder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="poslens-export-")
-
-
-def _folder() -> Path:
-    return Path(_holder().name)
-
-
-def exports() -> list[Exported]:
-    """What can be downloaded now, the latest first."""
-    with _exports.lock:
-        return list(reversed(_exports.kept.values()))
+    def offered(self) -> list[Exported]:
+        """What can be downloaded now, the latest first."""
+        with self._lock:
+            return list(reversed(self._kept.values()))

@@ -19,6 +19,10 @@ __all__ = ["Collection", "DataSet", "Rejection", "collection", "detect", "from_p
 SAMPLE = "sample"
 SAMPLE_BIAS = "sample-bias"
 
+TYPED = "typed"
+UPLOADED = "upload-"
+"""What data sets of readers' own texts are called, or begin with; none that is named here is."""
+
 _HERE = Path(__file__).parent / "sample"
 _folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "colder"}
 _variants: dict[str, str] = {}
@@ -37,8 +41,8 @@ def register(name: str, source: Path | str) -> list[str]:
     `name` and, in English, as `name-english`.
 
     Raises:
-        UserError: the embedded data set's name, nothing there, no known format, or a hub that
-            cannot be reached.
+        UserError: the embedded data set's name or one of readers' own texts, nothing there, no
+            known format, or a hub that cannot be reached.
     """
     path, variant = formats.split_variant(str(source))
     folder = hub.fetch(path) if path.startswith(hub.PREFIX) else Path(path)
@@ -49,6 +53,8 @@ def register(name: str, source: Path | str) -> list[str]:
         raise UserError(
             f"{taken.pop()} is the embedded data set's name: give the other one another."
         )
+    if name == TYPED or name.startswith(UPLOADED):
+        raise UserError(f"{name} is a name of texts that readers bring: give it another one.")
     for one, its_variant in known.items():
         _folders[one] = folder.resolve()
         _variants[one] = its_variant

@@ -125,7 +125,7 @@ def _meter(size: Size, on_progress: OnProgress) -> type:
     ends a download that brings more than the hub has said."""
     from tqdm import tqdm
 
-    bars: dict[int, float] = {}
+    bars: dict[int, int] = {}
 
     class Meter(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -138,10 +138,10 @@ def _meter(size: Size, on_progress: OnProgress) -> type:
         def update(self, n: float | None = 1) -> None:
             if not self._bytes:
                 return
-            self.n += n or 0
+            self.n += int(n or 0)
             # Two bars count the same bytes, as received and as written.
             bars[id(self)] = self.n
-            done = int(max(bars.values()))
+            done = max(bars.values())
             if done > 1.05 * size.bytes + (1 << 20):
                 raise UserError(f"{size.name} is larger than the hub said: give another.")
             on_progress("Downloading", min(done, size.bytes), size.bytes)

@@ -118,7 +118,12 @@ def export(
     whole = [file for file in files if not file.problem]
     with _progress("Exporting") as report:
         rows = export(
-            _store(), whole, output, poslens=poslens_version(), dataset=dataset, report=report
+            _store(),
+            whole,
+            output,
+            poslens=poslens_version(),
+            datasets=[dataset] if dataset else [],
+            report=report,
         )
     _say(file=str(output), rows=rows, bytes=output.stat().st_size)
 

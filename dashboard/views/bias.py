@@ -21,8 +21,8 @@ from attribution.types import Provenance
 from dashboard import bias_runs, choices, panels, url
 from dashboard.bias_figures import MEASURES, bar, bias_chart
 from dashboard.bias_runs import Tested
-from dashboard.compute import service
 from dashboard.figures import Style
+from dashboard.own_texts import service_for
 from dashboard.runs import Run
 
 MAX_PAIRS = 250  # as many a test as the paper has
@@ -84,7 +84,9 @@ def start() -> None:
     """Score what is missing, model by model."""
     for model in models:
         try:
-            bias_runs.start(service(), choices.spec(model, the_data.name), tests, scope)
+            bias_runs.start(
+                service_for(the_data.name), choices.spec(model, the_data.name), tests, scope
+            )
         except UserError as error:
             st.session_state["bias.error"] = str(error)
 
@@ -94,7 +96,9 @@ def active_runs() -> list[Run]:
     found = []
     for model in models:
         try:
-            run = bias_runs.run_of(service(), choices.spec(model, the_data.name), scope)
+            run = bias_runs.run_of(
+                service_for(the_data.name), choices.spec(model, the_data.name), scope
+            )
         except UserError:
             continue
         if run is not None and run.active:
@@ -129,7 +133,9 @@ def status(results: list[Tested]) -> None:
                      type="primary", width="stretch")  # fmt: skip
     for model in models:
         with suppress(UserError):  # said where the results are read
-            run = bias_runs.run_of(service(), choices.spec(model, the_data.name), scope)
+            run = bias_runs.run_of(
+                service_for(the_data.name), choices.spec(model, the_data.name), scope
+            )
             if run is not None and run.error and not run.active:
                 st.error(panels.plain(f"{model}: {run.error}"))
 
@@ -143,10 +149,12 @@ def board() -> None:
     for model in models:
         with panels.guarded():
             spec = choices.spec(model, the_data.name)
-            service().identify(spec)  # what is wrong with the model is said once, not for each test
+            service_for(the_data.name).identify(
+                spec
+            )  # what is wrong with the model is said once, not for each test
             for one in tests:
                 with panels.guarded():
-                    results += bias_runs.tested(service(), spec, [one])
+                    results += bias_runs.tested(service_for(the_data.name), spec, [one])
     status(results)
     if bool(active_runs()) != ticking:
         st.rerun()
@@ -266,11 +274,15 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     """Both documents side by side: what of s(d1) - s(d2) each token carries."""
     spec = one.model.spec
     method = st.selectbox(
-        "Method", bias_runs.fitting(service(), spec), key=f"contrast.{spec.family}",
+        "Method",
+        bias_runs.fitting(service_for(the_data.name), spec),
+        key=f"contrast.{spec.family}",
         format_func=lambda name: f"{name} (adds up)" if name in ADDITIVE else name,
-    )  # fmt: skip
+    )
     with st.spinner(f"Computing {panels.plain(method)}", show_time=True):
-        found = bias_runs.contrasted(service(), pair, spec, make_method(method or ""))
+        found = bias_runs.contrasted(
+            service_for(the_data.name), pair, spec, make_method(method or "")
+        )
     shown = found.shown()
     st.markdown(f"**{panels.plain(pair.first.query)}**")
     scores = one.scores[pair.item_id]

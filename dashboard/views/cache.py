@@ -7,10 +7,13 @@ from datetime import datetime
 import pandas as pd
 import streamlit as st
 
+from attribution import datasets
 from attribution.errors import UserError
 from cache.upkeep import StoredFile, failures
-from dashboard import panels, upkeep_runs
+from dashboard import own_texts, panels, rights, upkeep_runs
 from dashboard.compute import service
+from dashboard.runs import Run
+from dashboard.settings import KEEP_OWN_TEXTS
 
 ALL = "all methods"
 SHOWN_FAILURES = 1000
@@ -18,14 +21,23 @@ SHOWN_FAILURES = 1000
 files: list[StoredFile] = []
 with panels.guarded():
     files = upkeep_runs.stored(service())
-run = upkeep_runs.current(service())
-busy = run is not None and run.active
+allowed = False
+with panels.guarded():
+    allowed = rights.may_change()
+shared_run = upkeep_runs.current(service())
+busy = shared_run is not None and shared_run.active
+# Exports are the session's own: nobody else sees or downloads them.
+exports = own_texts.session().exports
+export_run = upkeep_runs.current_export(service(), exports)
+exporting = export_run is not None and export_run.active
 
 
 def act(start, *arguments: object) -> None:
     """Begin something; what keeps it from beginning is said on the next run of the page."""
     st.session_state.pop("cache.confirming", None)
     try:
+        if start is not upkeep_runs.start_export and not rights.may_change():
+            raise UserError(rights.REFUSED)
         start(service(), *arguments)
     except UserError as error:
         st.session_state["cache.error"] = str(error)
@@ -84,31 +96,50 @@ def actions(meant: list[StoredFile]) -> None:
     st.caption(panels.plain(upkeep_runs.summary(meant)))
     readable = not any(file.problem for file in meant)
     total = sum(file.bytes for file in meant)
+    small = total <= upkeep_runs.DOWNLOAD_MB * 1e6
     with st.container(horizontal=True):
-        small = total <= upkeep_runs.DOWNLOAD_MB * 1e6
         st.button(
-            "Export", icon=":material/upload_file:", key="cache.export", on_click=act,
-            args=(upkeep_runs.start_export, meant), disabled=busy or not readable or not small,
-            help="A Parquet file that pandas, DuckDB and Polars open and another PosLens imports.",
-        )  # fmt: skip
-        st.button(
-            "Verify", icon=":material/verified:", key="cache.verify", on_click=act,
-            args=(upkeep_runs.start_verify, meant), disabled=busy or not readable,
-            help="Read every result against its checksum; damaged ones are taken out.",
-        )  # fmt: skip
-        st.button(
-            "Compact", icon=":material/compress:", key="cache.compact", on_click=act,
-            args=(upkeep_runs.start_compact, meant), disabled=busy or not readable,
-            help="Give the space of replaced and removed results back.",
-        )  # fmt: skip
-        if st.button("Delete", icon=":material/delete:", key="cache.delete", disabled=busy):
-            st.session_state["cache.confirming"] = [upkeep_runs.file_id(f) for f in meant]
+            "Export",
+            icon=":material/upload_file:",
+            key="cache.export",
+            on_click=act,
+            args=(upkeep_runs.start_export, meant, datasets.names(), exports),
+            disabled=exporting or not readable or not small,
+            help="A Parquet file that pandas, DuckDB and Polars open and another PosLens imports: "
+            "what is stored of the data sets that this dashboard offers by name.",
+        )
+        if allowed:
+            shared_actions(meant, readable)
     if not small:
         st.caption("More than a browser should load: export it on the command line.")
         named = f"--model {meant[0].model.fingerprint}"
         st.code(f"python -m dashboard cache export {named} FILE.parquet", language="bash")
     if st.session_state.get("cache.confirming") == [upkeep_runs.file_id(f) for f in meant]:
         confirm(meant)
+
+
+def shared_actions(meant: list[StoredFile], readable: bool) -> None:
+    """What changes the cache for everybody."""
+    st.button(
+        "Verify",
+        icon=":material/verified:",
+        key="cache.verify",
+        on_click=act,
+        args=(upkeep_runs.start_verify, meant),
+        disabled=busy or not readable,
+        help="Read every result against its checksum; damaged ones are taken out.",
+    )
+    st.button(
+        "Compact",
+        icon=":material/compress:",
+        key="cache.compact",
+        on_click=act,
+        args=(upkeep_runs.start_compact, meant),
+        disabled=busy or not readable,
+        help="Give the space of replaced and removed results back.",
+    )
+    if st.button("Delete", icon=":material/delete:", key="cache.delete", disabled=busy):
+        st.session_state["cache.confirming"] = [upkeep_runs.file_id(f) for f in meant]
 
 
 def confirm(meant: list[StoredFile]) -> None:
@@ -128,9 +159,16 @@ def failed(meant: list[StoredFile]) -> None:
     if len(meant) != 1 or not meant[0].failed:
         return
     (file,) = meant
-    pairs = "pair" if file.failed == 1 else "pairs"
-    with st.expander(f"{file.failed:,} {pairs} gave no result"):
-        rows = failures(service().store, file.model, file.method)
+    # Of data sets that everybody may see: earlier versions kept own texts here too.
+    rows = [
+        row
+        for row in failures(service().store, file.model, file.method)
+        if row[0] in datasets.names()
+    ]
+    if not rows:
+        return
+    pairs = "pair" if len(rows) == 1 else "pairs"
+    with st.expander(f"{len(rows):,} {pairs} gave no result"):
         st.dataframe(
             pd.DataFrame(rows[:SHOWN_FAILURES], columns=["data set", "pair", "reason"]),
             hide_index=True, key="cache.failures",
@@ -169,12 +207,19 @@ def imports() -> None:
         )
 
 
-@st.fragment(run_every=1.0 if busy else None)
+@st.fragment(run_every=1.0 if busy or exporting else None)
 def state() -> None:
     """What is being done or was done last."""
     if error := st.session_state.pop("cache.error", ""):
         st.error(panels.plain(error))
-    now = upkeep_runs.current(service())
+    now = upkeep_runs.current_export(service(), exports)
+    show(now, exporting, "cache.export.stop")
+    if allowed:  # what it says names files of whoever asked
+        show(upkeep_runs.current(service()), busy, "cache.stop")
+
+
+def show(now: Run | None, was_active: bool, key: str) -> None:
+    """One run's progress, or how it ended."""
     if now is None:
         return
     if now.active:
@@ -182,8 +227,8 @@ def state() -> None:
         done, total = now.progress.done, now.progress.total
         text = f"{now.stage} · {done:,} of {total:,}" if total else now.stage
         left.progress(min(1.0, done / total) if total else 0.0, text=panels.plain(text))
-        right.button("Stop", key="cache.stop", on_click=now.stop, width="stretch")
-    if now.active != busy:
+        right.button("Stop", key=key, on_click=now.stop, width="stretch")
+    if now.active != was_active:
         st.rerun()
     if not now.active and now.error:
         st.error(panels.plain(now.error))
@@ -193,7 +238,7 @@ def state() -> None:
 
 def downloads() -> None:
     """Exports that are ready."""
-    for number, made in enumerate(upkeep_runs.exports()):
+    for number, made in enumerate(exports.offered()):
         if made.bytes > upkeep_runs.DOWNLOAD_MB * 1e6:
             continue
         st.download_button(
@@ -220,7 +265,16 @@ if files:
         failed(meant)
 else:
     st.info("Nothing is stored yet: Explain and Curves fill the cache, or import an export.")
+st.caption(
+    "Results of texts that you type or upload are not listed here: they stay with your browser "
+    "session and end with it."
+    if KEEP_OWN_TEXTS.get() == "no"
+    else "Results of texts that you type or upload are kept here too."
+)
 state()
 with panels.guarded():
     downloads()
-imports()
+if allowed:
+    imports()
+else:
+    st.caption(panels.plain(f"Delete, import, verify and compact: {rights.REFUSED}"))

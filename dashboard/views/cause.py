@@ -23,8 +23,9 @@ from attribution.position import document_curve
 from attribution.types import Array, Method, Provenance
 from dashboard import cause_frames, cause_set, causes, choices, panels
 from dashboard.cause_figures import causes_over_curve, displacements, relocation_scores
-from dashboard.compute import Explained, service
+from dashboard.compute import Explained
 from dashboard.figures import Style
+from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.provenance import of_intervention
 
@@ -70,7 +71,7 @@ with panels.guarded():
             st.spinner(f"Moving the evidence under {panels.plain(name)}", show_time=True),
         ):
             moved[name] = causes.of_pair(
-                service(), pair, choices.spec(name, pair.dataset), RELOCATION
+                service_for(pair.dataset), pair, choices.spec(name, pair.dataset), RELOCATION
             )
     if found.note:
         st.caption(panels.plain(f"{found.note[0].upper()}{found.note[1:]}."))
@@ -78,7 +79,7 @@ with panels.guarded():
 
 def provenance_of(name: str, what: Method, found: Intervention) -> Provenance:
     """Where an intervention on this pair comes from."""
-    model = service().identify(choices.spec(name, the_pair.dataset))
+    model = service_for(the_pair.dataset).identify(choices.spec(name, the_pair.dataset))
     return of_intervention(model, the_pair, what, found)
 
 
@@ -100,7 +101,9 @@ def mover() -> None:
         for name in moved:
             with panels.guarded(), st.spinner(f"Scoring {len(documents)} other documents"):
                 spec = choices.spec(name, the_pair.dataset)
-                others[name] = causes.scores_of_others(service(), the_pair, spec, documents)
+                others[name] = causes.scores_of_others(
+                    service_for(the_pair.dataset), the_pair, spec, documents
+                )
     st.session_state.setdefault("cause.place", 0)
     step(0)
     with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
@@ -183,8 +186,8 @@ for name in models:
         st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
     ):
         spec = choices.spec(name, pair.dataset)
-        explained[name] = service().explain(pair, spec, method)
-        removed[name] = causes.of_pair(service(), pair, spec, ablation)
+        explained[name] = service_for(pair.dataset).explain(pair, spec, method)
+        removed[name] = causes.of_pair(service_for(pair.dataset), pair, spec, ablation)
 
 
 def against(name: str, style: Style):
@@ -242,7 +245,7 @@ if st.toggle(
                 with st.spinner(f"Moving the text under {panels.plain(name)}"):
                     spec = choices.spec(name, pair.dataset)
                     label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
-                    shifted[label] = causes.of_pair(service(), pair, spec, what)
+                    shifted[label] = causes.of_pair(service_for(pair.dataset), pair, spec, what)
                 known.append(provenance_of(name, what, shifted[label]))
             except UserError as reason:
                 st.caption(panels.plain(str(reason)))

@@ -8,9 +8,10 @@ from attribution.methods import METHODS
 from attribution.position import document_curve, rank_correlation, unit_scores
 from attribution.text import words
 from dashboard import choices, panels
-from dashboard.compute import DataSetCurve, Explained, service
+from dashboard.compute import DataSetCurve, Explained
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
+from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.provenance import in_units
 from dashboard.waiting import wait
@@ -35,7 +36,9 @@ if first == second:
 results: list[Explained] = []
 for name in (first, second):
     with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
-        results.append(wait(service().ask(pair, choices.spec(name, pair.dataset), method)))
+        results.append(
+            wait(service_for(pair.dataset).ask(pair, choices.spec(name, pair.dataset), method))
+        )
 if not results:
     st.stop()
 
@@ -142,12 +145,12 @@ whole: list[DataSetCurve] = []
 for name in (first, second):
     with panels.guarded():
         spec = choices.spec(name, pair.dataset)
-        stored = service().n_missing(spec, method, data.pairs)
+        stored = service_for(pair.dataset).n_missing(spec, method, data.pairs)
         if stored == len(data.pairs):
             said = f"No curve of {name} is stored for {pair.dataset} yet"
             st.info(f"{panels.plain(said)}: the Curves page computes it.")
         else:
-            whole.append(service().curve(spec, method, data.pairs, pair.dataset))
+            whole.append(service_for(pair.dataset).curve(spec, method, data.pairs, pair.dataset))
 if whole:
     means = [one.summary.curve for one in whole]
     notes = {one.summary.curve.model: f"n={one.summary.curve.n} of {one.total}" for one in whole}

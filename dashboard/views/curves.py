@@ -13,9 +13,10 @@ from attribution.position import BANDS
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method
 from dashboard import choices, null_controls, panels
-from dashboard.compute import DataSetCurve, service
+from dashboard.compute import DataSetCurve
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
+from dashboard.own_texts import service_for
 from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
 
@@ -81,18 +82,18 @@ scope = f"{data.name}: {selection.words}"
 
 def run_of(name: str) -> Run | None:
     """The model's run on this selection, if there was one."""
-    return service().run_of(choices.spec(name, data.name, posir=posir), method, scope)
+    return service_for(data.name).run_of(choices.spec(name, data.name, posir=posir), method, scope)
 
 
 def elsewhere(name: str) -> bool:
     """Whether other processes are computing for this model and method."""
-    return service().jobs(choices.spec(name, data.name, posir=posir), method) > 0
+    return service_for(data.name).jobs(choices.spec(name, data.name, posir=posir), method) > 0
 
 
 def start(name: str, retry_failed: bool = False) -> None:
     """Compute what this model lacks."""
     try:
-        service().start_run(
+        service_for(data.name).start_run(
             choices.spec(name, data.name, posir=posir),
             method,
             selection.pairs,
@@ -112,7 +113,7 @@ def stop(name: str) -> None:
 def status_row(name: str) -> DataSetCurve | None:
     """One model's progress and buttons; its curve where something is stored."""
     spec = choices.spec(name, data.name, posir=posir)
-    missing = service().n_missing(spec, method, selection.pairs)
+    missing = service_for(data.name).n_missing(spec, method, selection.pairs)
     total = len(selection.pairs)
     run = run_of(name)
     label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
@@ -132,7 +133,7 @@ def status_row(name: str) -> DataSetCurve | None:
     bar.progress((total - missing) / total, text=panels.plain(text))
     if active:
         button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
-    elif missing and service().identify(spec).stored_only:
+    elif missing and service_for(data.name).identify(spec).stored_only:
         button.markdown("from the cache")
     elif missing:
         button.button("Compute" if missing == total else "Resume", key=f"start.{name}",
@@ -145,10 +146,12 @@ def status_row(name: str) -> DataSetCurve | None:
         return None
     curve = None
     try:
-        curve = service().curve(spec, method, selection.pairs, data.name, selection.words)
+        curve = service_for(data.name).curve(
+            spec, method, selection.pairs, data.name, selection.words
+        )
         failed = curve.stored.failed
     except UserError:  # whatever was tried failed
-        failed = service().failures(spec, method, selection.pairs)
+        failed = service_for(data.name).failures(spec, method, selection.pairs)
     if failed:
         with st.expander(f"{len(failed):,} pairs of {panels.plain(name)} gave no result"):
             st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]),
@@ -209,7 +212,7 @@ def is_active() -> bool:
         except UserError:
             continue
     with suppress(UserError):
-        return null_controls.active(specs(), method, scope, control)
+        return null_controls.active(service_for(data.name), specs(), method, scope, control)
     return False
 
 
@@ -237,7 +240,15 @@ def board() -> None:
         return
     if control is not None:
         null_controls.section(
-            specs(), method, control, selection.pairs, data.pairs, scope, selection.words, "curves"
+            service_for(data.name),
+            specs(),
+            method,
+            control,
+            selection.pairs,
+            data.pairs,
+            scope,
+            selection.words,
+            "curves",
         )
     with panels.guarded():
         st.segmented_control(

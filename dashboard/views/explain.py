@@ -7,8 +7,9 @@ import time
 import streamlit as st
 
 from dashboard import choices, null_controls, panels
-from dashboard.compute import Explained, service
+from dashboard.compute import Explained
 from dashboard.heatmap.data import MAX_COLUMNS
+from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.waiting import wait
 
@@ -41,7 +42,9 @@ results: list[Explained] = []
 for one in shown:
     for name in names:
         with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
-            results.append(wait(service().ask(one, choices.spec(name, one.dataset), method)))
+            results.append(
+                wait(service_for(one.dataset).ask(one, choices.spec(name, one.dataset), method))
+            )
 if not results:
     st.stop()
 labels = panels.labels(results)

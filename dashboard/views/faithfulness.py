@@ -10,8 +10,8 @@ from attribution.faithfulness import Faithfulness, FaithfulnessSummary, Paramete
 from attribution.methods import METHODS, make_method
 from attribution.types import Method, Provenance
 from dashboard import choices, faithfulness_runs, panels
-from dashboard.compute import service
 from dashboard.figures import Style
+from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.perturbation_figures import deletion_insertion, gains, scalable
 from dashboard.provenance import of_faithfulness, of_faithfulness_set
@@ -56,7 +56,11 @@ for model in models:
         label = name if len(models) == 1 else f"{model}, {name}"
         with panels.guarded(), st.spinner(f"Testing {panels.plain(label)}", show_time=True):
             place = faithfulness_runs.ask(
-                service(), pair, choices.spec(model, pair.dataset), method, PARAMETERS
+                service_for(pair.dataset),
+                pair,
+                choices.spec(model, pair.dataset),
+                method,
+                PARAMETERS,
             )
             results[label] = wait(place)
             tested.append((model, results[label]))
@@ -70,7 +74,11 @@ the_pair = pair
 def provenance() -> list[Provenance]:
     """Where the numbers of this pair come from."""
     return [
-        of_faithfulness(service().identify(choices.spec(model, the_pair.dataset)), the_pair, found)
+        of_faithfulness(
+            service_for(the_pair.dataset).identify(choices.spec(model, the_pair.dataset)),
+            the_pair,
+            found,
+        )
         for model, found in tested
     ]
 
@@ -159,7 +167,7 @@ if not chosen:
 def run_of(model: str, method: Method) -> Run | None:
     """The test run of this kind, if there was one."""
     return faithfulness_runs.run_of(
-        service(), choices.spec(model, data.name), method, scope, PARAMETERS
+        service_for(data.name), choices.spec(model, data.name), method, scope, PARAMETERS
     )
 
 
@@ -169,7 +177,12 @@ def start() -> None:
         for method in methods.values():
             try:
                 faithfulness_runs.start(
-                    service(), choices.spec(model, data.name), method, chosen, scope, PARAMETERS
+                    service_for(data.name),
+                    choices.spec(model, data.name),
+                    method,
+                    chosen,
+                    scope,
+                    PARAMETERS,
                 )
             except UserError as error:
                 st.session_state["faithfulness.error"] = str(error)
@@ -228,7 +241,9 @@ def board() -> None:
         for model in models:
             spec = choices.spec(model, data.name)
             for name, method in methods.items():
-                stored = faithfulness_runs.stored(service(), spec, method, chosen, PARAMETERS)
+                stored = faithfulness_runs.stored(
+                    service_for(data.name), spec, method, chosen, PARAMETERS
+                )
                 done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:
@@ -239,7 +254,9 @@ def board() -> None:
                         continue
                     summaries.append((name, found))
                     made.append(
-                        of_faithfulness_set(service().identify(spec), data.name, found, scope)
+                        of_faithfulness_set(
+                            service_for(data.name).identify(spec), data.name, found, scope
+                        )
                     )
     total = len(chosen) * len(models) * len(methods)
     bar, button = st.columns([8, 2], vertical_alignment="center")

@@ -13,9 +13,9 @@ from attribution.position import primacy_recency_index
 from attribution.projection import METRICS, Layout
 from attribution.types import Provenance, TextPair
 from dashboard import choices, mapping, panels
-from dashboard.compute import service
 from dashboard.map_figure import MANY, point_map
 from dashboard.mapping import CurveMap, StoredMap, TextMap
+from dashboard.own_texts import service_for
 from dashboard.provenance import of_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
@@ -60,7 +60,7 @@ st.markdown(
 def start() -> None:
     """Compute and fit."""
     try:
-        mapping.start_map(service(), choices.spec(name, data.name), source, layout)
+        mapping.start_map(service_for(data.name), choices.spec(name, data.name), source, layout)
     except UserError as error:
         st.session_state["map.error"] = str(error)
 
@@ -78,8 +78,8 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
             for p in pairs
         }
     else:
-        model = service().identify(choices.spec(name, data.name))
-        stored = service().store.curves(model.key, the_method, pairs)
+        model = service_for(data.name).identify(choices.spec(name, data.name))
+        stored = service_for(data.name).store.curves(model.key, the_method, pairs)
         found = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
         own = dict(zip(stored.pair_ids, found.tolist(), strict=True))
     means = []
@@ -98,7 +98,7 @@ def provenance(found: StoredMap) -> Provenance:
 
 def status(found: StoredMap) -> bool:
     """Progress and buttons; whether a run is active."""
-    run = mapping.map_run(service(), choices.spec(name, data.name), source, layout)
+    run = mapping.map_run(service_for(data.name), choices.spec(name, data.name), source, layout)
     if run is not None and run.active:
         left, right = st.columns([8, 2], vertical_alignment="center")
         progress = run.progress
@@ -146,7 +146,7 @@ def opened(chosen: list[TextPair]) -> None:
 def is_active() -> bool:
     """Whether this map is being made."""
     try:
-        run = mapping.map_run(service(), choices.spec(name, data.name), source, layout)
+        run = mapping.map_run(service_for(data.name), choices.spec(name, data.name), source, layout)
     except UserError:
         return False
     return run is not None and run.active
@@ -160,7 +160,9 @@ def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
     if error := st.session_state.pop("map.error", ""):
         st.error(panels.plain(error))
-    found = mapping.stored_map(service(), choices.spec(name, data.name), source, layout)
+    found = mapping.stored_map(
+        service_for(data.name), choices.spec(name, data.name), source, layout
+    )
     status(found)
     if is_active() != ticking:
         st.rerun()

@@ -15,8 +15,9 @@ from attribution.retrievers import registry
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Provenance
 from dashboard import choices, figures, panels, published_files, ranking_queries, rankings
-from dashboard.compute import DataSetCurve, Run, service
+from dashboard.compute import DataSetCurve, Run
 from dashboard.figures import Style
+from dashboard.own_texts import service_for
 from dashboard.publications import measures_frame
 from dashboard.ranking_figures import evidence_bins, length_buckets
 from dashboard.rankings import Ranked, Setup
@@ -90,21 +91,21 @@ def specs() -> list[RetrieverSpec]:
     found = []
     for name in names:
         with suppress(UserError):
-            rankings.method_for(service(), one := spec_of(name), the_setup)
-            service().identify(one)
+            rankings.method_for(service_for(data.name), one := spec_of(name), the_setup)
+            service_for(data.name).identify(one)
             found.append(one)
     return found
 
 
 def run_of(name: str) -> Run | None:
     """The model's run, if there was one."""
-    return rankings.run_of(service(), spec_of(name), the_setup)
+    return rankings.run_of(service_for(data.name), spec_of(name), the_setup)
 
 
 def start(name: str) -> None:
     """Rank with this model."""
     try:
-        rankings.start(service(), spec_of(name), the_setup)
+        rankings.start(service_for(data.name), spec_of(name), the_setup)
     except UserError as error:
         st.session_state["ranking.error"] = str(error)
 
@@ -112,7 +113,7 @@ def start(name: str) -> None:
 def start_all() -> None:
     """Rank with every model that has not, one after the other."""
     try:
-        rankings.start_all(service(), specs(), the_setup)
+        rankings.start_all(service_for(data.name), specs(), the_setup)
     except UserError as error:
         st.session_state["ranking.error"] = str(error)
 
@@ -125,7 +126,7 @@ def stop(name: str) -> None:
 
 def is_active() -> bool:
     """Whether any of the models is ranking, or waits for its turn."""
-    chain = rankings.all_run(service(), specs(), the_setup)
+    chain = rankings.all_run(service_for(data.name), specs(), the_setup)
     if chain is not None and chain.active:
         return True
     for name in names:
@@ -140,7 +141,7 @@ def is_active() -> bool:
 
 def status_row(name: str, waits: bool) -> Ranked | None:
     """One model's progress and button; its rankings where they are complete."""
-    found = rankings.ranked(service(), spec_of(name), the_setup)
+    found = rankings.ranked(service_for(data.name), spec_of(name), the_setup)
     if found is not None:
         return found
     run = run_of(name)
@@ -169,7 +170,7 @@ def status_row(name: str, waits: bool) -> Ranked | None:
 def row_of_all(n_ranked: int) -> None:
     """Progress and button of ranking with all models."""
     chosen = specs()
-    chain = rankings.all_run(service(), chosen, the_setup)
+    chain = rankings.all_run(service_for(data.name), chosen, the_setup)
     active = chain is not None and chain.active
     if not active and len(chosen) - n_ranked < 2:
         return
@@ -180,8 +181,13 @@ def row_of_all(n_ranked: int) -> None:
         text = f"{chain.stage} · {progress.done} of {progress.total} models ranked"
         text += " · stopping" if chain.stopping else ""
         bar.progress(progress.done / max(1, progress.total), text=panels.plain(text))
-        button.button("Stop all", key="ranking.stop", width="stretch",
-                      on_click=rankings.stop_all, args=(service(), chosen, the_setup))  # fmt: skip
+        button.button(
+            "Stop all",
+            key="ranking.stop",
+            width="stretch",
+            on_click=rankings.stop_all,
+            args=(service_for(data.name), chosen, the_setup),
+        )
     else:
         if chain is not None and chain.error:
             st.error(panels.plain(chain.error))
@@ -295,8 +301,10 @@ def saliency_section(models: list[str], style: Style) -> None:
     for name in models:
         try:
             spec = choices.spec(name, data.name, posir=posir)
-            if saliency.name not in service().unfit(service().identify(spec)):
-                curves.append(service().curve(spec, saliency, data.pairs, data.name))
+            if saliency.name not in service_for(data.name).unfit(
+                service_for(data.name).identify(spec)
+            ):
+                curves.append(service_for(data.name).curve(spec, saliency, data.pairs, data.name))
         except UserError:
             without.append(name)
     if curves:
@@ -350,7 +358,7 @@ def board() -> None:
     if error := st.session_state.pop("ranking.error", ""):
         st.error(panels.plain(error))
     top = st.container()
-    chain = rankings.all_run(service(), specs(), the_setup)
+    chain = rankings.all_run(service_for(data.name), specs(), the_setup)
     waits = chain is not None and chain.active and not chain.stopping
     found = []
     for name in names:
@@ -378,7 +386,7 @@ board()
 complete: list[Ranked] = []
 for each in names:
     with panels.guarded():
-        if (known := rankings.ranked(service(), spec_of(each), the_setup)) is not None:
+        if (known := rankings.ranked(service_for(data.name), spec_of(each), the_setup)) is not None:
             complete.append(known)
 if complete:
     with panels.guarded():

@@ -120,10 +120,10 @@ def test_any_reader_opens_it(store: Store, result, tmp_path: Path) -> None:
 def test_one_data_set_alone(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
     store.put(MODEL, METHOD, [result("q", dataset="another")])
-    path = written(store, tmp_path / "a.parquet", dataset="another")
+    path = written(store, tmp_path / "a.parquet", datasets=["another"])
     assert pd.read_parquet(path)["pair_id"].tolist() == ["q"]
-    with pytest.raises(UserError, match="Nothing is stored of the data set 'none' here"):
-        written(store, tmp_path / "b.parquet", dataset="none")
+    with pytest.raises(UserError, match="Nothing is stored here of the data set none"):
+        written(store, tmp_path / "b.parquet", datasets=["none"])
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 

@@ -8,19 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
+from attribution import datasets
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from cache.parts import PartWriter, Place
 from cache.store import ModelKey, Store
-from dashboard import upkeep_runs
+from dashboard import rights, upkeep_runs
 from dashboard.__main__ import app as commands
 from dashboard.compute import Compute, service
+from dashboard.own_texts import Session
 from dashboard.runs import Run
+from dashboard.upkeep_runs import Exports
 
 ROOT = Path(__file__).parents[2]
 METHOD = make_method("saliency")
@@ -40,6 +44,8 @@ def result(name: str) -> tuple[TextPair, Attribution]:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The cache of a data folder, with results of two models."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("POSLENS_UPKEEP", "yes")
+    monkeypatch.setitem(datasets._folders, "set", tmp_path)
     service.cache_clear()
     store = Store(tmp_path / "home" / "cache")
     store.put(MODEL, METHOD, [result(f"p{k}") for k in range(4)])
@@ -65,11 +71,20 @@ def opened() -> AppTest:
     return AppTest.from_file(str(path), default_timeout=60).run()
 
 
+def own(app: AppTest) -> Session:
+    """What the page's session keeps to itself."""
+    return app.session_state["own texts"]
+
+
 def clicked(app: AppTest, key: str) -> AppTest:
     """Click, wait for the work to end, and show the page again."""
     app.button(key=key).click().run()
-    if (run := upkeep_runs.current(service())) is not None:
-        run.wait()
+    for run in (
+        upkeep_runs.current(service()),
+        upkeep_runs.current_export(service(), own(app).exports),
+    ):
+        if run is not None:
+            run.wait()
     app.run()
     assert not app.exception
     return app
@@ -109,14 +124,14 @@ def test_deleting_asks_first_and_says_what_goes(store: Store) -> None:
 def test_what_was_exported_and_deleted_comes_back(store: Store) -> None:
     app = clicked(opened(), "cache.export")
     assert "Exported 6 rows" in app.success[0].value
-    made = upkeep_runs.exports()[0]
+    made = own(app).exports.offered()[0]
     data = made.path.read_bytes()
     assert made.name == "M_all-methods_results.parquet"
     app.button(key="cache.delete").click().run()
     clicked(app, "cache.sure")
     app.file_uploader(key="cache.upload").set_value(("again.parquet", data, "")).run()
     clicked(app, "cache.import")
-    assert "6 of 6 rows are new and were added" in app.success[0].value.replace("\\", "")
+    assert "6 of 6 rows are new and were added" in app.success[-1].value.replace("\\", "")
     found = store.get(MODEL, METHOD, result("p0")[0])
     assert found is not None
     assert found.document_scores.tobytes() == result("p0")[1].document_scores.tobytes()
@@ -172,16 +187,54 @@ def test_an_empty_cache_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     service.cache_clear()
 
 
-def test_only_the_last_exports_are_kept(store: Store) -> None:
-    compute, paths = Compute(store.root.parent), []
-    for name in ("", "", "a", "b", "c"):
-        store.put(MODEL, METHOD, [(replace(pair, dataset=name), a) for pair, a in [result("p")]])
-        run = upkeep_runs.start_export(compute, upkeep_runs.stored(compute), name)
+def test_only_the_last_exports_are_kept(store: Store, tmp_path: Path) -> None:
+    compute, exports, paths = Compute(store.root.parent), Exports(tmp_path / "exports"), []
+    files = upkeep_runs.stored(compute)
+    for meant in (files[:1], files[:1], files, files[1:2], files[2:]):
+        run = upkeep_runs.start_export(compute, meant, ["set"], exports)
         run.wait()
         assert run.error == ""
-        paths.append(upkeep_runs.exports()[0].path)
+        paths.append(exports.offered()[0].path)
     # One of the same name takes the place of the one before.
     assert [path.exists() for path in paths] == [False, False, True, True, True]
+
+
+def test_own_texts_of_earlier_versions_are_neither_exported_nor_listed(store: Store) -> None:
+    for name in ("typed", "upload-x-1"):
+        pair, attribution = result(f"secret {name}")
+        store.put(OTHER, METHOD, [(replace(pair, dataset=name), attribution)])
+        store.put_failures(OTHER, METHOD, [(replace(pair, pair_id="secret", dataset=name), "no")])
+    app = opened()
+    app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
+    app.selectbox(key=f"cache.method.{OTHER.fingerprint}").select_index(1).run()
+    assert "secret" not in str(app.main)
+    app = clicked(app, "cache.export")
+    (made,) = own(app).exports.offered()
+    assert b"secret" not in made.path.read_bytes()
+    assert pq.read_table(made.path)["dataset"].unique().to_pylist() == ["set"]
+
+
+@pytest.mark.parametrize("said", ["no", "auto"])
+def test_who_does_not_run_the_program_only_exports(
+    store: Store, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("POSLENS_UPKEEP", said)
+    monkeypatch.setattr(rights, "_on_this_machine", lambda: False)
+    app = opened()
+    assert {button.key for button in app.button} == {"cache.export"}
+    assert not app.get("file_uploader")
+    assert any("Only who runs PosLens" in caption.value for caption in app.caption)
+    monkeypatch.setenv("POSLENS_UPKEEP", "yes")
+    assert "cache.delete" in {button.key for button in opened().button}
+
+
+def test_exports_of_one_session_are_offered_to_no_other(store: Store) -> None:
+    first, second = opened(), opened()
+    clicked(first, "cache.export")
+    second.run()
+    assert own(first).exports.offered() and not own(second).exports.offered()
+    assert "Exported" not in " ".join(one.value for one in second.success)
+    assert len(first.get("download_button")) == 1 and not second.get("download_button")
 
 
 def test_a_stopped_verify_says_so(store: Store) -> None:

@@ -1,0 +1,71 @@
+"""An uploaded and a typed text in one session; another session exports all that it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pyarrow.parquet as pq
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App
+from tests.e2e.test_app import no_error, ready
+
+Visit = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
+UPLOADED = "The zephyrine ledger names every quixotic debtor."
+TYPED = "A vellichor archive holds the sonorous minutes."
+SECRETS = ["zephyrine", "quixotic", "vellichor", "sonorous", "ledger-7", "secret-domain", "upload-"]
+
+
+def test_another_sessions_export_holds_no_word_of_them(
+    start_app: Callable[..., App], visit: Visit, tmp_path: Path
+) -> None:
+    app = start_app()
+    mine = visit(f"{app.url}/?pair=food-sourdough-q2&models=MiniLM")
+    ready(mine)
+    mine.get_by_text("Your own file").click()
+    upload = tmp_path / "ledger.csv"
+    upload.write_text(
+        "query,document,pair_id,domain\n"
+        f'"who owes the zephyrine","{UPLOADED} Another line of it.",ledger-7,secret-domain\n'
+    )
+    mine.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
+    expect(mine.get_by_text("1 rows accepted")).to_be_visible()
+    expect(mine.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("zephyrine")
+    ready(mine)
+    # The pages of data sets find it, and typed texts are on another page of this reader.
+    mine.get_by_role("link", name="Curves").click()
+    expect(mine.get_by_text("1 of 1").first).to_be_visible()
+    texts = urlencode({"text": "Own text", "q": "what is sonorous", "d": TYPED, "models": "MiniLM"})
+    typed = visit(f"{app.url}/?{texts}")
+    expect(typed.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("vellichor")
+    ready(typed)
+
+    assert [name for name in SECRETS if holding(app.home, name)] == []
+
+    other = visit(f"{app.url}/cache")
+    expect(other.get_by_text("Models: 1 · results: 1")).to_be_visible()
+    other.get_by_role("button", name="Export").click()
+    with other.expect_download() as waiting:
+        other.get_by_role("button", name="Download MiniLM").click()
+    exported = tmp_path / "results.parquet"
+    waiting.value.save_as(exported)
+    no_error(other)
+    table = pq.read_table(exported)
+    assert table["dataset"].to_pylist() == ["sample"]
+    said = exported.read_bytes().decode("latin-1") + str(table.to_pydict())
+    assert [word for word in SECRETS if word in said] == []
+    assert [word for word in SECRETS if word in other.inner_text("body")] == []
+
+    # What one session has prepared is offered to no other.
+    third = visit(f"{app.url}/cache")
+    expect(third.get_by_text("Models: 1 · results: 1")).to_be_visible()
+    expect(third.get_by_role("button", name="Export")).to_be_enabled()
+    expect(third.get_by_text("Download")).to_have_count(0)
+
+
+def holding(folder: Path, text: str) -> list[Path]:
+    """Files below `folder` that hold `text`, the server's log among them."""
+    return [p for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
