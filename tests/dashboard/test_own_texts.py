@@ -171,7 +171,7 @@ def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
     home: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     monkeypatch.setenv("POSLENS_KEEP_OWN_TEXTS", kept)
-    app = AppTest.from_file(str(ROOT / "dashboard/views/explain.py"), default_timeout=120)
+    app = AppTest.from_file(str(ROOT / "dashboard/app.py"), default_timeout=120)
     app.query_params.update({"text": "Own text", "q": "what is quixotic", "d": "A quixotic plan."})
     app.run()
     assert not app.exception and not app.error and app.metric
