@@ -407,6 +407,9 @@ def summarize(
             n_truncated=n_truncated,
             n_failed=n_failed,
             quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
+            magnitudes=None
+            if magnitudes is None
+            else as_array(np.mean(magnitudes, axis=0), (N_BINS,), "a curve"),
         ),
         _estimate(sums.mean(0), drawn, 2, n, n_documents),
         _estimate(sums.mean(0), drawn, 0, n, n_documents),

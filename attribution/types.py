@@ -205,7 +205,8 @@ class PositionCurve:
     the mean, over documents; None where there are too few. The `n` pairs have `n_documents`
     different documents; in `n_truncated` pairs the document was longer than the model reads;
     `n_failed` more gave no result and are not in the mean. `quartiles` [3, 100] are the 25th, 50th
-    and 75th percentiles over pairs, where they are known.
+    and 75th percentiles over pairs, where they are known; `magnitudes` [100] the mean of what
+    tokens bring whatever its sign, of which index and centre of mass are made.
     """
 
     model: str
@@ -221,10 +222,11 @@ class PositionCurve:
     n_truncated: int
     n_failed: int
     quartiles: Array | None = None
+    magnitudes: Array | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        for name in ("mean", "std", "ci_low", "ci_high"):
+        for name in ("mean", "std", "ci_low", "ci_high", "magnitudes"):
             values = getattr(self, name)
             if values is not None:
                 put(self, name, as_array(values, (N_BINS,), "a curve"))

@@ -15,7 +15,8 @@ from dashboard.palettes import Style, escape, text_width, wrap
 Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
 
-POSITION_TITLE = "Relative position in the document (%)"
+POSITION_TITLE = "Relative position in what was read (%)"
+TEXT_TITLE = "Position in the whole text (% of its characters)"
 BINS = np.arange(N_BINS)
 CENTRES = (BINS + 0.5) * (100 / N_BINS)
 

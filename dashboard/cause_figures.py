@@ -17,6 +17,7 @@ from dashboard.canvas import (
     BINS,
     CENTRES,
     POSITION_TITLE,
+    TEXT_TITLE,
     Provenances,
     canvas,
     faint,
@@ -101,7 +102,7 @@ def causes_over_curve(
     values themselves.
     """
     figure = canvas(
-        "causes_over_curve", style, POSITION_TITLE, "Each by its own largest value", provenance
+        "causes_over_curve", style, TEXT_TITLE, "Each by its own largest value", provenance
     )
     share = moved.read_share if moved else removed.read_share if removed else 1.0
     values = np.asarray(curve, dtype=np.float64)

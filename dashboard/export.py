@@ -218,7 +218,8 @@ _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
 
 def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
     """100 rows for each curve: its names, bin 0..99, position in [0, 1], mean, std, ci_low and
-    ci_high (missing below 10 documents), and the numbers of pairs and documents."""
+    ci_high (missing below 10 documents), magnitude (the mean of |score|, of which index and centre
+    of mass are made), and the numbers of pairs and documents."""
     bins = np.arange(N_BINS)
     frames = [
         pd.DataFrame(
@@ -232,6 +233,7 @@ def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
                 "std": curve.std,
                 "ci_low": np.nan if curve.ci_low is None else curve.ci_low,
                 "ci_high": np.nan if curve.ci_high is None else curve.ci_high,
+                "magnitude": np.nan if curve.magnitudes is None else curve.magnitudes,
                 **{name: getattr(curve, name) for name in _COUNTS},
             }
         )

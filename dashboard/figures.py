@@ -20,6 +20,7 @@ from dashboard.canvas import (
     BINS,
     CENTRES,
     POSITION_TITLE,
+    TEXT_TITLE,
     Provenances,
     Span,
     bins,
@@ -58,9 +59,10 @@ def pair_curves(
     y_title: str,
     read_until: Mapping[str, float] | None = None,
     *,
+    x: Mapping[str, NDArray[np.float64]] | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """One document's curves, a line for each model.
+    """One document's curves, a line for each model, over one axis of the whole text.
 
     Args:
         curves: model -> [100] values over what that model read of the document.
@@ -68,6 +70,8 @@ def pair_curves(
         read_until: model -> share of the document that it read. Its 100 bins are drawn over that
             part only, a dotted line ends it and the legend says so: what was not read has
             no value, which is not a value of zero.
+        x: model -> where its points stand in the whole text [100], shares of its characters
+            (`attribution.text_axis`); evenly over what it read if not given.
         y_title: the quantity and its unit.
 
     Each point carries its bin 0..99 as customdata.
@@ -75,7 +79,7 @@ def pair_curves(
     Raises:
         ValueError: a curve is not [100], or a share lies outside [0, 1].
     """
-    figure = canvas("pair_curves", style, POSITION_TITLE, y_title, provenance)
+    figure = canvas("pair_curves", style, TEXT_TITLE, y_title, provenance)
     shares = {model: (read_until or {}).get(model, 1.0) for model in curves}
     if any(not 0 < share <= 1 for share in shares.values()):
         raise ValueError(f"read_until {read_until}: shares lie in (0, 1]")
@@ -83,7 +87,13 @@ def pair_curves(
         share = shares[model]
         suffix = "" if share == 1 else f" (reads to {100 * share:.0f}%)"
         figure.add_trace(
-            line(index, bins(values), style, legend_name(model + suffix, style), share)
+            line(
+                index,
+                bins(values),
+                style,
+                legend_name(model + suffix, style),
+                *((share,) if x is None else (1.0, x[model])),
+            )
         )
         if share < 1:
             figure.add_vline(
@@ -158,20 +168,29 @@ def difference(
 ) -> go.Figure:
     """Curve a minus curve b with a zero line, filled on either side in that curve's colour.
 
-    The means alone: it has no band and says nothing about significance.
+    The means alone: it has no band and says nothing about significance. Where either is NaN, since
+    a model has not read that far, nothing is drawn, and the end is shaded as not read.
     """
     if y_title is None and isinstance(a, PositionCurve):
         y_title = quantity(a.method)
     title = "Difference" if y_title is None else f"Difference in {y_title[0].lower()}{y_title[1:]}"
     values = [bins(one.mean if isinstance(one, PositionCurve) else one) for one in (a, b)]
     gap = values[0] - values[1]
-    figure = canvas("difference", style, POSITION_TITLE, title, provenance)
+    both = isinstance(a, PositionCurve)
+    x = 100 * a.positions if isinstance(a, PositionCurve) else CENTRES
+    known = np.isfinite(gap)
+    gap, x, drawn = gap[known], x[known], BINS[known]
+    title_x = POSITION_TITLE if both else TEXT_TITLE
+    figure = canvas("difference", style, title_x, title, provenance)
+    unread_from = 1.0 if known.all() else float(known.sum()) / len(known)
+    if unread_from < 1:
+        shade(figure, (unread_from, 1.0), style.colours.unread, "not read by both", style)
     for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):
         figure.add_trace(
             go.Scatter(
-                x=CENTRES,
+                x=x,
                 y=side,
-                customdata=BINS,
+                customdata=drawn,
                 mode="lines",
                 fill="tozeroy",
                 fillcolor=faint(str(style.line(index)["color"]), 0.35),
@@ -180,11 +199,12 @@ def difference(
                 name=legend_name(f"{names[index]} higher", style),
             )
         )
-    trace = line(0, gap, style, f"{escape(names[0])} − {escape(names[1])}")
+    trace = line(0, gap, style, f"{escape(names[0])} − {escape(names[1])}", x=x / 100)
+    trace.update(customdata=drawn)
     trace.update(showlegend=False, line={"color": style.colours.ink, "dash": "solid"})
     figure.add_trace(trace)
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
-    return with_legend(positions(figure), style)
+    return with_legend(positions(figure), style, above=unread_from < 1)
 
 
 def rank_scatter(

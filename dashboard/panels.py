@@ -18,6 +18,7 @@ from attribution.interactions import Interactions, interactions, top
 from attribution.methods import CURVE_PARAMETERS, METHODS
 from attribution.position import document_curve, evidence_share
 from attribution.text import sentences, words
+from attribution.text_axis import curve_positions
 from attribution.types import Method, Provenance, TextPair
 from dashboard import readings, url
 from dashboard.canvas import Provenances, caption_text, provenance_entries
@@ -152,7 +153,7 @@ def show_curve(results: Sequence[Explained], key: str, height_px: int) -> None:
         drawn(content, lambda style: curve_figure(results, style),
               screen_style(height_px=height_px)),
         key,
-        "Attribution over the relative position in the document, evidence shaded",
+        "Attribution over the position in the whole text, evidence shaded",
     )  # fmt: skip
 
 
@@ -170,6 +171,7 @@ def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
         style,
         quantity(results[0].attribution.method),
         {label: read_share(r) for label, r in named},
+        x={label: curve_positions(r.attribution, len(pair.document)) for label, r in named},
         provenance=[r.provenance() for r in results],
     )
 

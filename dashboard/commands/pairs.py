@@ -97,7 +97,7 @@ def _read_text(path: Path | None) -> str:
 
 
 def _as_json(result: Any) -> dict[str, Any]:
-    from attribution.position import document_curve
+    from attribution.position import document_curve, document_magnitudes, positions
 
     attribution = result.attribution
 
@@ -122,7 +122,9 @@ def _as_json(result: Any) -> dict[str, Any]:
         "matrix": None if attribution.matrix is None else attribution.matrix.tolist(),
         "bias_share": attribution.bias_share,
         "completeness_error": attribution.completeness_error,
+        "positions": positions(attribution.method.curve_params["resampling"]).tolist(),
         "curve": document_curve(attribution).tolist(),
+        "magnitudes": document_magnitudes(attribution).tolist(),
         "provenance": dict(result.provenance().items()),
     }
 
@@ -183,6 +185,7 @@ def export(
     """Write the aggregated curves of one or several models as a figure or a table."""
     from dataclasses import replace
 
+    from dashboard.curve_words import counted
     from dashboard.export import (
         FIGURE_FORMATS,
         TABLE_FORMATS,
@@ -206,7 +209,7 @@ def export(
         data = table_bytes(curve_frame(curves), fmt, provenance)  # type: ignore[arg-type]
     else:
         style = replace(PRESETS[size], palette=palette)
-        notes = {one.summary.curve.model: f"n={one.summary.curve.n}" for one in found}
+        notes = {curve.model: counted(curve) for curve in curves}
         figure = mean_curves(curves, style, notes=notes, provenance=provenance)
         data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
     write(output, data)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from attribution.methods import METHODS
-from attribution.position import document_curve, rank_correlation, unit_scores
+from attribution.position import rank_correlation, unit_scores
 from attribution.text import words
+from attribution.text_axis import curve_over_text
 from dashboard import choices, panels
 from dashboard.compute import DataSetCurve, Explained
+from dashboard.curve_words import counted, over_what
 from dashboard.export import curve_frame
 from dashboard.figures import Style, difference, mean_curves, quantity, rank_scatter
 from dashboard.own_texts import service_for
@@ -64,7 +66,7 @@ scores = [
 ]
 joined = f"words, the {view.aggregate} of their tokens"
 correlation = rank_correlation(*scores)
-curves = [document_curve(r.attribution) for r in results]
+curves = [curve_over_text(r.attribution, len(pair.document)) for r in results]
 title = quantity(a.attribution.method)
 provenance = [r.provenance() for r in results]
 
@@ -113,7 +115,9 @@ with panels.guarded():
             "compare.difference",
             "Attribution under A minus attribution under B over the position",
         )
-    st.caption("The difference sets positions against each other relative to what each model read.")
+    st.caption(
+        "Both charts stand over the whole text. Where a model has not read, there is no difference."
+    )
     if correlation is None:
         st.caption("Too few words were read by both models for a rank correlation.")
     else:
@@ -153,7 +157,7 @@ for name in (first, second):
             whole.append(service_for(pair.dataset).curve(spec, method, data.pairs, pair.dataset))
 if whole:
     means = [one.summary.curve for one in whole]
-    notes = {one.summary.curve.model: f"n={one.summary.curve.n} of {one.total}" for one in whole}
+    notes = {curve.model: counted(curve) for curve in means}
     set_provenance = [one.provenance() for one in whole]
 
     def draw_means(style: Style):
@@ -181,6 +185,7 @@ if whole:
                 "Mean curve of A minus mean curve of B",
             )
             figures["Difference"] = draw_mean_difference
+        st.caption(panels.plain(over_what(means)))
         for one in whole:
             panels.caption(one.provenance())
         panels.downloads(

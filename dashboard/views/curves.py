@@ -14,6 +14,7 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Method
 from dashboard import choices, null_controls, panels
 from dashboard.compute import DataSetCurve
+from dashboard.curve_words import counted, over_what, why_no_number
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
 from dashboard.own_texts import service_for
@@ -166,11 +167,7 @@ def _duration(seconds: float) -> str:
 
 def notes(curves: list[DataSetCurve]) -> dict[str, str]:
     """What the legend adds to each model."""
-    return {
-        one.model.spec.name: f"{one.summary.curve.n:,} pairs, "
-        f"{one.summary.curve.n_documents:,} documents"
-        for one in curves
-    }
+    return {one.model.spec.name: counted(one.summary.curve) for one in curves}
 
 
 def draw(curves: list[DataSetCurve], style: Style):
@@ -196,7 +193,6 @@ def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
                 "failed": curve.n_failed,
                 "centre of mass": str(summary.center_of_mass or "–"),
                 "primacy-recency index": str(summary.primacy_recency_index or "–"),
-                "why not": summary.undefined,
             }
         )
     return pd.DataFrame(rows)
@@ -270,11 +266,13 @@ def board() -> None:
         )
         st.caption(
             BAND_WORDS[st.session_state.get("band") or BANDS[0]]
-            + " Positions are relative to what the model read."
+            + f" {panels.plain(over_what([one.summary.curve for one in curves]))}"
         )
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
         st.dataframe(summary_frame(curves, method), hide_index=True)
+        if missing := why_no_number([one.summary for one in curves]):
+            st.caption(panels.plain(missing))
         points = event.selection.points
         if points:
             custom = points[0].get("customdata")

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attribution.bootstrap import MIN_DOCUMENTS
 from attribution.methods import make_method
-from attribution.position import BANDS, CurveSummary, band, positions, primacy_recency_index
+from attribution.position import (
+    BANDS,
+    CurveSummary,
+    band,
+    document_curve,
+    document_magnitudes,
+    positions,
+    primacy_recency_index,
+)
 from attribution.position import summarize as summarize_curves
+from attribution.types import Attribution, Token, TokenizedText
 
 METHOD = make_method("saliency")
 GENERATOR = np.random.default_rng(7)
@@ -118,3 +129,30 @@ def test_an_index_of_one_document_among_many_is_left_out() -> None:
     assert found.primacy_recency_index is None and "not clearly above" in found.undefined
     curves[:12, 0] = 1.0
     assert summarize(curves, None).primacy_recency_index is not None
+
+
+def test_noise_does_not_cancel_the_lean_of_signed_scores() -> None:
+    """Tokens bring 3 in the first third and 1 in the others, with signs at random: the index is
+    (1 - 3) / (1 + 3). Of signed bins it would be what noise has left in them."""
+    method = make_method("decomposition", {"normalization": "none"})
+    size = np.repeat([3.0, 1.0, 1.0], [660, 680, 660])
+    tokens = tuple(Token("t", j, j + 1) for j in range(2000))
+    text = TokenizedText(tokens, 2000, 4096)
+    results = []
+    for _ in range(40):
+        scores = size * GENERATOR.choice([-1.0, 1.0], 2000)
+        results.append(Attribution("m", method, "p", 0.5, text, text, np.zeros(2000), scores))
+    curves = np.array([document_curve(one) for one in results])
+    magnitudes = np.array([document_magnitudes(one) for one in results])
+    found = summarize_curves(
+        curves, None, magnitudes=magnitudes, model="m", dataset="d", method=method,
+        n_truncated=0, n_failed=0,
+    )  # fmt: skip
+    assert found.primacy_recency_index is not None
+    assert found.primacy_recency_index.value == pytest.approx(-0.5, abs=1e-6)
+    assert found.curve.magnitudes is not None
+    assert primacy_recency_index(found.curve.magnitudes) == pytest.approx(-0.5, abs=1e-6)
+    # Unsigned scores are their own magnitudes.
+    plain = replace(results[0], document_scores=np.abs(results[0].document_scores))
+    np.testing.assert_array_equal(document_curve(plain), document_magnitudes(plain))
+    np.testing.assert_array_equal(document_magnitudes(results[0]), document_magnitudes(plain))

@@ -347,6 +347,7 @@ def test_curve_frame_has_a_row_for_each_bin() -> None:
     frame = curve_frame([CURVE, replace(CURVE, model="other")])
     assert list(frame.columns) == [
         *("model", "dataset", "method", "bin", "position", "mean", "std", "ci_low", "ci_high"),
+        "magnitude",
         *("n", "n_documents", "n_truncated", "n_failed"),
     ]
     assert len(frame) == 200 and frame["bin"].tolist() == [*range(100)] * 2

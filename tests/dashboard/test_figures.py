@@ -166,6 +166,24 @@ def test_pair_curves_draw_the_arrays_they_got() -> None:
     assert figure.layout.yaxis.title.text == "Saliency (score units)"
 
 
+def test_pair_curves_stand_where_their_tokens_do_in_the_whole_text() -> None:
+    x = {"a": np.linspace(0.1, 0.4, 100) ** 2}
+    figure: Any = figures.pair_curves({"a": np.ones(100)}, (0.05, 0.1), STYLE, "y", {"a": 0.2}, x=x)
+    np.testing.assert_allclose(figure.data[0].x, 100 * x["a"])
+    assert {(5, 10), (20, 20), (20, 100)} == {(s.x0, s.x1) for s in figure.layout.shapes}
+    assert "whole text" in figure.layout.xaxis.title.text
+
+
+def test_a_difference_ends_where_one_model_has_not_read() -> None:
+    a, b = np.ones(100), np.full(100, 2.0)
+    b[40:] = np.nan
+    figure: Any = figures.difference(a, b, ("a", "b"), STYLE)
+    for trace in figure.data:
+        np.testing.assert_allclose(trace.x, CENTRES[:40])
+        np.testing.assert_array_equal(trace.customdata, np.arange(40))
+    assert (40, 100) in {(shape.x0, shape.x1) for shape in figure.layout.shapes}
+
+
 def test_what_was_not_read_has_no_value() -> None:
     figure: Any = figures.pair_curves({"a": np.ones(100)}, None, STYLE, "y", {"a": 0.4})
     np.testing.assert_allclose(figure.data[0].x, CENTRES * 0.4)
