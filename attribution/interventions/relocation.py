@@ -89,8 +89,8 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
         return found, ""
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
     return found, (
-        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): these "
-        "scripts mark no sentences that could be moved."
+        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): "
+        "sentences of these scripts cannot be told apart, so that none can be moved."
     )
 
 
