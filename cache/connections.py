@@ -121,6 +121,9 @@ class _File:
     taken: int = 0
     written: int = 0
     stale: bool = False
+    shared: int = 0
+    """Bytes of the log's index, the -shm file, when it was last used here; it never shrinks while
+    somebody has it open."""
 
 
 _guard = threading.RLock()
@@ -156,6 +159,7 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
         if file is not None and file.inode == inode and file.idle:
             file.taken += 1
             _files.move_to_end(path)
+            _mend_index(file)
             return file, file.idle.pop()
     with locked(path):
         if _inode(path) is None and not create:
@@ -183,6 +187,8 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None
     unwanted: sqlite3.Connection | None = None
     with _guard:
         file.taken -= 1
+        _mend_index(file)
+        file.shared = max(file.shared, _index_bytes(file))
         if usable and not file.stale and len(file.idle) < _IDLE_PER_FILE:
             file.idle.append(db)
         else:
@@ -217,6 +223,7 @@ def _retire(file: _File) -> None:
     are held."""
     file.stale = True
     _files.pop(file.path, None)
+    _mend_index(file)
     while file.idle:
         file.idle.pop().close()
 
@@ -231,6 +238,28 @@ def _shut(file: _File) -> None:
     with suppress(OSError, sqlite3.Error), locked(file.path, timeout=1), _guard:
         if not (file.taken or file.stale):
             _retire(file)
+
+
+def _index_bytes(file: _File) -> int:
+    try:
+        return file.path.with_name(file.path.name + "-shm").stat().st_size
+    except OSError:
+        return 0
+
+
+def _mend_index(file: _File) -> None:
+    """Give a -shm file that was cut off its length back.
+
+    SQLite has mapped it into memory: to read what is no longer there ends the process with SIGBUS.
+    Only zeros are put there, and where any of it was left that goes too: SQLite then makes the
+    index anew from the log, as after a crash. By path, since to open and close the file would drop
+    this process's locks on it.
+    """
+    place = file.path.with_name(file.path.name + "-shm")
+    if 0 < file.shared > _index_bytes(file) and place.exists():
+        with suppress(OSError):
+            os.truncate(place, 0)
+            os.truncate(place, file.shared)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -6,9 +6,7 @@ a cache already has is never replaced.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +22,7 @@ from cache import others
 from cache.entries import add as add_entries
 from cache.entries import entries
 from cache.incoming import LIMITS, require_readable, require_whole
+from cache.replacing import replacing
 from cache.sealed import (
     ATTRIBUTION,
     SealedWriter,
@@ -110,7 +109,7 @@ def export(
     """
     total = sum(file.results + file.failed for file in files)
     sources = [Source(file.model, file.method) for file in files]
-    with _replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
+    with replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
         for file in files:
             for source, rows in rows_of(store, file, datasets):
                 if should_stop():
@@ -124,23 +123,6 @@ def export(
                 else "Nothing is stored that could be exported."
             )
     return writer.rows
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole and on disk."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        try:
-            with part.open("wb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}).") from error
 
 
 def take(store: Store, source: Source, rows: pa.RecordBatch, part: str = "") -> Taken:

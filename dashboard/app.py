@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from dashboard.guard import guarded
+
 # Not in a folder named `pages`: Streamlit would run a file of it by itself, without this script,
 # when the first visitor's address names it.
 st.set_page_config(page_title="PosLens", page_icon="🔎", layout="wide")
@@ -24,9 +26,12 @@ page = st.navigation(pages, position="top")
 
 # A link to another page may ask for what a widget shows by default; Streamlit would then let stand
 # what the session remembers of that widget.
-if st.session_state.get("page") != page.url_path:
-    st.session_state["page"] = page.url_path
-    for name in st.query_params:
+if st.session_state.get("app.page") != page.url_path:
+    st.session_state["app.page"] = page.url_path
+    # Keys of widgets that the address holds are plain words; what else the session keeps has a dot
+    # or a space in its name, which no link can drop.
+    for name in filter(str.isidentifier, st.query_params):
         st.session_state.pop(name, None)
 
-page.run()
+with guarded():
+    page.run()

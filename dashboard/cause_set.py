@@ -18,6 +18,7 @@ from attribution.types import Method, Provenance, TextPair
 from dashboard import cause_frames, causes, choices, null_controls, panels
 from dashboard.compute import Compute
 from dashboard.figures import Style, mean_curves
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.provenance import of_agreement
 from dashboard.reading_panel import readable_pairs, what_is_read
@@ -87,7 +88,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     st.markdown("**Over the data set**")
     usable, left_out = movable(data.pairs)
     if left_out:
-        st.caption(left_out)
+        st.caption(panels.plain(left_out))
     if len(usable) < 2:
         st.info(
             "Fewer than two pairs of this data set have an evidence span that could be moved: "
@@ -137,7 +138,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
 
     ticking = is_active()
 
-    @st.fragment(run_every=2.0 if ticking else None)
+    @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
         """Refreshed by itself while something runs."""
         if error := st.session_state.pop("cause.error", ""):
@@ -219,7 +220,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
     st.dataframe(cause_frames.lean_frame(found), hide_index=True)
-    st.caption(cause_frames.READ_WHOLE if moved else cause_frames.READ_ONLY)
+    st.caption(panels.plain(cause_frames.READ_WHOLE if moved else cause_frames.READ_ONLY))
     notes_said = list(dict.fromkeys(note for one in found for note in one.notes))
     if notes_said:
         more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -119,14 +119,30 @@ class Compute:
             raise registry.weights_absent(model.spec.name)
         return self.models.get(
             (model.key.fingerprint, model.device),
-            lambda: load(model.spec, DEVICE.get(), PRECISION.get()),
-            lambda found: prove(found),
+            lambda: _loaded(model.spec),
+            lambda found: _proved(model.spec, found),
             require_wanted,
         )
 
     def loaded(self, model: ModelIdentity) -> bool:
         """Whether the model is loaded."""
         return self.models.loaded((model.key.fingerprint, model.device))
+
+    def fitting(self, model: ModelIdentity, method: Method) -> Any:
+        """The model, loaded, where the method works on it.
+
+        Raises:
+            UserError: the method does not fit, or as `retriever`.
+        """
+        self._require_fit(model, method)  # by its family: known without loading it
+        loaded = self.retriever(model)
+        self._require_fit(model, method)
+        return loaded
+
+    def _require_fit(self, model: ModelIdentity, method: Method) -> None:
+        if reason := self.unfit(model).get(method.name):
+            said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
+            raise UserError(f"{said}. Choose another method.")
 
     def proof(self, model: ModelIdentity) -> Proof | None:
         """What the model showed of itself when it was loaded; None before that."""
@@ -164,11 +180,7 @@ class Compute:
             found, notice = None, f"{error} The result below was computed and is not kept."
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
-        if model.spec.family not in METHODS[method.name].families:
-            raise UserError(f"{method.name} does not fit {spec.name}: choose another method.")
-        retriever = self.retriever(model)
-        if reason := self.unfit(model).get(method.name):
-            raise UserError(f"{method.name} does not fit {spec.name}: {reason}")
+        retriever = self.fitting(model, method)
         with self.turn():
             outcomes = [
                 outcome
@@ -281,7 +293,7 @@ class Compute:
         model = self.identify(spec)
 
         def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
-            return nullcontext(OneDevice(self.retriever(model), method, self.turn))
+            return nullcontext(OneDevice(self.fitting(model, method), method, self.turn))
 
         def work(run: Run, report: Report) -> Progress:
             with (executor or here)(model) as place:
@@ -332,6 +344,30 @@ class Compute:
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
     """What tells one run from another."""
     return model.spec.name, model.key.fingerprint, method.core, scope, model.device
+
+
+@contextmanager
+def _not_the_end(name: str) -> Iterator[None]:
+    """A model's files may make a library end the program: that is an error of this model alone."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
+        raise
+    except BaseException as error:
+        raise UserError(
+            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
+            "another model."
+        ) from error
+
+
+def _loaded(spec: RetrieverSpec) -> Any:
+    with _not_the_end(spec.name):
+        return load(spec, DEVICE.get(), PRECISION.get())
+
+
+def _proved(spec: RetrieverSpec, found: Any) -> Proof:
+    with _not_the_end(spec.name):
+        return prove(found)
 
 
 def _listed(families: Sequence[str]) -> str:

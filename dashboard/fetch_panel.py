@@ -11,6 +11,7 @@ from attribution.retrievers.hub import Size
 from attribution.retrievers.registry import RetrieverSpec
 from dashboard import fetching, rights
 from dashboard.compute import service
+from dashboard.guard import fragment
 from dashboard.plain import plain
 from dashboard.upkeep_runs import size
 
@@ -41,7 +42,7 @@ def _offer(spec: RetrieverSpec) -> None:
     asked = known.get(spec.base)
     if isinstance(asked, Size):
         st.button(
-            f"Fetch {size(asked.bytes)}, {size(asked.free_bytes)} are free",
+            plain(f"Fetch {size(asked.bytes)}, {size(asked.free_bytes)} are free"),
             type="primary",
             key=f"fetch.{spec.base}",
             on_click=_start,
@@ -76,13 +77,13 @@ def _start(spec: RetrieverSpec) -> None:
         st.session_state["fetch sizes"][spec.base] = str(error)
 
 
-@st.fragment(run_every=1.0)
+@fragment(run_every=1.0)
 def _watched(spec: RetrieverSpec) -> None:
     run = fetching.run_of(service(), spec)
     if run is None or not run.active:
         st.rerun()
     done, total = run.progress.done, run.progress.total
     text = plain(f"{spec.base}: {run.stage.lower() or 'beginning'}")
-    text += f" · {size(done)} of {size(total)}" if total else ""
+    text += plain(f" · {size(done)} of {size(total)}") if total else ""
     st.progress(min(1.0, done / total) if total else 0.0, text=text)
     st.button("Stop", key=f"fetch.stop.{spec.base}", on_click=run.stop, width="stretch")

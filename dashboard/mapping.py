@@ -97,7 +97,7 @@ class CurveMap:
 
     def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
         """Attribute the rest."""
-        device = OneDevice(compute.retriever(model), self.method, compute.turn)
+        device = OneDevice(compute.fitting(model, self.method), self.method, compute.turn)
         return precompute(
             device, model.key, self.method, self.pairs, compute.store,
             should_stop=lambda: run.stopping, on_progress=report,

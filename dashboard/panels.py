@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.errors import UserError
 from attribution.interactions import MAX_COLUMNS as MAX_MATRIX
 from attribution.interactions import Interactions, interactions, top
 from attribution.methods import CURVE_PARAMETERS, METHODS
@@ -33,6 +30,7 @@ from dashboard.export import (
     table_bytes,
 )
 from dashboard.figures import PRESETS, Style, interaction_matrix, pair_curves, quantity
+from dashboard.guard import guarded
 from dashboard.heatmap import View, pane
 from dashboard.heatmap.component import heatmap
 from dashboard.heatmap.data import MAX_COLUMNS, Pane
@@ -45,21 +43,6 @@ from dashboard.recent import Recent
 _CLEAR = "rgba(0,0,0,0)"
 HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
 Draw = Callable[[Style], go.Figure]
-
-
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Show what goes wrong inside as one sentence; the rest of the page stays up."""
-    try:
-        yield
-    except UserError as error:
-        st.error(plain(error), icon=":material/error:")
-    except Exception as error:
-        # Streamlit steers reruns and page changes with exceptions of its own.
-        if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
-            raise
-        logging.getLogger(__name__).exception("a section of a page failed")
-        st.error("Something unexpected went wrong here; the server's log has it.")
 
 
 def theme() -> str:

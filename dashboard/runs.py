@@ -53,7 +53,7 @@ class Run:
                 work(self)
             except UserError as error:
                 self.error = str(error)
-            except Exception:
+            except BaseException:  # SystemExit too: whatever a library raises ends this run alone
                 logging.getLogger(__name__).exception("run %s failed", self.label)
                 self.error = "The run ended with an unexpected error; the server's log has it."
             finally:

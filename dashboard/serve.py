@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from attribution.errors import UserError
+from attribution.paths import expanded
 from dashboard.settings import ALLOW_CODE
 
 HOST = "127.0.0.1"
@@ -64,27 +69,44 @@ def serve(
         for known in datasets.register(name, source):
             datasets.read(known)
     for folder in published:
-        register_published(folder.expanduser())
+        register_published(expanded(folder))
     _require_free(port)
-    print("Loading PosLens ...", file=sys.stderr, flush=True)
-    _warm_up()
-    from streamlit.web import bootstrap
+    try:
+        print("Loading PosLens ...", file=sys.stderr, flush=True)
+        _warm_up()
+        from streamlit.web import bootstrap
 
-    from dashboard import headers
-    from dashboard.own_texts import remove_left_over
+        from dashboard import headers
+        from dashboard.own_texts import remove_left_over
 
-    remove_left_over()
-    headers.install()
-    script = str(Path(__file__).parent / "app.py")
-    flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
-    # The command line's spelling of options, which bootstrap expects.
-    options = {name.replace(".", "_"): value for name, value in flags.items()}
-    bootstrap.load_config_options(flag_options=options)
-    print(f"PosLens: http://{HOST}:{port}", flush=True)
-    bootstrap.run(script, False, [], options)
+        remove_left_over()
+        headers.install()
+        script = str(Path(__file__).parent / "app.py")
+        flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
+        # The command line's spelling of options, which bootstrap expects.
+        options = {name.replace(".", "_"): value for name, value in flags.items()}
+        bootstrap.load_config_options(flag_options=options)
+        print(f"PosLens: http://{HOST}:{port}", flush=True)
+        bootstrap.run(script, False, [], options)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        _leave(130)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now. Threads may be loading or computing a model, and an interpreter that is
+    taken down around them aborts."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _require_free(port: int) -> None:
+    if not 1 <= port <= 65_535:
+        raise UserError(f"There is no port {port}: choose one from 1 to 65535 with --port.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,7 +130,7 @@ def _warm_up() -> None:
         try:
             default = next(iter(presets().values()))
             service().retriever(service().identify(default))
-        except Exception:
+        except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
 
     threading.Thread(target=load_default, name="warm-up", daemon=True).start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ENOENT
 from functools import lru_cache
 from pathlib import Path
 
@@ -81,7 +84,8 @@ def read(name: str) -> DataSet:
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
-    return formats.read(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+    with _still_there(name):
+        return formats.read(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
 
 
 def collection(name: str) -> Collection:
@@ -98,7 +102,25 @@ def collection(name: str) -> Collection:
 
 @lru_cache(maxsize=4)
 def _collection(name: str) -> Collection:
-    return formats.collection(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+    with _still_there(name):
+        return formats.collection(
+            _folders[name], name, _titles.get(name, ""), _variants.get(name, "")
+        )
+
+
+@contextmanager
+def _still_there(name: str) -> Iterator[None]:
+    """Say of files that were removed or locked meanwhile whose they are, not where they were: a
+    browser knows data sets by name."""
+    try:
+        if not _folders[name].exists():
+            raise FileNotFoundError(ENOENT, "they are gone")
+        yield
+    except OSError as error:
+        raise UserError(
+            f"The files of {name} cannot be read ({error.strerror}): put them back, or start "
+            "PosLens with another data set."
+        ) from error
 
 
 def posir_selection(pair: TextPair) -> bool:

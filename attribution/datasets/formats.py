@@ -11,6 +11,7 @@ from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
+from attribution.paths import exists, is_folder
 
 Format = Literal["posir", "beir", "multiclaim", "colder", "own"]
 
@@ -29,7 +30,7 @@ def split_variant(source: str) -> tuple[str, str]:
     `PATH@eng-Latn-pol-Latn` are English queries with the Polish corpus.
     """
     found = _VARIANT.fullmatch(source)
-    if found is None or Path(source).exists():
+    if found is None or exists(source):
         return source, ""
     return found["path"], found["variant"]
 
@@ -49,7 +50,7 @@ def detect(path: Path) -> Format:
     Raises:
         UserError: there is nothing at `path`, or it is in none of the formats.
     """
-    if path.is_dir():
+    if is_folder(path):
         if any(path.glob("*/*/queries.parquet")):
             return "posir"
         if multiclaim.files(path) is not None:
@@ -60,7 +61,7 @@ def detect(path: Path) -> Format:
             return "colder"
         if _own_files(path):
             return "own"
-    elif path.is_file():
+    elif exists(path) and path.is_file():
         if path.parent.name == "qrels" and tables.suffix(path.name) in beir.JUDGEMENTS:
             return "beir"
         if _colder_files(path):

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attribution.errors import UserError
+from attribution.paths import expanded
 from attribution.retrievers import model_rules
 from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.model_folder import Contents, contents
@@ -29,8 +30,8 @@ BM25 = Path(__file__).parent / "bm25"
 def data_folder() -> Path:
     """Where fetched models and the cache live: $POSLENS_HOME, else poslens in the user's data."""
     if home := os.environ.get("POSLENS_HOME"):
-        return Path(home).expanduser()
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        return expanded(home)
+    base = os.environ.get("XDG_DATA_HOME") or expanded("~/.local/share")
     return Path(base) / "poslens"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from attribution.errors import UserError
+from attribution.paths import exists, expanded, is_folder
 
 if TYPE_CHECKING:
     from attribution.datasets import DataSet
@@ -44,8 +46,19 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             print("Interrupted; what was computed is kept.", file=sys.stderr)
             raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # whoever read the result has had enough
+        except OSError as error:
+            print(_failed(error), file=sys.stderr)
+            raise typer.Exit(2) from None
 
     return guarded
+
+
+def _failed(error: OSError) -> str:
+    """What the system refused, in one sentence."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}: check the path, its rights and the free space."
 
 
 Model = Annotated[
@@ -103,9 +116,9 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     from dashboard.protocols import posir_spec
 
     folder, at, pooling = name, "", ""
-    if not Path(folder).is_dir():
+    if not is_folder(folder):
         folder, at, pooling = name.rpartition("@")
-    if name not in registry.known() and folder and Path(folder).is_dir():
+    if name not in registry.known() and folder and is_folder(folder):
         if folder not in registry.known():
             registry.register_folder(Path(folder).resolve().name, Path(folder))
         name = Path(folder).resolve().name + at + pooling
@@ -196,17 +209,17 @@ def _name_of(source: str) -> str:
     from attribution.datasets import formats, hub
 
     path, variant = formats.split_variant(source)
-    if not path.startswith(hub.PREFIX) and not Path(path).exists():
+    if not path.startswith(hub.PREFIX) and not exists(path):
         return ""
     name = path.removeprefix(hub.PREFIX).split("/")[-1] or path
-    name = Path(path).resolve().name if Path(path).exists() else name
+    name = Path(path).resolve().name if exists(path) else name
     return f"{name}@{variant}" if variant else name
 
 
 def named(value: str, what: str) -> tuple[str, Path]:
     """NAME=FOLDER in its two parts."""
     name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
-    return name, Path(folder).expanduser()
+    return name, expanded(folder)
 
 
 def sources(values: list[str] | None) -> dict[str, str]:
@@ -216,7 +229,7 @@ def sources(values: list[str] | None) -> dict[str, str]:
                 f"not {value!r}.")
         for value in values or []
     )  # fmt: skip
-    return {name: str(Path(source).expanduser()) for name, source in parted}
+    return {name: str(expanded(source)) for name, source in parted}
 
 
 def _parted(value: str, message: str) -> tuple[str, str]:
@@ -242,14 +255,29 @@ def watched(name: str, start: Callable[[Callable[[Any], None]], Any], unit: str 
             bar.refresh()
 
         running = start(show)
+        wait(running)
+    if running.error:
+        raise UserError(running.error)
+
+
+def wait(running: Any) -> None:
+    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand.
+
+    Raises:
+        KeyboardInterrupt: once it has ended so.
+    """
+    try:
+        running.wait()
+    except KeyboardInterrupt:
+        # Some process managers signal more than once; a second Ctrl-C means now.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
+        running.stop()
         try:
             running.wait()
         except KeyboardInterrupt:
-            running.stop()
-            running.wait()
-            raise
-    if running.error:
-        raise UserError(running.error)
+            os._exit(130)  # the batch is lost, what is stored is whole
+        raise
 
 
 def suffix_of(output: Path, formats: Sequence[str]) -> str:
@@ -268,13 +296,13 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
 
 
 def write(output: Path, data: bytes) -> None:
-    """Write a result's file and say where it is.
+    """Write a result's file and say where it is; one of that name stays until this one is whole.
 
     Raises:
         UserError: it cannot be written.
     """
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror}).") from error
+    from cache.replacing import replacing
+
+    with replacing(output) as file:
+        file.write(data)
     print(output)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +24,7 @@ from dashboard.commands.options import (
     readable_of,
     resolve,
     spoken,
+    wait,
 )
 
 if TYPE_CHECKING:
@@ -109,8 +108,6 @@ def precompute(
             precision=PRECISION.get(), workers=workers, address=address,
         )  # fmt: skip
 
-    # A process manager ends with SIGTERM what Ctrl-C ends by hand: after the batch at hand.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
     with tqdm(
         total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr, mininterval=pause
@@ -136,18 +133,7 @@ def precompute(
             executor=on_ray if executor is Place.ray else None,
             store=_published(parts) if parts else None,
         )
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            # Some process managers signal more than once; a second Ctrl-C means now.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
-            running.stop()
-            try:
-                running.wait()
-            except KeyboardInterrupt:
-                os._exit(130)  # the batch is lost, what is stored is whole
-            raise
+        wait(running)
         bar.refresh()
     if running.error:
         raise UserError(running.error)

@@ -22,6 +22,7 @@ from dashboard import bias_runs, choices, panels, url
 from dashboard.bias_figures import MEASURES, bar, bias_chart
 from dashboard.bias_runs import Tested
 from dashboard.figures import Style
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.runs import Run
 
@@ -140,7 +141,7 @@ def status(results: list[Tested]) -> None:
                 st.error(panels.plain(f"{model}: {run.error}"))
 
 
-@st.fragment(run_every=1.0 if ticking else None)
+@fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress, chart and pairs; refreshed by itself while a run is active."""
     if error := st.session_state.pop("bias.error", ""):

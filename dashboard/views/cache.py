@@ -12,6 +12,7 @@ from attribution.errors import UserError
 from cache.upkeep import StoredFile, failures
 from dashboard import own_texts, panels, rights, upkeep_runs
 from dashboard.compute import service
+from dashboard.guard import fragment
 from dashboard.runs import Run
 from dashboard.settings import KEEP_OWN_TEXTS
 
@@ -207,7 +208,7 @@ def imports() -> None:
         )
 
 
-@st.fragment(run_every=1.0 if busy or exporting else None)
+@fragment(run_every=1.0 if busy or exporting else None)
 def state() -> None:
     """What is being done or was done last."""
     if error := st.session_state.pop("cache.error", ""):

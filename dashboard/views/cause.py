@@ -25,6 +25,7 @@ from dashboard import cause_frames, cause_set, causes, choices, panels
 from dashboard.cause_figures import causes_over_curve, displacements, relocation_scores
 from dashboard.compute import Explained
 from dashboard.figures import Style
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.provenance import of_intervention
@@ -89,7 +90,7 @@ def step(by: int) -> None:
     st.session_state["cause.place"] = min(max(place, 0), len(variants) - 1)
 
 
-@st.fragment
+@fragment()
 def mover() -> None:
     """Step the evidence through the document; all scores are there already."""
     others: dict[str, Array] = {}

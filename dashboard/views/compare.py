@@ -64,7 +64,7 @@ scores = [
     unit_scores(r.attribution.document, r.attribution.document_scores, spans, view.aggregate)
     for r in results
 ]
-joined = f"words, the {view.aggregate} of their tokens"
+joined = f"words, the {panels.plain(view.aggregate)} of their tokens"
 correlation = rank_correlation(*scores)
 curves = [curve_over_text(r.attribution, len(pair.document)) for r in results]
 title = quantity(a.attribution.method)
@@ -125,7 +125,8 @@ with panels.guarded():
             "Rank correlation of the words",
             f"{correlation:.3f}",
             help="Spearman's correlation over the words that both models read, each the "
-            f"{view.aggregate} of its tokens, as the heatmap has it; 1 is the same order.",
+            f"{panels.plain(view.aggregate)} of its tokens, as the heatmap has it; 1 is the same "
+            "order.",
         )
     with st.expander("Word by word"):
         panels.show(draw_words(panels.screen_style()), "compare.words", "Each word under A and B")

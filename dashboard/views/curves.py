@@ -17,27 +17,28 @@ from dashboard.compute import DataSetCurve
 from dashboard.curve_words import counted, over_what, why_no_number
 from dashboard.export import curve_frame
 from dashboard.figures import Style, mean_curves
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.reading_panel import readable_pairs, what_is_read
 from dashboard.runs import Run
 
 WATCH_S = 3.0
 
+picked = chosen = None
+posir = False
 with st.sidebar:
     with panels.guarded():
         data = choices.data_set()
         posir = choices.posir_protocol()
         with st.expander("Filter pairs"):
-            selection = choices.filters(data)
-        if posir:
-            selection = choices.posir_pairs(selection)
+            kept = choices.filters(data)
+        picked = choices.posir_pairs(kept) if posir else kept
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
-    chosen = None
     with panels.guarded():
         chosen = choices.method(names, posir=posir)
-if chosen is None:
+if picked is None or chosen is None:
     st.stop()
-method = chosen
+selection, method = picked, chosen
 
 
 def specs() -> list[RetrieverSpec]:
@@ -219,7 +220,7 @@ control = null_controls.switch()
 ticking = is_active()
 
 
-@st.fragment(run_every=1.0 if ticking else None)
+@fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress and curves; refreshed by itself while a run is active."""
     if error := st.session_state.pop("curves.error", ""):
@@ -320,7 +321,7 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
 board()
 
 
-@st.fragment(run_every=None if ticking else WATCH_S)
+@fragment(run_every=None if ticking else WATCH_S)
 def watch() -> None:
     """See when another process begins to compute what is shown here."""
     if not ticking and is_active():

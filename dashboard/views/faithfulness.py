@@ -11,6 +11,7 @@ from attribution.methods import METHODS, make_method
 from attribution.types import Method, Provenance
 from dashboard import choices, faithfulness_runs, panels
 from dashboard.figures import Style
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.pair_choice import choose_pair
 from dashboard.perturbation_figures import deletion_insertion, gains, scalable
@@ -229,7 +230,7 @@ def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
 ticking = is_active()
 
 
-@st.fragment(run_every=2.0 if ticking else None)
+@fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress and the table; refreshed by itself while a run is active."""
     if error := st.session_state.pop("faithfulness.error", ""):

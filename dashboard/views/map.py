@@ -13,6 +13,7 @@ from attribution.position import primacy_recency_index
 from attribution.projection import METRICS, Layout
 from attribution.types import Provenance, TextPair
 from dashboard import choices, mapping, panels
+from dashboard.guard import fragment
 from dashboard.map_figure import MANY, point_map
 from dashboard.mapping import CurveMap, StoredMap, TextMap
 from dashboard.own_texts import service_for
@@ -24,11 +25,12 @@ COLOURS = (
     "primacy-recency index",
 )  # fmt: skip
 
-method = None
+picked = method = None
 with st.sidebar:
-    data = choices.data_set()
-    with st.expander("Filter pairs"):
-        selection = choices.filters(data)
+    with panels.guarded():
+        data = choices.data_set()
+        with st.expander("Filter pairs"):
+            picked = choices.filters(data)
     name = choices.model("Model", "model", "MiniLM")
     of = st.selectbox("Map of", list(OF), key="of", bind="query-params",
                       help="Embeddings of the documents or of the queries, or position curves: "
@@ -36,9 +38,9 @@ with st.sidebar:
     colour = st.selectbox("Colour", COLOURS, key="colour", bind="query-params") or COLOURS[0]
     with panels.guarded():
         method = choices.method([name])
-if method is None:
+if picked is None or method is None:
     st.stop()
-the_method = method
+selection, the_method = picked, method
 pairs = selection.pairs
 groups: dict[str, list[TextPair]] = defaultdict(list)
 for one in pairs:
@@ -155,7 +157,7 @@ def is_active() -> bool:
 ticking = is_active()
 
 
-@st.fragment(run_every=1.0 if ticking else None)
+@fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
     if error := st.session_state.pop("map.error", ""):
@@ -213,5 +215,4 @@ def board() -> None:
     )
 
 
-with panels.guarded():
-    board()
+board()

@@ -17,6 +17,7 @@ from attribution.types import Provenance
 from dashboard import choices, figures, panels, published_files, ranking_queries, rankings
 from dashboard.compute import DataSetCurve, Run
 from dashboard.figures import Style
+from dashboard.guard import fragment
 from dashboard.own_texts import service_for
 from dashboard.publications import measures_frame
 from dashboard.ranking_figures import evidence_bins, length_buckets
@@ -68,7 +69,7 @@ with panels.guarded():
         f"{len(the_setup.collection.queries):,} queries, {survey.n:,} documents, searched exactly"
     )
     for note in the_setup.collection.notes:
-        st.caption(note)
+        st.caption(panels.plain(note))
     rejected = [*the_setup.collection.rejected, *survey.rejected]
     if rejected:
         with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):
@@ -352,7 +353,7 @@ def published_section(found: list[Ranked]) -> None:
 ticking = is_active()
 
 
-@st.fragment(run_every=2.0 if ticking else None)
+@fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress, measures and figures; refreshed by itself while a model ranks."""
     if error := st.session_state.pop("ranking.error", ""):

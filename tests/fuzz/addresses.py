@@ -1,0 +1,259 @@
+"""Damaged addresses and damaged widget states over every page, run in this process.
+
+    python -m tests.fuzz.addresses --n 2000
+
+Each address is a plausible one of its page, changed in one to four places: values that are no
+options, numbers out of range, names that no page knows, what belongs to another page, markup,
+thousands of characters. A page has to answer each with itself or one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
+from streamlit.testing.v1 import AppTest
+
+ROOT = Path(__file__).parents[2]
+Query = dict[str, str | list[str]]
+
+PAGES: dict[str, Query] = {
+    "explain": {"models": ["tiny"], "method": "saliency", "dataset": "few"},
+    "compare": {"a": "tiny", "b": "BM25", "method": "occlusion", "dataset": "few"},
+    "curves": {"models": ["tiny", "BM25"], "method": "saliency", "posir": "false", "null": "off",
+               "band": "quartiles", "dataset": "few"},
+    "cause": {"models": ["tiny"], "by": "mask", "against": ["saliency"], "dataset": "few"},
+    "ranking": {"models": ["BM25", "tiny"], "posir": "true", "searched": "all documents",
+                "first": "BM25", "dataset": "few"},
+    "map": {"model": "tiny", "of": "curves", "colour": "score", "method": "saliency",
+            "dataset": "few"},
+    "faithfulness": {"models": ["tiny"], "methods": ["saliency"], "dataset": "few"},
+    "bias": {"dataset": "few", "models": ["tiny"], "tests": ["brevity"], "pairs": "4",
+             "measure": "t", "place": "end", "test": "brevity", "under": "tiny", "item": "x"},
+    "published": {},
+    "cache": {},
+}  # fmt: skip
+SHARED: Query = {
+    "text": "Own text", "q": "what melts", "d": "Ice melts. Stone stays.", "pair": "x",
+    "search": "ice", "domain": "any", "language": "any", "bucket": "Q1", "query_type": "any",
+    "evidence": ["10", "60"], "order": "score", "normalization": "p99", "resampling": "point",
+    "versions": "true", "unit": "words", "scale": "each", "matrix": "yes", "biases": "explicit",
+}  # fmt: skip
+MODELS = ["tiny", "tiny@last", "BM25", "tiny@max", "nope", "organisation/model", "MiniLM@", "@last",
+          "MiniLM@cls", "MiniLM@nope", "BM25@last", "MiniLM-recency@0.5", "MiniLM-recency@1e9",
+          "MiniLM@0.5", "MiniLM#1234", "../MiniLM", "/etc", "mpnet", "a/b@last", "MiniLM@last@cls",
+          "minilm", "organisation/model@0.5", "MiniLM (not fetched)", "bge-m3"]  # fmt: skip
+METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient",
+           "nope"]  # fmt: skip
+VALUES = ["", " ", "nope", "0", "-1", "1", "2", "1e999", "nan", "inf", "99999999999999999999",
+          "true", "false", "None", "null", "[]", "{}", "[1,", "any", "a,b", "10,60", "5-1", "\0",
+          "\ufffd", "\u202e", "\u200b", "😀", "ß" * 40, "x" * 9000, "![x](http://outside.invalid)",
+          "<b>x</b>", "$x$", ":red[x]", "%", "%00", "../../etc/passwd", "C:\\x", "=1+1", "'", '"',
+          "0.5", "1,2,3", "upload-1", "sample", "sample-bias", "MiniLM", "saliency",
+          "2026-01-01"]  # fmt: skip
+STRANGE = ["", "=", "$$ID-x", "$$ID-1-None", "$$STREAMLIT", "page", "url.pair", "upload", "next",
+           "uploaded data sets", "curves.bin", "cause.place", "embed", "embed_options", "__proto__",
+           "explain.heatmap", "x" * 300, "ice cream", "\0", "pair[]", "models[0]",
+           "filter.sample.domain", "typed.query", "curves.error", "curves.clicked", "run",
+           "app.page", "formsubmitter"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A page that did not answer with itself or one sentence."""
+
+    page: str
+    address: str
+    what: str
+
+
+def prepare(folder: Path) -> None:
+    """Make a small random model and a few short pairs known as `tiny` and `few`: what a page
+    computes takes no time, so that there is time for many addresses."""
+    from attribution import datasets
+    from attribution.retrievers import registry
+    from tests.attribution import tiny_models
+
+    (folder / "model").mkdir()
+    registry.register_folder("tiny", tiny_models.build("bert", folder / "model"))
+    text = "Ice melts in spring. The tide rises twice a day. Stone stays where it is."
+    rows = [
+        {"query": f"what {word}", "document": text, "evidence": text.split(". ")[k],
+         "pair_id": word, "domain": word, "language": "eng"}
+        for k, word in enumerate(("melts", "rises", "stays"))
+    ]  # fmt: skip
+    file = folder / "few.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("few", file)
+
+
+def opened(page: str, query: Query, state: dict[str, Any] | None = None) -> AppTest:
+    """A page as the app shows it in a new session."""
+    app = AppTest.from_file(str(ROOT / "dashboard" / "app.py"), default_timeout=300)
+    if page != "explain":
+        app.switch_page(f"views/{page}.py")
+    for key, value in query.items():
+        app.query_params[key] = value
+    for key, value in (state or {}).items():
+        app.session_state[key] = value
+    return app.run()
+
+
+def damaged(page: str, random: random.Random) -> Query:
+    """An address of this page, damaged."""
+    everything = {k: v for query in (*PAGES.values(), SHARED) for k, v in query.items()}
+    query: Query = dict(PAGES[page])
+    for name in random.sample(list(SHARED), random.choice([0, 0, 1, 2])):
+        query[name] = SHARED[name]
+    for _ in range(random.randint(1, 4)):
+        kind = random.random()
+        name = random.choice(list(query) or list(everything))
+        if kind < 0.15:
+            name = random.choice(STRANGE)
+        elif kind < 0.35:
+            name = random.choice(list(everything))
+        value: str | list[str]
+        if name in ("models", "a", "b", "model", "first", "under") and random.random() < 0.7:
+            value = random.choice(MODELS)
+        elif name in ("method", "methods", "against") and random.random() < 0.7:
+            value = random.choice(METHODS)
+        else:
+            value = random.choice(VALUES)
+        if random.random() < 0.15:
+            value = [value, *random.choices([*VALUES, *MODELS], k=random.choice([1, 2, 8]))]
+        if random.random() < 0.1:
+            query.pop(name, None)
+        else:
+            query[name] = value
+    return query
+
+
+def problem(app: AppTest) -> str:
+    """What a page shows that it must not; nothing where all is well."""
+    for one in app.exception:
+        return f"{one.message}: {' '.join(one.stack_trace[-3:])}"[:600] or "an exception"
+    for one in app.error:
+        if "unexpected" in one.value or "Traceback" in one.value or len(one.value) > 2000:
+            return one.value[:300]
+    return ""
+
+
+def fuzz(n: int, seed: int = 0, pages: list[str] | None = None) -> Iterator[tuple[str, Query, str]]:
+    """`n` damaged addresses, the pages in turns, and what is wrong with each."""
+    chance = random.Random(seed)
+    names = pages or list(PAGES)
+    for number in range(n):
+        page = names[number % len(names)]
+        query = damaged(page, chance)
+        yield page, query, problem(opened(page, query))
+
+
+# -- widgets ---------------------------------------------------------------------------------------
+
+
+# What a browser may send of a table or chart whose rows have changed meanwhile, or of a component.
+JSON = ["null", "{}", '{"selection": {}}', '{"selection": {"rows": [99999], "columns": []}}',
+        '{"selection": {"rows": [-1], "columns": ["x"], "cells": []}}',
+        '{"selection": {"rows": [0, 1, 2], "columns": [], "cells": [[0, "x"]]}}',
+        '{"selection": {"points": [{"customdata": "x"}], "point_indices": [99999]}}',
+        '{"selection": {"points": [{"customdata": [1, 2]}], "box": [], "lasso": []}}',
+        '{"selection": {"points": [{}]}}', '{"view": {"unit": 5}}', '{"view": null}',
+        '{"view": {"unit": "nope", "scale": [], "tip": {"a": 1}}}', "[]", "5", '"x"']  # fmt: skip
+
+
+def _damage(state: WidgetState, chance: random.Random) -> None:
+    """Give a widget another value of the kind that it has."""
+    kind = state.WhichOneof("value") or "json_value"
+    if kind == "string_value":
+        state.string_value = chance.choice(VALUES)
+    elif kind == "int_value":
+        state.int_value = chance.choice([-1, 0, 7, 2**31, -(2**53)])
+    elif kind == "double_value":
+        state.double_value = chance.choice([math.nan, math.inf, -1.0, 1e300, 0.5])
+    elif kind == "string_array_value":
+        state.string_array_value.data[:] = chance.choices(VALUES, k=chance.choice([0, 1, 9]))
+    elif kind == "int_array_value":
+        state.int_array_value.data[:] = [chance.choice([-1, 99, 2**40])]
+    elif kind == "double_array_value":
+        state.double_array_value.data[:] = [chance.choice([math.nan, -5.0, 1e300])] * 2
+    elif kind == "bool_value":
+        state.bool_value = not state.bool_value
+    elif kind == "trigger_value":
+        state.trigger_value = True
+    else:
+        state.json_value = chance.choice(JSON)
+
+
+def widgets(app: AppTest) -> list[WidgetState]:
+    """The state of every widget of a page, those included that AppTest has no class for."""
+    found = []
+    for node in app._tree:
+        state = getattr(node, "_widget_state", None)
+        proto = getattr(node, "proto", None)
+        if state is not None:
+            found.append(state)
+        elif getattr(proto, "id", "").startswith("$$ID") and not hasattr(proto, "upload_url_path"):
+            found.append(WidgetState(id=proto.id))
+    return found
+
+
+def fuzz_widgets(
+    n: int, seed: int = 0, pages: list[str] | None = None
+) -> Iterator[tuple[str, str, str]]:
+    """`n` damaged states of single widgets, the pages in turns, and what is wrong after each."""
+    chance = random.Random(seed)
+    names = pages or list(PAGES)
+    for number in range(n):
+        page = names[number % len(names)]
+        app = opened(page, dict(PAGES[page]))
+        known = widgets(app)
+        if not known:
+            continue
+        state = chance.choice(known)
+        _damage(state, chance)
+        # Streamlit itself refuses a value that is none of its widget's kind before any page runs.
+        yield page, f"{state}", problem(app._run(widget_state=WidgetStates(widgets=[state])))
+
+
+def main() -> None:
+    """Run it and print every fault as a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", action="append", choices=list(PAGES))
+    parser.add_argument("--widgets", action="store_true", help="widget states, not addresses")
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    started, faults, done = time.perf_counter(), 0, 0
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["POSLENS_HOME"] = home
+        prepare(Path(home))
+        run = fuzz_widgets if options.widgets else fuzz
+        for page, given, what in run(options.n, options.seed, options.page):
+            done += 1
+            if what:
+                faults += 1
+                shown = given if isinstance(given, str) else urlencode(given, doseq=True)[:400]
+                print(json.dumps({"page": page, "address": shown, "what": what}), flush=True)
+            if done % 100 == 0:
+                print(f"{done} done, {faults} faults, {time.perf_counter() - started:.0f} s",
+                      file=sys.stderr, flush=True)  # fmt: skip
+    print(json.dumps({"addresses": done, "faults": faults,
+                      "seconds": round(time.perf_counter() - started)}))  # fmt: skip
+    raise SystemExit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
