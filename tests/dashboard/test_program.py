@@ -143,9 +143,9 @@ def test_results_are_utf_8_whatever_the_terminal(
 def test_an_earlier_file_survives_a_failed_export(tmp_path: Path) -> None:
     target = tmp_path / "curve.csv"
     target.write_text("earlier")
-    with pytest.raises(OSError, match="full"), replacing(target) as file:
+    with pytest.raises(UserError, match="is full"), replacing(target) as file:
         file.write(b"half of it")
-        raise OSError("full")
+        raise OSError(28, "the disk is full")
     assert target.read_text() == "earlier" and list(tmp_path.iterdir()) == [target]
     target.chmod(0o640)
     with replacing(target) as file:

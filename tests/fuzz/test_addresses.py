@@ -1,0 +1,78 @@
+"""A sample of tests/fuzz/addresses.py, and the addresses that once ended in a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.addresses import PAGES, Query, fuzz, fuzz_widgets, opened, prepare, problem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
+    from attribution import datasets
+
+    if "few" not in datasets.names():
+        prepare(tmp_path_factory.mktemp("addresses"))
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [
+        ("explain", {"": "x"}), ("explain", {"$$ID-x": "1"}), ("cache", {"$$ID-1-None": "1"}),
+        ("map", {"model": "nope", "dataset": "few"}), ("map", {"model": "tiny@0.5"}),
+        ("curves", {"models": ["nope", "tiny@nope"], "dataset": "nope"}),
+        ("explain", {"uploaded data sets": "1", "app.page": "x"}),
+    ],
+)  # fmt: skip
+def test_addresses_that_once_failed(page: str, query: Query) -> None:
+    app = opened(page, query)
+    assert problem(app) == ""
+
+
+def test_a_link_drops_nothing_that_the_session_keeps() -> None:
+    kept = {"uploaded data sets": {}, "url.pair": "stays"}
+    app = opened("cache", dict.fromkeys(kept, "gone"), kept)
+    assert {name: app.session_state[name] for name in kept} == kept
+
+
+@pytest.mark.parametrize("page", ["curves", "map"])
+def test_a_data_set_that_is_gone_is_one_sentence(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attribution import datasets
+
+    file = tmp_path / "gone.jsonl"
+    file.write_text('{"query": "a", "document": "b"}')
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    datasets.register("gone", file)
+    file.unlink()
+    app = opened(page, {**PAGES[page], "dataset": "gone"})
+    assert not app.exception
+    said = [one.value.replace("\\", "") for one in app.error]
+    assert len(said) == 1 and "The files of gone cannot be read" in said[0]
+    assert str(tmp_path) not in said[0]
+
+
+def test_a_sample_of_damaged_addresses() -> None:
+    assert [fault for *where, what in fuzz(20, seed=7) if what for fault in [(*where, what)]] == []
+
+
+def test_a_sample_of_damaged_widget_states() -> None:
+    faults = [(*where, what) for *where, what in fuzz_widgets(10, seed=7) if what]
+    assert faults == []
+
+
+def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dashboard import compute
+
+    def ends(*_: object) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(compute, "load", ends)
+    app = opened("explain", {**PAGES["explain"], "models": ["tiny@max"], "pair": "rises"})
+    assert not app.exception
+    assert "would end the program" in app.error[0].value.replace("\\", "")
