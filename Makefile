@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 
-.PHONY: run test check install clean bench
+.PHONY: run test check install clean bench lock
 
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
@@ -25,11 +25,12 @@ bench: $(VENV)/.installed-tests
 install: $(VENV)/.installed
 
 # torch first and alone: as another package's dependency it could be replaced by a build that
-# brings gigabytes of CUDA libraries.
-$(VENV)/.installed: requirements.txt
+# brings gigabytes of CUDA libraries. The rest are the files of requirements.lock, by their hashes;
+# torch's own hash depends on the build that its reader chose.
+$(VENV)/.installed: requirements.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@sh tests/system_packages.sh chromium || echo "Chromium is missing: PNG, SVG and PDF export need it." >&2
 	@touch $@
 
@@ -37,6 +38,17 @@ $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@sh tests/system_packages.sh chromium fonts
 	@touch $@
+
+# requirements.lock anew, after a change of requirements.txt: for every system and Python from 3.11.
+UNLOCKED := torch==|triton==|nvidia-|cuda-|.*sys_platform == 'emscripten'
+lock: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	( sed -n '/^#/p' requirements.lock; \
+	  $(BIN)/python -m uv pip compile requirements.txt --universal --generate-hashes --quiet \
+	    --python-version 3.11 --no-header --no-annotate \
+	    | sed -e ':a' -e '/\\$$/N; s/ *\\\n */ /; ta' | grep -vE "^($(UNLOCKED))" \
+	) > requirements.lock.new
+	mv requirements.lock.new requirements.lock
 
 clean:
 	rm -rf $(VENV)

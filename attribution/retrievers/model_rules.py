@@ -293,7 +293,7 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
         if not code and (others := sorted(set(given) - LOADING)):
             raise DamagedFolder(_unknown(place, others[0]))
     modalities = config.get("modality_config", {})
-    tables = modalities.values() if isinstance(modalities, dict) else [None]
+    tables: list[Any] = list(modalities.values()) if isinstance(modalities, dict) else [None]
     if not all(isinstance(table, dict) for table in tables):
         raise DamagedFolder(f"has a modality_config in {place} that is no table: {_MEND}")
     for one in tables:

@@ -1,0 +1,41 @@
+"""What is installed is what was tested: every package but torch by version and hash."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def lines(name: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_lock_holds_every_requirement_by_version_and_hash() -> None:
+    locked: dict[str, set[str]] = {}
+    for line in lines("requirements.lock"):
+        found = re.fullmatch(
+            r"([\w.-]+)==([\w.+!-]+)(?: ;[^#]*?)?((?: --hash=sha256:[0-9a-f]{64})+)", line
+        )
+        assert found, f"no version and hash: {line[:80]}"
+        locked.setdefault(found[1], set()).add(found[2])
+    for line in lines("requirements.txt"):
+        name, version = line.split("==")
+        if name == "torch":  # its build is the reader's choice
+            assert name not in locked
+        else:
+            assert locked[name] == {version}, f"run `make lock`: {line}"
+
+
+def test_the_lock_names_no_place_to_load_from() -> None:
+    """And none of the packages that would replace torch or bring CUDA."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in text and not re.search(r"^(nvidia|cuda|triton|torch)\b", text, re.MULTILINE)
+
+
+def test_make_installs_from_the_lock() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "--require-hashes -r requirements.lock" in recipe
+    assert "-r requirements.txt" not in recipe
