@@ -23,8 +23,9 @@ from attribution.types import Array, Side, TextPair, as_array
 
 DEPTH = 100
 """Documents kept of each query: what Recall@100 looks at."""
-BLOCK = 32
-"""Documents scored between two looks at whether to stop."""
+BLOCK, GPU_BLOCK = 32, 2048
+"""Documents scored between two looks at whether to stop. No batch is larger than a block, and a
+graphics card takes thousands of short documents at once."""
 
 _NOT_FOUND = -(2**63)
 _LOW = 2**32 - 1
@@ -132,20 +133,19 @@ def search(
     """
     best = TopK(len(collection.queries)) if best is None else best
     rows = _rows(collection, own_corpus)
-    place = 0
-    for part, documents in _blocks(collection, block, own_corpus):
-        first, place = place, place + len(documents)
-        if place <= best.seen:
-            continue
+    # By documents and not by blocks: those of the earlier search may have been of another size.
+    place = best.seen
+    for part, documents in _blocks(collection, block, own_corpus, place):
         if should_stop():
             return best
         asked = rows.get(part, [])
         if asked:
             try:
                 scores = scorer(asked, [one.text for one in documents])
-                best.add(asked, _without_own(collection, asked, documents, scores), first)
+                best.add(asked, _without_own(collection, asked, documents, scores), place)
             except Stopped:
                 return best
+        place += len(documents)
         best.seen = place
         on_block(best)
     return best
@@ -160,11 +160,12 @@ def _rows(collection: Collection, own_corpus: bool) -> dict[str, list[int]]:
 
 
 def _blocks(
-    collection: Collection, size: int, own_corpus: bool
+    collection: Collection, size: int, own_corpus: bool, seen: int = 0
 ) -> Iterator[tuple[str, tuple[Document, ...]]]:
-    """The corpus in blocks, none across two parts where each query has its own."""
-    parts = groupby(collection.documents(), key=lambda one: one.part if own_corpus else "")
-    for part, documents in parts:
+    """The corpus without its first `seen` documents in blocks, none across two parts where each
+    query has its own."""
+    left = islice(collection.documents(), seen, None)
+    for part, documents in groupby(left, key=lambda one: one.part if own_corpus else ""):
         while block := tuple(islice(documents, size)):
             yield part, block
 

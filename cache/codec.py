@@ -190,7 +190,8 @@ _PAIR: dict[str, type] = {
 
 def _of(kind: type, value: Any) -> Any:
     """`value`, which is None or of this type and not absurdly large."""
-    if value is None or (isinstance(value, kind) and (kind is str or 0 <= value < 2**31)):
+    fits = not isinstance(value, int) or 0 <= value < 2**31
+    if value is None or (isinstance(value, kind) and fits):
         return value
     raise TypeError(f"{value!r:.80} is no {kind.__name__}")
 

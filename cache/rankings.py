@@ -24,7 +24,9 @@ from attribution.datasets.corpus import Collection, Query, corpus_digest
 from attribution.errors import Stopped
 from attribution.interventions.relocation import evidence_read, tokens_of
 from attribution.search import (
+    BLOCK,
     DEPTH,
+    GPU_BLOCK,
     Ranking,
     TopK,
     rankings,
@@ -215,6 +217,7 @@ class RankingStore:
                 return progress(before, stopped=True)
             best = search(
                 self.collection, score, own_corpus=own_corpus, best=best,
+                block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
                 should_stop=should_stop, on_block=on_block,
             )  # fmt: skip
         if best.seen < total:

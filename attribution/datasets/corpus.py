@@ -267,10 +267,9 @@ def gather(
         else:
             n_pairs += 1
     if not n_pairs:
-        hint = f"; mend {rejected[0].file} row {rejected[0].row} first: {rejected[0].reason}"
-        raise UserError(
-            f"{title} has no query with a relevant document" + (hint if rejected else "")
-        )
+        first = rejected[0] if rejected else None
+        hint = f"; mend {first.file} row {first.row} first: {first.reason}" if first else ""
+        raise UserError(f"{title} has no query with a relevant document{hint}")
     queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
     return Collection(name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id)
 

@@ -259,14 +259,20 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
                 )  # fmt: skip
 
 
-def decoded(_: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
+def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
     """Decode a file's columns to the end and answer nothing; what the child of `require_readable`
-    does. Errors other than the end of the process are left to who reads the file."""
+    does. Errors other than the end of the process are left to who reads the file.
+
+    Raises:
+        UserError: 256 rows take more memory than any texts that are read.
+    """
+    largest = 0
     with suppress(UserError), _said(name):
-        for _, batch in _parquet_batches(File(name, Path(path)), (), wanted, None):
-            if batch.nbytes > _MAX_BATCH:
-                raise MemoryError
-    yield b""
+        for _columns_read, batch in _parquet_batches(File(name, Path(path)), (), wanted, None):
+            largest = max(largest, batch.nbytes)
+    if largest > _MAX_BATCH:
+        raise UserError(f"{name} has rows of more than {_MAX_BATCH >> 28} MB each: shorten them.")
+    yield data
 
 
 def parquet_in_process(
