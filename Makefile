@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 
-.PHONY: run test check install clean bench lock
+.PHONY: run test check install clean bench picture lock
 
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
@@ -21,6 +21,10 @@ check: $(VENV)/.installed-tests
 BENCH ?= saliency decomposition page
 bench: $(VENV)/.installed-tests
 	for name in $(BENCH); do $(BIN)/python -m bench.$$name || exit 1; done
+
+# README's picture, after a page has changed.
+picture: $(VENV)/.installed-tests
+	$(BIN)/python -m bench.picture
 
 install: $(VENV)/.installed
 

@@ -198,14 +198,14 @@ def aggregated(
     kept = unit_of >= 0
     values, units = np.asarray(scores, dtype=np.float64)[kept], unit_of[kept]
     counts = np.bincount(units, minlength=n)
+    found = np.zeros(n)
     if how == "max":
-        found = np.zeros(n)
         rising = np.lexsort((-np.arange(len(values)), np.abs(values)))
         found[units[rising]] = values[rising]  # the last one written stays
     else:
-        found = np.bincount(units, values, minlength=n)
+        np.add.at(found, units, values)
         if how == "mean":
-            found = found / np.maximum(counts, 1)
+            found /= np.maximum(counts, 1)
     return np.where(counts > 0, found, np.nan)
 
 

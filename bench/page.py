@@ -20,6 +20,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Resolves with milliseconds from the click to two frames after the document pane has changed.
 CLICK = """
@@ -47,13 +53,11 @@ CLICK = """
 """
 
 
-def main() -> None:
-    """Print medians."""
+@contextmanager
+def dashboard() -> Iterator[tuple[str, Browser]]:
+    """A running dashboard with a cache of its own, by its address, and a Chromium to look at it."""
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clicks", type=int, default=15)
-    clicks = parser.parse_args().clicks
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -72,32 +76,43 @@ def main() -> None:
                     break
                 except OSError:
                     time.sleep(0.5)
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            yield (
+                url,
+                playwright.chromium.launch(
+                    executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+                ),
             )
-            # Consecutive pairs of one document would look the same, so a filter spreads them.
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
-            page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
-            page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
-            time.sleep(5)
-            start = page.url
-            for label in ("computed", "cached"):
-                page.goto(start)
-                page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
-                time.sleep(3)
-                button = page.locator(".st-key-next button").first
-                times = []
-                for _ in range(clicks):
-                    times.append(button.evaluate(CLICK))
-                    time.sleep(1.5)
-                times.sort()
-                print(
-                    f"{label:9} p50 {statistics.median(times):6.0f} ms   "
-                    f"max {times[-1]:6.0f} ms   n={clicks}"
-                )
         finally:
             server.terminate()
             server.wait(30)
+
+
+def main() -> None:
+    """Print medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clicks", type=int, default=15)
+    clicks = parser.parse_args().clicks
+    with dashboard() as (url, browser):
+        # Consecutive pairs of one document would look the same, so a filter spreads them.
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
+        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        time.sleep(5)
+        start = page.url
+        for label in ("computed", "cached"):
+            page.goto(start)
+            page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
+            time.sleep(3)
+            button = page.locator(".st-key-next button").first
+            times = []
+            for _ in range(clicks):
+                times.append(button.evaluate(CLICK))
+                time.sleep(1.5)
+            times.sort()
+            print(
+                f"{label:9} p50 {statistics.median(times):6.0f} ms   "
+                f"max {times[-1]:6.0f} ms   n={clicks}"
+            )
 
 
 if __name__ == "__main__":
