@@ -82,7 +82,7 @@ def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
     path = tmp_path / "figure.json"
     download.value.save_as(path)
     entries = json.loads(path.read_text())["layout"]["meta"]["provenance"]
-    assert entries[0]["method"].startswith("relocation(") and entries[0]["n"] == 2
+    assert entries[0]["method"].startswith("relocation(") and entries[0]["n_pairs"] == 2
     no_error(cause)
 
 
