@@ -29,7 +29,7 @@ LIMITS = Limits(memory=3 << 30, seconds=None)
 UPLOAD = Limits(memory=1 << 30, seconds=120)
 """For a file that came from a browser."""
 
-_MAX_NAME, _MAX_REASON = 1000, 5000
+_MAX_NAME, _MAX_REASON = 4000, 5000
 _AT_ONCE = 1000
 _CHECKED = (
     "dataset", "pair_id", "text", "language", "domain", "document_tokens", "tokens",

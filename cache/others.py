@@ -28,7 +28,7 @@ _QUERIES = {
     "embedding": f"SELECT '{EMBEDDING}' || side, '', text, '', vector, NULL FROM embedding",
     "map": f"SELECT '{MAP}', '', key, '', points, NULL FROM map",
 }
-_MAX_NAME, _MAX_REASON, _MAX_JSON = 1000, 5000, 64 << 20
+_MAX_NAME, _MAX_REASON, _MAX_JSON = 4000, 5000, 64 << 20
 _SIDES = ("query", "document")
 _COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
 
