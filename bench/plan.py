@@ -84,7 +84,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Forecast:
     """One model on a number of GPUs."""
 
     model: str
@@ -93,7 +93,7 @@ class Estimate:
     writing: bool  # whether the one writer is what takes longest
 
 
-def estimate(inputs: Inputs, model: str, gpus: int) -> Estimate:
+def forecast(inputs: Inputs, model: str, gpus: int) -> Forecast:
     """The closed formula.
 
     Work over the workers' speed together, or the writer's time where that is longer; loading once;
@@ -108,7 +108,7 @@ def estimate(inputs: Inputs, model: str, gpus: int) -> Estimate:
     computing += deaths * (0.5 * batch_seconds + inputs.load_seconds(model)) / speed
     writing = inputs.pairs / inputs.writes_per_second
     tail = batch_seconds * (0.5 if gpus > 1 else 0)
-    return Estimate(
+    return Forecast(
         model,
         gpus,
         max(computing, writing) + tail + inputs.load_seconds(model),
@@ -188,14 +188,14 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     totals = [0.0] * len(gpus)
     for model in MODELS:
-        found = [estimate(inputs, model, n) for n in gpus]
+        found = [forecast(inputs, model, n) for n in gpus]
         hours = [one.seconds / 3600 for one in found]
         totals = [a + b for a, b in zip(totals, hours, strict=True)]
         cells = [f"{h:.2f}" + (" (writer)" if e.writing else "")
                  for h, e in zip(hours, found, strict=True)]  # fmt: skip
         lines.append(f"| {model} | {inputs.rate(model):.1f} | " + " | ".join(cells) + " |")
     free = replace(inputs, writes_per_second=math.inf)
-    alone = [sum(estimate(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
+    alone = [sum(forecast(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
     lines.append("| all ten | | " + " | ".join(f"**{total:.1f}**" for total in totals) + " |")
     lines.append(
         "| all ten, writing left out | | " + " | ".join(f"{one:.1f}" for one in alone) + " |"
@@ -221,7 +221,7 @@ def check(inputs: Inputs, gpus: Sequence[int]) -> str:
     for model in (min(MODELS, key=MODELS.__getitem__), "Qwen3-Embedding-4B",
                   max(MODELS, key=MODELS.__getitem__)):  # fmt: skip
         for n in gpus:
-            said = estimate(inputs, model, n).seconds
+            said = forecast(inputs, model, n).seconds
             found = simulate(inputs, model, n)
             assert set(found.stored) == {1}
             lines.append(

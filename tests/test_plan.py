@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.plan import MODELS, Inputs, check, estimate, simulate, storage, table
+from bench.plan import MODELS, Inputs, check, forecast, simulate, storage, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 GPUS = (1, 8, 64)
@@ -19,7 +19,7 @@ def test_one_usual_worker_takes_its_work_and_nothing_else() -> None:
     inputs = replace(FAST_WRITER, pairs=12_000, lost_per_hour=0.0, rates={"bge-m3": 100.0})
     loading = 568e6 * 2 / 2e9
     assert simulate(inputs, "bge-m3", 1).seconds == pytest.approx(120 + loading, rel=1e-6)
-    assert estimate(inputs, "bge-m3", 1).seconds == pytest.approx(120 + loading, rel=1e-6)
+    assert forecast(inputs, "bge-m3", 1).seconds == pytest.approx(120 + loading, rel=1e-6)
 
 
 @pytest.mark.parametrize("gpus", GPUS)
@@ -28,7 +28,7 @@ def test_the_formula_agrees_with_the_simulation(model: str, gpus: int) -> None:
     inputs = replace(FAST_WRITER, pairs=100_000, lost_per_hour=1.0)
     found = simulate(inputs, model, gpus)
     assert set(found.stored) == {1}, "a batch was stored twice or never"
-    assert estimate(inputs, model, gpus).seconds == pytest.approx(found.seconds, rel=0.05)
+    assert forecast(inputs, model, gpus).seconds == pytest.approx(found.seconds, rel=0.05)
 
 
 def test_lost_workers_are_simulated_and_cost_time() -> None:
@@ -38,12 +38,12 @@ def test_lost_workers_are_simulated_and_cost_time() -> None:
     quiet, rough = simulate(calm, model, 8), simulate(harsh, model, 8)
     assert quiet.deaths == 0 and rough.deaths > 10 and set(rough.stored) == {1}
     assert rough.seconds > quiet.seconds
-    assert estimate(harsh, model, 8).seconds == pytest.approx(rough.seconds, rel=0.1)
+    assert forecast(harsh, model, 8).seconds == pytest.approx(rough.seconds, rel=0.1)
 
 
 def test_one_writer_is_the_limit_where_it_is_slower() -> None:
     inputs = replace(Inputs(), pairs=100_000, writes_per_second=50.0)
-    said, found = estimate(inputs, "bge-m3", 64), simulate(inputs, "bge-m3", 64)
+    said, found = forecast(inputs, "bge-m3", 64), simulate(inputs, "bge-m3", 64)
     assert said.writing and said.seconds >= 2000
     assert said.seconds == pytest.approx(found.seconds, rel=0.02)
 
