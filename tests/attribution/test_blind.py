@@ -159,7 +159,7 @@ def test_index_and_null_controls_see_no_side(blind: DenseRetriever, pairs: list[
     own = np.array(curves(blind, pairs))
     summary = summarize(
         own, documents(pairs), model="blind", dataset="blind", method=SALIENCY,
-        n_truncated=len(own), n_failed=0, magnitudes=None,
+        n_truncated=len(own), n_failed=0, magnitudes=own,
     )  # fmt: skip
     index = summary.primacy_recency_index
     assert index is not None and index.interval is not None
