@@ -152,9 +152,11 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
             built.append(build(pair, test, place))
         except UserError as error:
             rejected[str(error)] += 1
-    how = f"evidence moved from the front to {_WHERE[place]}" if test == "position" else (
-        "evidence alone against evidence and the rest"
-    )  # fmt: skip
+    how = (
+        f"evidence moved from the front to {_WHERE[place]}"
+        if test == "position"
+        else ("evidence alone against evidence and the rest")
+    )
     note = f"built from evidence spans: {how}; other sentences may name the entity too"
     if not built:
         reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())

@@ -50,41 +50,68 @@ TESTS: dict[str, BiasTest] = {
     test.name: test
     for test in (
         BiasTest(
-            "answer_importance", "Answer importance",
+            "answer_importance",
+            "Answer importance",
             "leading sentence holds the entity and the answer",
             "leading sentence holds the entity only",
-            "it sees the answer", "d1", f"{_HEAD}, and the answer",
+            "it sees the answer",
+            "d1",
+            f"{_HEAD}, and the answer",
         ),
         BiasTest(
-            "position", "Position", "evidence first", "evidence further down",
-            "primacy", "d1",
+            "position",
+            "Position",
+            "evidence first",
+            "evidence further down",
+            "primacy",
+            "d1",
         ),
         BiasTest(
-            "literal", "Literal match", "the document names the entity as the query does",
+            "literal",
+            "Literal match",
+            "the document names the entity as the query does",
             "the document gives it another name",
-            "it prefers the exact match", "d1", f"{_HEAD}, and another name of it",
+            "it prefers the exact match",
+            "d1",
+            f"{_HEAD}, and another name of it",
         ),
         BiasTest(
-            "brevity", "Brevity", "evidence alone", "evidence, then the rest of the document",
-            "it prefers short documents", "d1",
+            "brevity",
+            "Brevity",
+            "evidence alone",
+            "evidence, then the rest of the document",
+            "it prefers short documents",
+            "d1",
         ),
         BiasTest(
-            "repetition", "Repetition", "evidence and two more sentences that name the entity",
+            "repetition",
+            "Repetition",
+            "evidence and two more sentences that name the entity",
             "evidence and two sentences that do not",
-            "it prefers repetition", "d1", _HEAD,
+            "it prefers repetition",
+            "d1",
+            _HEAD,
         ),
         BiasTest(
-            "foil", "Foil", "the entity's name twice, then a sentence with it but no answer",
+            "foil",
+            "Foil",
+            "the entity's name twice, then a sentence with it but no answer",
             "the evidence between unrelated sentences",
-            "it is fooled", "d2", _HEAD,
+            "it is fooled",
+            "d2",
+            _HEAD,
         ),
         BiasTest(
-            "poison", "Poison", "the foil, then the evidence with a wrong answer",
+            "poison",
+            "Poison",
+            "the foil, then the evidence with a wrong answer",
             "the evidence between unrelated sentences",
-            "it is fooled and misled", "d2", f"{_HEAD}, and a wrong answer",
+            "it is fooled and misled",
+            "d2",
+            f"{_HEAD}, and a wrong answer",
         ),
     )
-}  # fmt: skip
+}
 """The six tests and the poison test, in the paper's order."""
 
 
@@ -264,15 +291,25 @@ def paired_test(
             mean = float((first - second).mean())
             effect = mean / float((first - second).std(ddof=1))
     return BiasResult(
-        test=test, n=n, n_documents=documents, n_identical=n_identical, n_truncated=n_truncated,
+        test=test,
+        n=n,
+        n_documents=documents,
+        n_identical=n_identical,
+        n_truncated=n_truncated,
         mean_first=float(first.mean()) if n else None,
         mean_second=float(second.mean()) if n else None,
-        difference=mean, low=low, high=high, t=t, p=p, effect_size=effect,
+        difference=mean,
+        low=low,
+        high=high,
+        t=t,
+        p=p,
+        effect_size=effect,
         share_first=float((each > 0).mean()) if n else None,
         share_second=float((each < 0).mean()) if n else None,
-        n_unread=len(unread), lost=lost,
+        n_unread=len(unread),
+        lost=lost,
         remarks=tuple(remarks),
-    )  # fmt: skip
+    )
 
 
 def _pairs(n: int) -> str:

@@ -122,10 +122,15 @@ def interactions(
             right[token, unit] = 1.0
     summed = left @ full @ right
     span = pair.evidence
-    evidence = () if span is None else tuple(
-        column for column, (start, end) in enumerate(of_document.spans)
-        if start < span.end and end > span.start
-    )  # fmt: skip
+    evidence = (
+        ()
+        if span is None
+        else tuple(
+            column
+            for column, (start, end) in enumerate(of_document.spans)
+            if start < span.end and end > span.start
+        )
+    )
     total = float(full.sum())
     return Interactions(
         as_array(summed, summed.shape, "a matrix"),

@@ -30,9 +30,12 @@ _ROOT = Path(__file__).parents[1]
 _CHILD = f"from {__name__} import serve; serve()"
 # One thread, and an allocator that asks for memory as it needs it: what counts is what is read.
 _ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ARROW_IO_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1",
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+}
 _MAX_SENTENCE = 100_000
 _PART = 1 << 20
 
@@ -76,8 +79,9 @@ class Reader:
         """
         asked = {
             "function": f"{function.__module__}:{function.__qualname__}",
-            "arguments": list(arguments), "bytes": len(data),
-        }  # fmt: skip
+            "arguments": list(arguments),
+            "bytes": len(data),
+        }
         child = self._child = self._child or self._start()
         assert child.stdin is not None and child.stdout is not None
         seconds = self._limits.seconds
@@ -102,9 +106,13 @@ class Reader:
     def _start(self) -> subprocess.Popen[bytes]:
         limits = json.dumps([self._limits.memory, self._limits.seconds])
         return subprocess.Popen(
-            [sys.executable, "-c", _CHILD, limits], cwd=_ROOT, env=os.environ | _ENVIRONMENT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-c", _CHILD, limits],
+            cwd=_ROOT,
+            env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
 
     def _end(self) -> None:
         if self._child is not None:

@@ -120,9 +120,8 @@ def _points(
         n_jobs=1,
         # Spectral initialisation fails on a handful of points.
         init="pca" if min(vectors.shape) > 2 else "random",
-        tqdm_kwds={"file": _Epochs(report), "bar_format": "{n_fmt}/{total_fmt} ",
-                   "disable": False},
-    )  # fmt: skip
+        tqdm_kwds={"file": _Epochs(report), "bar_format": "{n_fmt}/{total_fmt} ", "disable": False},
+    )
     return np.asarray(mapper.fit_transform(np.ascontiguousarray(vectors)), dtype=np.float32)
 
 

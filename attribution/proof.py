@@ -169,8 +169,15 @@ def _distance(retriever: DenseRetriever, encoded: Encoded, text: str) -> float:
     """From sentence-transformers' own embedding of `text`, over its length; hold the lock."""
     side = encoded.side
     ours = retriever.embed(encoded).float()
-    theirs = retriever.encoder(side).encode(
-        [text], prompt=retriever.prompts[side] or None, task=side, convert_to_tensor=True,
-        show_progress_bar=False,
-    ).float()  # fmt: skip
+    theirs = (
+        retriever.encoder(side)
+        .encode(
+            [text],
+            prompt=retriever.prompts[side] or None,
+            task=side,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        .float()
+    )
     return float((ours - theirs).norm() / theirs.norm())

@@ -41,9 +41,11 @@ CURVE_SUFFIXES = (*PICKLES, ".npz")
 
 _SETTING = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 _MEASURES = (
-    "nDCG@10", *(f"nDCG@10({bucket})" for bucket in LENGTH_BUCKETS),
-    "PSI", *(f"PSI({bucket})" for bucket in LENGTH_BUCKETS),
-)  # fmt: skip
+    "nDCG@10",
+    *(f"nDCG@10({bucket})" for bucket in LENGTH_BUCKETS),
+    "PSI",
+    *(f"PSI({bucket})" for bucket in LENGTH_BUCKETS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,11 @@ def curves_of(data: bytes, name: str, suffix: str) -> Iterator[bytes]:
     try:
         found = _curves(data, suffix)
         good = (
-            found.ndim == 2 and found.shape[1] == N_BINS and 2 <= len(found) <= MAX_CURVES
+            found.ndim == 2
+            and found.shape[1] == N_BINS
+            and 2 <= len(found) <= MAX_CURVES
             and bool((np.abs(found) <= np.finfo(np.float32).max).all())
-        )  # fmt: skip
+        )
         if not good:
             raise ValueError(found.shape)
     except (array_pickle.NotArrays, ValueError, MemoryError) as error:
@@ -177,11 +181,14 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
             numbers = {key: _share(name, where, values, key) for key in _MEASURES}
             rows.append(
                 PublishedMeasures(
-                    model, setting, numbers["nDCG@10"], numbers["PSI"],
+                    model,
+                    setting,
+                    numbers["nDCG@10"],
+                    numbers["PSI"],
                     {b: numbers[f"nDCG@10({b})"] for b in LENGTH_BUCKETS},
                     {b: numbers[f"PSI({b})"] for b in LENGTH_BUCKETS},
                 )
-            )  # fmt: skip
+            )
     if not rows:
         raise UserError(f"{name} holds no results: give results in PosIR's layout.")
     return rows

@@ -25,8 +25,11 @@ from attribution.types import Array, as_array
 
 NDCG, MRR, RECALL, SUCCESS = "nDCG@10", "MRR@10", "Recall@100", "S@10 per query"
 MEASURES: Mapping[str, str] = {
-    NDCG: "nDCG@10", MRR: "RR@10", RECALL: "R@100", SUCCESS: "Success@10",
-}  # fmt: skip
+    NDCG: "nDCG@10",
+    MRR: "RR@10",
+    RECALL: "R@100",
+    SUCCESS: "Success@10",
+}
 """Names as tables show them, and ir_measures'."""
 
 SUCCESS_OF_PAIRS = "S@10 per pair"

@@ -97,10 +97,12 @@ def _separate(
                 places[query].append(row)
         with retriever.lock, torch.no_grad():
             vectors = retriever.embed(retriever.encode_plain(batch, "document"))
-            scores = torch.cat([
-                compare(retriever, _rows(vectors, rows), held[query], "document")
-                for query, rows in places.items()
-            ])  # fmt: skip
+            scores = torch.cat(
+                [
+                    compare(retriever, _rows(vectors, rows), held[query], "document")
+                    for query, rows in places.items()
+                ]
+            )
         texts = [(query, batch[row]) for query, rows in places.items() for row in rows]
         return [list(zip(texts, scores.double().tolist(), strict=True))]
 

@@ -390,8 +390,9 @@ def search_lexical(
 
 def rerank(retriever: Any, query: str, candidates: Ranking, texts: Sequence[str]) -> Ranking:
     """A first stage's ranking in the order of a cross-encoder; `texts` are the candidates'."""
-    pairs = [TextPair(key, query, text) for key, text in zip(
-        candidates.document_ids, texts, strict=True)]  # fmt: skip
+    pairs = [
+        TextPair(key, query, text) for key, text in zip(candidates.document_ids, texts, strict=True)
+    ]
     limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
     scores = torch.full((1, len(pairs)), float("-inf"))
 

@@ -32,10 +32,24 @@ _LETTER = regex.compile(r"\p{L}")
 
 # ISO 639-3, as data sets write it, to the codes that sentencex knows.
 _SENTENCEX = {
-    "eng": "en", "pol": "pl", "slk": "sk", "spa": "es", "cmn": "zh", "zho": "zh", "ara": "ar",
-    "tha": "th", "deu": "de", "fra": "fr", "ita": "it", "jpn": "ja", "kor": "ko", "por": "pt",
-    "rus": "ru", "ces": "cs", "hin": "hi",
-}  # fmt: skip
+    "eng": "en",
+    "pol": "pl",
+    "slk": "sk",
+    "spa": "es",
+    "cmn": "zh",
+    "zho": "zh",
+    "ara": "ar",
+    "tha": "th",
+    "deu": "de",
+    "fra": "fr",
+    "ita": "it",
+    "jpn": "ja",
+    "kor": "ko",
+    "por": "pt",
+    "rus": "ru",
+    "ces": "cs",
+    "hin": "hi",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,10 @@ def main() -> None:
                 for _ in range(options.rounds)
             ]
             seconds, peak = (statistics.median(f[k] for f in found) for k in ("seconds", "bytes"))
-            print(f"{options.documents:,} documents, {judged:6,} judged: {seconds:.2f} s, "
-                  f"{peak / 2**20:.0f} MiB more")  # fmt: skip
+            print(
+                f"{options.documents:,} documents, {judged:6,} judged: {seconds:.2f} s, "
+                f"{peak / 2**20:.0f} MiB more"
+            )
 
 
 if __name__ == "__main__":

@@ -137,8 +137,16 @@ def _status(field: str) -> int:
 
 def apart(what: str, tokens: int) -> dict[str, float]:
     """`measure` in a process of its own."""
-    command = [sys.executable, "-m", "bench.decomposition", "--measure", what, str(tokens),
-               "--threads", str(torch.get_num_threads())]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "bench.decomposition",
+        "--measure",
+        what,
+        str(tokens),
+        "--threads",
+        str(torch.get_num_threads()),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{what} at {tokens} tokens: {done.stderr.strip().splitlines()[-1:]}")

@@ -98,8 +98,10 @@ def main() -> None:
         browser.close()
     for name, seconds in spent.items():
         rate, longer = 1 / statistics.median(seconds), ratio(seconds, spent["drawn"])
-        print(f"{options.points:,} points, {name:14} {rate:3.0f} frames per second, "
-              f"{longer:.1f} times as long a frame")  # fmt: skip
+        print(
+            f"{options.points:,} points, {name:14} {rate:3.0f} frames per second, "
+            f"{longer:.1f} times as long a frame"
+        )
 
 
 if __name__ == "__main__":

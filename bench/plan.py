@@ -191,8 +191,10 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
         found = [forecast(inputs, model, n) for n in gpus]
         hours = [one.seconds / 3600 for one in found]
         totals = [a + b for a, b in zip(totals, hours, strict=True)]
-        cells = [f"{h:.2f}" + (" (writer)" if e.writing else "")
-                 for h, e in zip(hours, found, strict=True)]  # fmt: skip
+        cells = [
+            f"{h:.2f}" + (" (writer)" if e.writing else "")
+            for h, e in zip(hours, found, strict=True)
+        ]
         lines.append(f"| {model} | {inputs.rate(model):.1f} | " + " | ".join(cells) + " |")
     free = replace(inputs, writes_per_second=math.inf)
     alone = [sum(forecast(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
@@ -200,8 +202,11 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
     lines.append(
         "| all ten, writing left out | | " + " | ".join(f"{one:.1f}" for one in alone) + " |"
     )
-    lines.append("| GPU-hours | | " + " | ".join(
-        f"{total * n:.0f}" for total, n in zip(totals, gpus, strict=True)) + " |")  # fmt: skip
+    lines.append(
+        "| GPU-hours | | "
+        + " | ".join(f"{total * n:.0f}" for total, n in zip(totals, gpus, strict=True))
+        + " |"
+    )
     return "\n".join(lines)
 
 
@@ -216,10 +221,15 @@ def storage(inputs: Inputs) -> str:
 
 def check(inputs: Inputs, gpus: Sequence[int]) -> str:
     """The formula beside the simulation, for the smallest, a middle and the largest model."""
-    lines = ["| model | GPUs | formula, h | simulation, h | formula / simulation | workers lost |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
-    for model in (min(MODELS, key=MODELS.__getitem__), "Qwen3-Embedding-4B",
-                  max(MODELS, key=MODELS.__getitem__)):  # fmt: skip
+    lines = [
+        "| model | GPUs | formula, h | simulation, h | formula / simulation | workers lost |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model in (
+        min(MODELS, key=MODELS.__getitem__),
+        "Qwen3-Embedding-4B",
+        max(MODELS, key=MODELS.__getitem__),
+    ):
         for n in gpus:
             said = forecast(inputs, model, n).seconds
             found = simulate(inputs, model, n)
@@ -245,8 +255,9 @@ def measure() -> dict[str, float]:
     def text(n: int) -> TokenizedText:
         chosen = chance.choice(words, n)
         starts = np.concatenate([[0], np.cumsum([len(w) + 1 for w in chosen])[:-1]])
-        tokens = (Token(str(w), int(s), int(s) + len(w))
-                  for w, s in zip(chosen, starts, strict=True))  # fmt: skip
+        tokens = (
+            Token(str(w), int(s), int(s) + len(w)) for w, s in zip(chosen, starts, strict=True)
+        )
         return TokenizedText(tuple(tokens), n, 2048)
 
     def results(n_tokens: int) -> list[tuple[TextPair, Attribution]]:

@@ -40,9 +40,10 @@ BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
 def chosen(n: int) -> list[TextPair]:
     """English pairs of up to 450 tokens, spread evenly over the sample."""
     whole = [
-        pair for pair in datasets.read("sample").pairs
+        pair
+        for pair in datasets.read("sample").pairs
         if pair.language == "eng" and (pair.document_tokens or 0) <= 450
-    ]  # fmt: skip
+    ]
     n = min(n, len(whole))
     return [whole[int(i * len(whole) / n)] for i in range(n)]
 
@@ -94,9 +95,7 @@ class Bench:
         """The method's curves less those of an unrelated query."""
         spec = resolve(name)
         finish(self.compute.start_run(spec, method, self.nulls, "bench nulls"))
-        return causes.controlled(
-            self.compute, spec, method, "unrelated", self.pairs, self.among
-        )  # fmt: skip
+        return causes.controlled(self.compute, spec, method, "unrelated", self.pairs, self.among)
 
     def methods(self) -> list[str]:
         """The table of methods, a row each."""

@@ -72,8 +72,10 @@ def main() -> None:
         documents.update(counts)
         for name, took in interleaved(timed, 1, warm_up=False).items():
             seconds.setdefault(name, []).extend(took)
-    print(f"{n} pairs in {options.groups} groups, {torch.get_num_threads()} threads, "
-          f"{retriever.device}")  # fmt: skip
+    print(
+        f"{n} pairs in {options.groups} groups, {torch.get_num_threads()} threads, "
+        f"{retriever.device}"
+    )
     for name, count in documents.items():
         own, theirs = seconds[name], seconds[f"{name}, library"]
         print(

@@ -107,8 +107,10 @@ def main() -> None:
             },
             options.rounds,
         )
-        print(f"{tokens} tokens, batch {options.batch}, {torch.get_num_threads()} threads, "
-              f"median of {options.rounds}")  # fmt: skip
+        print(
+            f"{tokens} tokens, batch {options.batch}, {torch.get_num_threads()} threads, "
+            f"median of {options.rounds}"
+        )
         for name, values in seconds.items():
             median = statistics.median(values)
             print(
@@ -118,8 +120,10 @@ def main() -> None:
         both = ratio(seconds["published loop"], seconds["both sides"])
         alone = ratio(seconds["published loop"], seconds["document saliency"])
         captum = 1 - ratio(seconds["autograd"], seconds["document saliency"])
-        print(f"  pairs per second over the published loop: {alone:.2f}x (documents), {both:.2f}x "
-              f"(both sides); Captum's share: {100 * captum:.1f}%")  # fmt: skip
+        print(
+            f"  pairs per second over the published loop: {alone:.2f}x (documents), {both:.2f}x "
+            f"(both sides); Captum's share: {100 * captum:.1f}%"
+        )
 
 
 if __name__ == "__main__":

@@ -115,11 +115,15 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
                 os.sync()
                 Path("/proc/sys/vm/drop_caches").write_text("3")
                 both[name].append(seconds(run))
-        print(f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
-              f"{ratio(both['store'], both['numpy']):.1f}x numpy.load")  # fmt: skip
+        print(
+            f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
+            f"{ratio(both['store'], both['numpy']):.1f}x numpy.load"
+        )
     again = [seconds(lambda: store.select(MODEL, METHOD)) for _ in range(rounds)]
-    print(f"{n:,} curves again: {1000 * statistics.median(again):.2f} ms, "
-          f"{ratio(again, took['numpy']):.2f}x numpy.load")  # fmt: skip
+    print(
+        f"{n:,} curves again: {1000 * statistics.median(again):.2f} ms, "
+        f"{ratio(again, took['numpy']):.2f}x numpy.load"
+    )
     new = []
     for k in range(rounds):
         store.put(MODEL, METHOD, [result(n + k)])
@@ -135,8 +139,10 @@ def appends(folder: Path, n: int) -> None:
     took = [seconds(partial(store.put, MODEL, METHOD, [one])) for one in results]
     tenth = n // 10
     first, last = sum(took[:tenth]), sum(took[-tenth:])
-    print(f"{n:,} single appends: median {1000 * statistics.median(took):.1f} ms, "
-          f"last tenth {last / first:.2f}x the first")  # fmt: skip
+    print(
+        f"{n:,} single appends: median {1000 * statistics.median(took):.1f} ms, "
+        f"last tenth {last / first:.2f}x the first"
+    )
     store.release()
 
 

@@ -33,11 +33,13 @@ def store(root: Path) -> Results[DocumentPair, PairScores]:
         "bias_scores",
         key=_key,
         pack=lambda found: {
-            "first": found.first, "second": found.second, "truncated": found.truncated,
+            "first": found.first,
+            "second": found.second,
+            "truncated": found.truncated,
             "read": found.read,
         },
         unpack=lambda fields: PairScores(**fields),
-    )  # fmt: skip
+    )
 
 
 def _key(item: DocumentPair) -> Key:
@@ -115,6 +117,14 @@ def run(
         return scored.pop(item.item_id)
 
     return results.run(
-        model, BIAS_SCORES, items, compute, should_stop=should_stop, on_progress=on_progress,
-        turn=turn, retry_failed=retry_failed, portion=ahead, prepare=prepare,
-    )  # fmt: skip
+        model,
+        BIAS_SCORES,
+        items,
+        compute,
+        should_stop=should_stop,
+        on_progress=on_progress,
+        turn=turn,
+        retry_failed=retry_failed,
+        portion=ahead,
+        prepare=prepare,
+    )

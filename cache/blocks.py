@@ -26,12 +26,24 @@ from attribution import position
 from attribution.types import N_BINS, Array, Method, TextPair
 from cache.fingerprint import text_fingerprint
 
-ROW = pa.schema([
-    ("offset", pa.int64()), ("dataset", pa.string()), ("pair", pa.string()), ("text", pa.int64()),
-    ("language", pa.string()), ("domain", pa.string()), ("document_tokens", pa.int32()),
-    ("tokens", pa.int32()), ("start", pa.int32()), ("end", pa.int32()), ("characters", pa.int32()),
-    ("score", pa.float32()), ("truncated", pa.bool_()), ("reason", pa.string()),
-])  # fmt: skip
+ROW = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("dataset", pa.string()),
+        ("pair", pa.string()),
+        ("text", pa.int64()),
+        ("language", pa.string()),
+        ("domain", pa.string()),
+        ("document_tokens", pa.int32()),
+        ("tokens", pa.int32()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("characters", pa.int32()),
+        ("score", pa.float32()),
+        ("truncated", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
 """A result's or a failure's summary. Its serial is the block's `first` + `offset`;
 `document_tokens` is the data set's count, `tokens` the model's; `start` and `end` are the
 evidence's characters of the document's `characters`; a failure has a `reason` and no score."""
@@ -116,11 +128,20 @@ def row_of(
     """One row of `ROW`, without its offset."""
     span = pair.evidence
     return {
-        "dataset": pair.dataset, "pair": pair.pair_id, "text": text_number(pair),
-        "language": pair.language, "domain": pair.domain, "document_tokens": pair.document_tokens,
-        "tokens": tokens, "start": span.start if span else None, "end": span.end if span else None,
-        "characters": len(pair.document), "score": score, "truncated": truncated, "reason": reason,
-    }  # fmt: skip
+        "dataset": pair.dataset,
+        "pair": pair.pair_id,
+        "text": text_number(pair),
+        "language": pair.language,
+        "domain": pair.domain,
+        "document_tokens": pair.document_tokens,
+        "tokens": tokens,
+        "start": span.start if span else None,
+        "end": span.end if span else None,
+        "characters": len(pair.document),
+        "score": score,
+        "truncated": truncated,
+        "reason": reason,
+    }
 
 
 def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
@@ -236,9 +257,16 @@ def _write(
     known, n = _next_id(db, "block"), rows.num_rows
     db.execute(
         "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (known, first, n, max(free, next_serial(db)), _rows_checksum(first, n, gone, data), gone,
-         data),
-    )  # fmt: skip
+        (
+            known,
+            first,
+            n,
+            max(free, next_serial(db)),
+            _rows_checksum(first, n, gone, data),
+            gone,
+            data,
+        ),
+    )
     return known
 
 

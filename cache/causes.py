@@ -40,8 +40,10 @@ def causes(root: Path, method: Method) -> Results[TextPair, Any]:
         ValueError: `method` is none of them.
     """
     kinds: dict[str, type[Cause]] = {
-        "relocation": Relocation, "ablation": Ablation, "displacement": Displacement,
-    }  # fmt: skip
+        "relocation": Relocation,
+        "ablation": Ablation,
+        "displacement": Displacement,
+    }
     kind = kinds.get(method.name)
     if kind is None:
         raise ValueError(f"{method.name} is no intervention")
@@ -99,10 +101,12 @@ def others_method(documents: Sequence[str]) -> Method:
 def others(root: Path) -> Results[TextPair, Array]:
     """Scores [n] of a pair's query with other documents."""
     return Results(
-        root, "others", key=pair_key,
+        root,
+        "others",
+        key=pair_key,
         pack=lambda scores: {"scores": scores.tolist()},
         unpack=lambda found: as_array(found["scores"], (None,), "a score"),
-    )  # fmt: skip
+    )
 
 
 def score_others(
@@ -116,5 +120,6 @@ def score_others(
     """
     if not documents:
         raise UserError("The data set has no other document in this language to rank among.")
-    return score_texts(retriever, [(pair.query, text) for text in documents],
-                       should_stop=should_stop)  # fmt: skip
+    return score_texts(
+        retriever, [(pair.query, text) for text in documents], should_stop=should_stop
+    )

@@ -139,8 +139,18 @@ def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[s
 
 
 # Who imports a file may have made up all of it: any value may be of any type.
-_DAMAGE = (pa.ArrowException, OSError, SafetensorError, LookupError, ValueError, TypeError,
-           AttributeError, OverflowError, RecursionError, UserError)  # fmt: skip
+_DAMAGE = (
+    pa.ArrowException,
+    OSError,
+    SafetensorError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    UserError,
+)
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:
@@ -183,9 +193,13 @@ def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
 
 
 _PAIR: dict[str, type] = {
-    "language": str, "domain": str, "document_tokens": int, "start": int, "end": int,
+    "language": str,
+    "domain": str,
+    "document_tokens": int,
+    "start": int,
+    "end": int,
     "characters": int,
-}  # fmt: skip
+}
 
 
 def _of(kind: type, value: Any) -> Any:

@@ -272,9 +272,12 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 def _open(path: Path, mode: str, extra: str = "") -> sqlite3.Connection:
     return sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}{extra}", uri=True, timeout=_TIMEOUT_S,
-        isolation_level=None, check_same_thread=False,
-    )  # fmt: skip
+        f"{path.as_uri()}?mode={mode}{extra}",
+        uri=True,
+        timeout=_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
 
 
 def _connect(path: Path, create: bool) -> sqlite3.Connection | None:

@@ -136,9 +136,13 @@ def embed(
 
     def progress(stopped: bool = False) -> Progress:
         return Progress(
-            len(known) + len(todo), len(known) + computed, computed, 0,
-            time.perf_counter() - started, stopped,
-        )  # fmt: skip
+            len(known) + len(todo),
+            len(known) + computed,
+            computed,
+            0,
+            time.perf_counter() - started,
+            stopped,
+        )
 
     on_progress(progress())
     for batch in batches(todo, length, limit):

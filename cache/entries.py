@@ -23,14 +23,27 @@ from cache.codec import DamagedPayload, decode, identity, is_whole
 from cache.files import Files, ModelKey
 from cache.index import RESULT, Index, index_of
 
-ENTRY = pa.schema([
-    ("dataset", pa.string()), ("pair_id", pa.string()), ("text", pa.string()),
-    ("language", pa.string()), ("domain", pa.string()), ("document_tokens", pa.int32()),
-    ("tokens", pa.int32()), ("evidence_start", pa.int32()), ("evidence_end", pa.int32()),
-    ("characters", pa.int32()), ("score", pa.float32()), ("truncated", pa.bool_()),
-    ("reason", pa.string()), ("variant", pa.string()), ("curve", pa.list_(pa.float32(), N_BINS)),
-    ("magnitudes", pa.list_(pa.float32(), N_BINS)), ("payload", pa.binary()),
-])  # fmt: skip
+ENTRY = pa.schema(
+    [
+        ("dataset", pa.string()),
+        ("pair_id", pa.string()),
+        ("text", pa.string()),
+        ("language", pa.string()),
+        ("domain", pa.string()),
+        ("document_tokens", pa.int32()),
+        ("tokens", pa.int32()),
+        ("evidence_start", pa.int32()),
+        ("evidence_end", pa.int32()),
+        ("characters", pa.int32()),
+        ("score", pa.float32()),
+        ("truncated", pa.bool_()),
+        ("reason", pa.string()),
+        ("variant", pa.string()),
+        ("curve", pa.list_(pa.float32(), N_BINS)),
+        ("magnitudes", pa.list_(pa.float32(), N_BINS)),
+        ("payload", pa.binary()),
+    ]
+)
 """`text` is the texts' fingerprint (16 hexadecimal digits), `variant` the curve's parameters as
 JSON; a failure has a `reason` and neither score, curve nor payload. `magnitudes` is null where
 the curve has no signs and is its own."""

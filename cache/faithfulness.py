@@ -53,9 +53,12 @@ class FaithfulnessStore:
 
     def _baselines(self, parameters: Parameters) -> Results[TextPair, Baseline]:
         return Results(
-            self.root, f"faithfulness {parameters!r}", key=pair_key, pack=_pack_baseline,
+            self.root,
+            f"faithfulness {parameters!r}",
+            key=pair_key,
+            pack=_pack_baseline,
             unpack=lambda fields: Baseline(**fields),
-        )  # fmt: skip
+        )
 
     def baseline(self, model: ModelKey, parameters: Parameters, pair: TextPair) -> Baseline | None:
         """The random orders' scores that another method's test left."""

@@ -73,8 +73,9 @@ class Files:
         """
         with open_for_writing(self.path(model, method)) as db:
             assert db is not None
-            known = {key for (key,) in db.execute("SELECT key FROM meta WHERE key IN "
-                                                  "('core', 'about')")}  # fmt: skip
+            known = {
+                key for (key,) in db.execute("SELECT key FROM meta WHERE key IN ('core', 'about')")
+            }
             if "core" not in known:
                 db.executemany("INSERT INTO meta VALUES (?, ?)", describe(model, method).items())
             if model.about and "about" not in known:

@@ -32,10 +32,23 @@ UPLOAD = Limits(memory=1 << 30, seconds=120)
 _MAX_NAME, _MAX_REASON = 4000, 5000
 _AT_ONCE = 1000
 _CHECKED = (
-    "dataset", "pair_id", "text", "language", "domain", "document_tokens", "tokens",
-    "evidence_start", "evidence_end", "characters", "reason", "score", "variant", "curve",
-    "magnitudes", "payload",
-)  # fmt: skip
+    "dataset",
+    "pair_id",
+    "text",
+    "language",
+    "domain",
+    "document_tokens",
+    "tokens",
+    "evidence_start",
+    "evidence_end",
+    "characters",
+    "reason",
+    "score",
+    "variant",
+    "curve",
+    "magnitudes",
+    "payload",
+)
 _NUMBERS = ("document_tokens", "tokens", "evidence_start", "evidence_end", "characters")
 _TEXT = re.compile(r"[0-9a-f]{16}")
 _METHOD = Method("imported")
@@ -49,9 +62,11 @@ def require_readable(reader: Reader, content: Path | bytes, name: str) -> None:
     """
     path = str(content.absolute()) if isinstance(content, Path) else ""
     reader.call(
-        checked, [name, path], b"" if isinstance(content, Path) else content,
+        checked,
+        [name, path],
+        b"" if isinstance(content, Path) else content,
         damaged=f"{name} is damaged or not a Parquet file: copy or export it again.",
-    )  # fmt: skip
+    )
 
 
 def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:

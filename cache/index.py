@@ -24,10 +24,15 @@ KEPT_BYTES = 512 << 20
 ABSENT, RESULT, FAILED = 0, 1, 2
 
 _COLUMNS: dict[str, tuple[type, float]] = {
-    "text": (np.int64, 0), "document_tokens": (np.int32, -1), "tokens": (np.int32, -1),
-    "start": (np.int32, -1), "end": (np.int32, -1), "characters": (np.int32, -1),
-    "score": (np.float32, np.nan), "truncated": (np.bool_, False),
-}  # fmt: skip
+    "text": (np.int64, 0),
+    "document_tokens": (np.int32, -1),
+    "tokens": (np.int32, -1),
+    "start": (np.int32, -1),
+    "end": (np.int32, -1),
+    "characters": (np.int32, -1),
+    "score": (np.float32, np.nan),
+    "truncated": (np.bool_, False),
+}
 _NAMES = ("dataset", "pair", "language", "domain")
 
 

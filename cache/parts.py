@@ -181,13 +181,16 @@ class PartWriter:
         """
         done, failed = latest(results), latest(failures)
         entries = [
-            _entry(pair, method) | {
-                "score": a.score, "tokens": a.document.n_tokens_full,
-                "truncated": a.document.truncated, **curve_columns(a, method),
+            _entry(pair, method)
+            | {
+                "score": a.score,
+                "tokens": a.document.n_tokens_full,
+                "truncated": a.document.truncated,
+                **curve_columns(a, method),
                 "payload": encode(a, pair),
             }
             for pair, a in done
-        ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]  # fmt: skip
+        ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]
         self._publish(model, method, entries)
 
     def put_failures(
@@ -257,11 +260,18 @@ def _entry(pair: TextPair, method: Method) -> dict[str, object]:
     span = pair.evidence
     said: dict[str, object] = dict.fromkeys(ENTRY.names)
     return said | {
-        "dataset": pair.dataset, "pair_id": pair.pair_id, "text": text_fingerprint(pair),
-        "language": pair.language, "domain": pair.domain, "document_tokens": pair.document_tokens,
-        "evidence_start": span.start if span else None, "evidence_end": span.end if span else None,
-        "characters": len(pair.document), "truncated": False, "variant": variant_params(method),
-    }  # fmt: skip
+        "dataset": pair.dataset,
+        "pair_id": pair.pair_id,
+        "text": text_fingerprint(pair),
+        "language": pair.language,
+        "domain": pair.domain,
+        "document_tokens": pair.document_tokens,
+        "evidence_start": span.start if span else None,
+        "evidence_end": span.end if span else None,
+        "characters": len(pair.document),
+        "truncated": False,
+        "variant": variant_params(method),
+    }
 
 
 def part_name(rows: pa.RecordBatch) -> str:
@@ -327,10 +337,12 @@ def ingest(
                 problems.append(str(error))
                 continue
             manifest[name] = {
-                "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "bytes": len(data),
                 "rows": sum(rows.num_rows for _, rows in found),
-                "model": found[0][0].model.name, "method": found[0][0].method.core,
-            }  # fmt: skip
+                "model": found[0][0].model.name,
+                "method": found[0][0].method.core,
+            }
             source = found[0][0]
             if where not in known:
                 known[where] = ingested(store, source.model, source.method)

@@ -83,9 +83,12 @@ class RankingStore:
             root, "ranking", key=_key, pack=_pack, unpack=_unpack
         )
         self._reads: Results[_Item, float] = Results(
-            root, "evidence_read", key=_key, pack=lambda share: {"share": share},
+            root,
+            "evidence_read",
+            key=_key,
+            pack=lambda share: {"share": share},
             unpack=lambda fields: float(fields["share"]),
-        )  # fmt: skip
+        )
         self._searches: Results[_Item, TopK] = Results(
             root, "search", key=_key, pack=_pack_search, unpack=_unpack_search
         )
@@ -131,10 +134,16 @@ class RankingStore:
             return evidence_read(tokens_of(retriever, query.text, texts[key]), span)
 
         return self._reads.run(
-            model, EVIDENCE_READ, [self._evidence(query) for query in self._placed], compute,
-            should_stop=should_stop, on_progress=on_progress, turn=turn, portion=_TEXTS_AT_ONCE,
+            model,
+            EVIDENCE_READ,
+            [self._evidence(query) for query in self._placed],
+            compute,
+            should_stop=should_stop,
+            on_progress=on_progress,
+            turn=turn,
+            portion=_TEXTS_AT_ONCE,
             prepare=prepare,
-        )  # fmt: skip
+        )
 
     def _evidence(self, query: Query) -> _Item:
         """The query's evidence: the collection's fingerprint knows the document, not the place."""
@@ -201,9 +210,12 @@ class RankingStore:
         texts = [query.text for query in self.collection.queries]
         if retriever.family == "lexical":
             found = search_lexical(
-                self.collection, retriever.k1, retriever.b, own_corpus=own_corpus,
+                self.collection,
+                retriever.k1,
+                retriever.b,
+                own_corpus=own_corpus,
                 should_stop=should_stop,
-            )  # fmt: skip
+            )
             if found is None:
                 return progress(0, stopped=True)
             best = found
@@ -216,10 +228,14 @@ class RankingStore:
             except Stopped:
                 return progress(before, stopped=True)
             best = search(
-                self.collection, score, own_corpus=own_corpus, best=best,
+                self.collection,
+                score,
+                own_corpus=own_corpus,
+                best=best,
                 block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
-                should_stop=should_stop, on_block=on_block,
-            )  # fmt: skip
+                should_stop=should_stop,
+                on_block=on_block,
+            )
         if best.seen < total:
             self._searches.put(model, method, [(self._whole, best)])
             return progress(best.seen, stopped=True)
@@ -242,9 +258,14 @@ class RankingStore:
             missing = [text for text in texts if text not in known]
             if missing:
                 done = embed(
-                    retriever, model, side, missing, self.embeddings,
-                    should_stop=should_stop, turn=turn,
-                )  # fmt: skip
+                    retriever,
+                    model,
+                    side,
+                    missing,
+                    self.embeddings,
+                    should_stop=should_stop,
+                    turn=turn,
+                )
                 if done.stopped:
                     raise Stopped("The search was stopped; vectors are kept.")
                 known |= self.embeddings.select(model, side, missing)
@@ -283,9 +304,15 @@ class RankingStore:
             return rerank(retriever, queries[item.item].text, known, read)
 
         return self._rankings.run(
-            model, method, items, compute, should_stop=should_stop, on_progress=on_progress,
-            turn=turn, retry_failed=True,
-        )  # fmt: skip
+            model,
+            method,
+            items,
+            compute,
+            should_stop=should_stop,
+            on_progress=on_progress,
+            turn=turn,
+            retry_failed=True,
+        )
 
 
 def fingerprint(collection: Collection) -> str:

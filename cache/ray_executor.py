@@ -130,8 +130,10 @@ class RayExecutor:
         settings: dict[str, Any] = {"address": self._address}
         if self._address is None:
             settings = {
-                "address": "local", "include_dashboard": False, "num_cpus": self._n or cores,
-            }  # fmt: skip
+                "address": "local",
+                "include_dashboard": False,
+                "num_cpus": self._n or cores,
+            }
         try:
             ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:

@@ -32,9 +32,14 @@ ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
 """A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
 cache.others)."""
 
-FILE = pa.schema([
-    ("model", pa.string()), ("fingerprint", pa.string()), ("method", pa.string()), *ROW,
-])  # fmt: skip
+FILE = pa.schema(
+    [
+        ("model", pa.string()),
+        ("fingerprint", pa.string()),
+        ("method", pa.string()),
+        *ROW,
+    ]
+)
 _UNRANKED = ("payload", "curve", "magnitudes")
 _FORMER = pa.schema([field for field in FILE if field.name != "magnitudes"])
 
@@ -119,11 +124,13 @@ class SealedWriter:
             ensure_ascii=False,
         ).encode()
         self._writer = pq.ParquetWriter(
-            self._sink, FILE.with_metadata({_SAYS: self._says}), compression="zstd",
+            self._sink,
+            FILE.with_metadata({_SAYS: self._says}),
+            compression="zstd",
             write_page_checksum=True,
             use_dictionary=[name for name in FILE.names if FILE.field(name).type == pa.string()],
             write_statistics=[name for name in FILE.names if name not in _UNRANKED],
-        )  # fmt: skip
+        )
         self.rows = 0
 
     def write(self, source: Source, rows: pa.RecordBatch) -> None:
@@ -317,6 +324,15 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
-            OverflowError, RecursionError, MemoryError) as error:  # fmt: skip
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise _damaged(name) from error

@@ -10,11 +10,34 @@ from attribution.errors import UserError
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED = {
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "gpfs", "beegfs",
-    "orangefs", "pvfs2", "ocfs2", "gfs2", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs",
-    "fuse.rclone", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.goofys", "fuse.juicefs", "davfs",
-    "fuse.davfs2", "fuse.ceph-fuse",
-}  # fmt: skip
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "ncpfs",
+    "afs",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "orangefs",
+    "pvfs2",
+    "ocfs2",
+    "gfs2",
+    "glusterfs",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.gcsfuse",
+    "fuse.blobfuse2",
+    "fuse.goofys",
+    "fuse.juicefs",
+    "davfs",
+    "fuse.davfs2",
+    "fuse.ceph-fuse",
+}
 
 
 def refuse_network_share(folder: Path) -> None:

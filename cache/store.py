@@ -233,7 +233,9 @@ class Store(Files):
             failed = index.live(FAILED)
             failed = failed[passing(index, failed, chosen)]
             return Selection(
-                curves.curves, index.column("score", serials), index.column("truncated", serials),
+                curves.curves,
+                index.column("score", serials),
+                index.column("truncated", serials),
                 {
                     name or "": index.reasons[serial]
                     for name, serial in zip(
@@ -242,8 +244,9 @@ class Store(Files):
                         strict=True,
                     )
                 },
-                serials, index,
-            )  # fmt: skip
+                serials,
+                index,
+            )
 
         found = self._asked(model, method, ask)
         if found is None:

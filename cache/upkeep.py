@@ -58,8 +58,12 @@ def listing(store: Files) -> list[StoredFile]:
     """Every file of the store, whatever state it is in."""
     if not store.folder.is_dir():
         return []
-    places = (p for folder in store.folder.iterdir() if folder.name != LOCKS and folder.is_dir()
-              for p in folder.glob("*.db"))  # fmt: skip
+    places = (
+        p
+        for folder in store.folder.iterdir()
+        if folder.name != LOCKS and folder.is_dir()
+        for p in folder.glob("*.db")
+    )
     return [found for path in sorted(places) if (found := _stored_file(path)) is not None]
 
 
@@ -213,8 +217,11 @@ def verify(
             part = [] if db is None else list(_payloads(db, after))
         if not part:
             break
-        bad = [(serial, pair) for serial, pair, key, data in part
-               if data is not None and not is_whole(data, key)]  # fmt: skip
+        bad = [
+            (serial, pair)
+            for serial, pair, key, data in part
+            if data is not None and not is_whole(data, key)
+        ]
         if bad:
             with store.changing(model, method) as db:
                 if db is not None:
@@ -284,8 +291,11 @@ def _restore(db: sqlite3.Connection, method: Method, known: set[int]) -> None:
             except DamagedPayload:
                 lost.append(serial)
                 continue
-            row |= {"score": result.score, "tokens": result.document.n_tokens_full,
-                    "truncated": result.document.truncated}  # fmt: skip
+            row |= {
+                "score": result.score,
+                "tokens": result.document.n_tokens_full,
+                "truncated": result.document.truncated,
+            }
         rows.append(row)
         serials.append(serial)
     blocks.remove(db, lost)

@@ -31,8 +31,10 @@ def passing(index: Index, serials: Serials, where: Where) -> NDArray[np.bool_]:
     """Which of `serials` `where` admits [n]."""
     admitted = np.ones(len(serials), np.bool_)
     for name, values in (
-        ("dataset", where.datasets), ("language", where.languages), ("domain", where.domains),
-    ):  # fmt: skip
+        ("dataset", where.datasets),
+        ("language", where.languages),
+        ("domain", where.domains),
+    ):
         if values:
             admitted &= index.one_of(name, values, serials)
     if where.buckets:

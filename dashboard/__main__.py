@@ -25,9 +25,11 @@ from dashboard.commands import (
 )
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="PosLens: where a text retriever looks in a document.",
-)  # fmt: skip
+)
 for group in (server, pairs, precompute, causes, bias, ranking, listing, cache):
     app.add_typer(group.app)
 
@@ -68,8 +70,9 @@ def _written() -> int:
     except BrokenPipeError:
         code = 1  # whoever read it has had enough
     except OSError as error:
-        print(f"The result could not be written ({error.strerror}): free some space.",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"The result could not be written ({error.strerror}): free some space.", file=sys.stderr
+        )
         code = 2
     # What is left in the buffer would be tried again, and complained about, at the very end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -113,9 +113,13 @@ def bias_chart(
     figure.add_hline(0, line={"color": style.colours.ink, "width": 1})
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
     figure.update_xaxes(
-        categoryorder="array", categoryarray=[labels[name] for name in tests], ticks="",
-        showline=False, tickangle=0, tickfont={"size": min(style.small, room / longest)},
-    )  # fmt: skip
+        categoryorder="array",
+        categoryarray=[labels[name] for name in tests],
+        ticks="",
+        showline=False,
+        tickangle=0,
+        tickfont={"size": min(style.small, room / longest)},
+    )
     figure.update_yaxes(showgrid=True)
     return with_legend(figure, style)
 

@@ -222,9 +222,14 @@ class Contrasted:
     def shown(self) -> list[Explained]:
         """Both results with the shares that are drawn: d2's negated in a contrast."""
         found = self.contrast
-        pair = (found.first, found.second) if found else (
-            self.first.attribution, self.second.attribution,
-        )  # fmt: skip
+        pair = (
+            (found.first, found.second)
+            if found
+            else (
+                self.first.attribution,
+                self.second.attribution,
+            )
+        )
         return [
             replace(one, attribution=replace(attribution, model=label, matrix=None))
             for one, attribution, label in zip(
@@ -236,9 +241,11 @@ class Contrasted:
 def contrast_note(found: Contrast) -> str:
     """What the two documents' shares add up to, in words."""
     scale = max(abs(found.first.score), abs(found.second.score))
-    query = f", query tokens {found.query:+.4f}" if abs(found.query) > NOTHING * scale else (
-        "; the query's tokens share the same difference among themselves"
-    )  # fmt: skip
+    query = (
+        f", query tokens {found.query:+.4f}"
+        if abs(found.query) > NOTHING * scale
+        else ("; the query's tokens share the same difference among themselves")
+    )
     return (
         "d1 carries its shares as they are, d2 its shares negated, in one colour range: together "
         f"{found.tokens:+.4f} of the difference {found.difference:+.4f}. The bias shares are "

@@ -109,31 +109,43 @@ def causes_over_curve(
     colour = str(style.line(0)["color"])
     figure.add_trace(
         go.Scatter(
-            x=CENTRES * share, y=_scaled(values), customdata=values, mode="lines", fill="tozeroy",
-            fillcolor=faint(colour, 0.15), line={"color": colour, "width": 1},
-            hovertemplate="%{customdata:.4g}", name=legend_name(curve_name, style),
+            x=CENTRES * share,
+            y=_scaled(values),
+            customdata=values,
+            mode="lines",
+            fill="tozeroy",
+            fillcolor=faint(colour, 0.15),
+            line={"color": colour, "width": 1},
+            hovertemplate="%{customdata:.4g}",
+            name=legend_name(curve_name, style),
         )
-    )  # fmt: skip
+    )
     if removed is not None:
         edges = 100 * share * removed.edges.astype(np.float64)
         figure.add_trace(
             go.Bar(
-                x=(edges[1:] + edges[:-1]) / 2, y=_scaled(removed.effects),
+                x=(edges[1:] + edges[:-1]) / 2,
+                y=_scaled(removed.effects),
                 width=0.85 * np.diff(edges),
-                customdata=removed.effects, hovertemplate="%{customdata:+.4f}",
+                customdata=removed.effects,
+                hovertemplate="%{customdata:+.4f}",
                 marker={"color": faint(str(style.line(1)["color"]), 0.55), "line": {"width": 0}},
                 name=legend_name(f"score lost by ablation ({removed.by})", style),
             )
-        )  # fmt: skip
+        )
     if moved is not None:
         figure.add_trace(
             go.Scatter(
-                x=100 * moved.positions[moved.whole], y=_scaled(moved.changes),
-                customdata=moved.scores[moved.whole], mode="lines+markers", line=style.line(2),
-                marker={"size": 0.55 * style.font_size}, hovertemplate="%{customdata:.4f}",
+                x=100 * moved.positions[moved.whole],
+                y=_scaled(moved.changes),
+                customdata=moved.scores[moved.whole],
+                mode="lines+markers",
+                line=style.line(2),
+                marker={"size": 0.55 * style.font_size},
+                hovertemplate="%{customdata:.4f}",
                 name=legend_name("score by place of the evidence", style),
             )
-        )  # fmt: skip
+        )
     if evidence is not None:
         shade(figure, evidence, style.colours.evidence, "evidence", style)
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
@@ -150,7 +162,10 @@ def displacements(
         look = style.line(index)
         figure.add_trace(
             go.Scatter(
-                x=list(found.tokens), y=found.scores, mode="lines+markers", line=look,
+                x=list(found.tokens),
+                y=found.scores,
+                mode="lines+markers",
+                line=look,
                 marker={
                     "color": look["color"],
                     "size": 0.6 * style.font_size,
@@ -160,7 +175,7 @@ def displacements(
                 hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
                 name=legend_name(name, style),
             )
-        )  # fmt: skip
+        )
     return with_legend(figure, style)
 
 
@@ -183,11 +198,14 @@ def minus_null_curves(
                 x=np.concatenate([CENTRES, CENTRES[::-1]]),
                 y=np.concatenate([found.ci_high, found.ci_low[::-1]]),
                 customdata=np.concatenate([BINS, BINS[::-1]]),
-                mode="lines", fill="toself",
-                fillcolor=faint(str(style.line(index)["color"]), 0.2), line={"width": 0},
-                hoverinfo="skip", showlegend=False,
+                mode="lines",
+                fill="toself",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                line={"width": 0},
+                hoverinfo="skip",
+                showlegend=False,
             )
-        )  # fmt: skip
+        )
     for index, (name, found) in enumerate(curves):
         mean = found.mean.astype(np.float64)
         label = f"{name} (n={found.n}, {found.n_documents} documents)"

@@ -142,12 +142,17 @@ def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFra
         [
             pd.DataFrame(
                 {
-                    "model": name, "control": CONTROLS[one.control], "position": positions,
-                    "mean": one.mean, "ci_low": one.ci_low, "ci_high": one.ci_high, "n": one.n,
+                    "model": name,
+                    "control": CONTROLS[one.control],
+                    "position": positions,
+                    "mean": one.mean,
+                    "ci_low": one.ci_low,
+                    "ci_high": one.ci_high,
+                    "n": one.n,
                     "n_documents": one.n_documents,
                 }
             )
             for name, one in found
         ],
         ignore_index=True,
-    )  # fmt: skip
+    )

@@ -97,15 +97,25 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         return
     left, right = st.columns([1, 3])
     limit = int(
-        left.number_input("Pairs", 2, len(usable), min(30, len(usable)), step=5,
-                          key="cause.pairs", help="Spread evenly over the data set.")
-    )  # fmt: skip
+        left.number_input(
+            "Pairs",
+            2,
+            len(usable),
+            min(30, len(usable)),
+            step=5,
+            key="cause.pairs",
+            help="Spread evenly over the data set.",
+        )
+    )
     unfit = choices.unfit_methods(models)
     names = right.multiselect(
-        "Methods to judge", [name for name in METHODS if name not in unfit],
-        default=[name for name in JUDGED if name not in unfit], key="against", bind="query-params",
+        "Methods to judge",
+        [name for name in METHODS if name not in unfit],
+        default=[name for name in JUDGED if name not in unfit],
+        key="against",
+        bind="query-params",
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
-    )  # fmt: skip
+    )
     words = f"{limit} pairs spread evenly"
     specs = tuple(choices.spec(name, data.name) for name in models)
     spread = [usable[int(i * len(usable) / limit)] for i in range(limit)]
@@ -160,9 +170,15 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
             with panels.guarded():
                 null_controls.section(
                     choice.compute,
-                    choice.specs, method, control, choice.pairs, data.pairs, choice.scope,
-                    choice.words, "cause",
-                )  # fmt: skip
+                    choice.specs,
+                    method,
+                    control,
+                    choice.pairs,
+                    data.pairs,
+                    choice.scope,
+                    choice.words,
+                    "cause",
+                )
 
     board()
 
@@ -182,8 +198,13 @@ def _progress(choice: Choice) -> int:
     if active:
         button.button("Stop", key="cause.stop", on_click=choice.stop, width="stretch")
     elif done < choice.total:
-        button.button("Resume" if done else "Compute", key="cause.start", on_click=choice.start,
-                      type="primary", width="stretch")  # fmt: skip
+        button.button(
+            "Resume" if done else "Compute",
+            key="cause.start",
+            on_click=choice.start,
+            type="primary",
+            width="stretch",
+        )
     for message in dict.fromkeys(run.error for run in runs if run.error and not run.active):
         st.error(panels.plain(message))
     return done
@@ -202,7 +223,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
                 causes.data_set_cause(
                     choice.compute, spec, what, choice.pairs, data.name, choice.words
                 )
-            )  # fmt: skip
+            )
     if not found:
         return
     known = [one.provenance() for one in found]
@@ -228,9 +249,12 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     for one in known:
         panels.caption(one)
     panels.downloads(
-        f"cause.set.{what.name}", [data.name, label], known, figures={label: draw},
+        f"cause.set.{what.name}",
+        [data.name, label],
+        known,
+        figures={label: draw},
         frame=cause_frames.causal_curve_frame(found),
-    )  # fmt: skip
+    )
 
 
 def _agreements(choice: Choice, data: DataSet) -> None:

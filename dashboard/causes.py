@@ -102,20 +102,30 @@ def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[
 
 
 def start(
-    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str,
-    on_progress: Report = lambda progress: None, *, retry_failed: bool = False,
-) -> Run:  # fmt: skip
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    on_progress: Report = lambda progress: None,
+    *,
+    retry_failed: bool = False,
+) -> Run:
     """Carry out an intervention on what is missing of `pairs`, in a thread."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
         retriever = compute.retriever(model)
         return causes(compute.root, method).run(
-            model.key, method, pairs,
+            model.key,
+            method,
+            pairs,
             lambda pair: intervene(retriever, method, pair, lambda: run.stopping),
-            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
             retry_failed=retry_failed,
-        )  # fmt: skip
+        )
 
     return compute.start(run_key(model, method, scope), len(pairs), work, on_progress)
 
@@ -172,9 +182,13 @@ def curve_of(found: Cause) -> Array | None:
 
 
 def data_set_cause(
-    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair],
-    dataset: str, selection: str = "",
-) -> DataSetCause:  # fmt: skip
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    dataset: str,
+    selection: str = "",
+) -> DataSetCause:
     """The average of what is kept of an intervention on `pairs`; computes none.
 
     Raises:
@@ -184,14 +198,21 @@ def data_set_cause(
     found = list(kept.results.values())
     groups = _documents(pairs, kept.results)
     summary, lean, lost = _answer(
-        ("average", spec.name, dataset, repr(method), len(kept.failed)), found,
+        ("average", spec.name, dataset, repr(method), len(kept.failed)),
+        found,
         lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
-    )  # fmt: skip
+    )
     notes = sorted({one.note for one in found if one.note})
     return DataSetCause(
-        summary, lean, lost, len(found) - summary.curve.n, compute.identify(spec), tuple(notes),
-        len(pairs), selection,
-    )  # fmt: skip
+        summary,
+        lean,
+        lost,
+        len(found) - summary.curve.n,
+        compute.identify(spec),
+        tuple(notes),
+        len(pairs),
+        selection,
+    )
 
 
 def _documents(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
@@ -201,9 +222,13 @@ def _documents(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
 
 
 def _average(
-    found: Sequence[Any], groups: Sequence[Hashable], model: str, dataset: str, method: Method,
+    found: Sequence[Any],
+    groups: Sequence[Hashable],
+    model: str,
+    dataset: str,
+    method: Method,
     n_failed: int,
-) -> tuple[CurveSummary, Estimate | None, Estimate | None]:  # fmt: skip
+) -> tuple[CurveSummary, Estimate | None, Estimate | None]:
     """Mean curve of interventions, their mean lean and what is lost behind the limit."""
     known = [
         (one, curve, group)
@@ -217,10 +242,16 @@ def _average(
         )
     curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
-        curves, [group for *_, group in known], model=model, dataset=dataset, method=method,
-        n_truncated=sum(one.read_share < 1 for one, *_ in known), n_failed=n_failed,
-        magnitudes=None, resampling="bin_mean",
-    )  # fmt: skip
+        curves,
+        [group for *_, group in known],
+        model=model,
+        dataset=dataset,
+        method=method,
+        n_truncated=sum(one.read_share < 1 for one, *_ in known),
+        n_failed=n_failed,
+        magnitudes=None,
+        resampling="bin_mean",
+    )
 
     def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
         kept = [(v, group) for one, c, group in known if (v := of(one, c)) is not None]
@@ -239,9 +270,12 @@ def _average(
 
 
 def agreement_of(
-    compute: Compute, spec: RetrieverSpec, method: Method, cause: Method,
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    cause: Method,
     pairs: Sequence[TextPair],
-) -> Agreement:  # fmt: skip
+) -> Agreement:
     """How a method's curves agree with an intervention, over the pairs that have both.
 
     Raises:
@@ -284,9 +318,13 @@ def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]
 
 
 def controlled(
-    compute: Compute, spec: RetrieverSpec, method: Method, kind: Control,
-    pairs: Sequence[TextPair], among: Sequence[TextPair],
-) -> ControlledCurve:  # fmt: skip
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> ControlledCurve:
     """What is stored of the curves of `pairs`, less their controls'.
 
     Raises:
@@ -303,7 +341,9 @@ def controlled(
         )
     places, null_places = (np.array(side) for side in zip(*both, strict=True))
     return minus_null(
-        kind, own.curves[places], nulls.curves[null_places],
+        kind,
+        own.curves[places],
+        nulls.curves[null_places],
         _documents(pairs, [own.pair_ids[place] for place in places.tolist()]),
         (own.magnitudes[places], nulls.magnitudes[null_places]),
-    )  # fmt: skip
+    )

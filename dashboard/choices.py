@@ -58,9 +58,13 @@ def data_set(default: str = datasets.SAMPLE) -> DataSet:
         st.warning(plain(said))
     # Names, not titles: the address holds what the list shows, and two files may share a title.
     name = st.selectbox(
-        "Data set", names, index=names.index(default), key="dataset", bind="query-params",
+        "Data set",
+        names,
+        index=names.index(default),
+        key="dataset",
+        bind="query-params",
         required=True,
-    )  # fmt: skip
+    )
     with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
         _uploader()
     found = own[name] if name in own else datasets.read(name or default)
@@ -110,12 +114,15 @@ def _uploader() -> None:
         st.session_state["dataset"] = found.name
 
     st.file_uploader(
-        "CSV, TSV, JSONL or Parquet, each also as .gz", key="upload", on_change=take,
-        type=["csv", "tsv", "jsonl", "parquet", "gz"], max_upload_size=20,
+        "CSV, TSV, JSONL or Parquet, each also as .gz",
+        key="upload",
+        on_change=take,
+        type=["csv", "tsv", "jsonl", "parquet", "gz"],
+        max_upload_size=20,
         help="Columns query and document; optional: evidence (a passage of the document) or "
         "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
         "query_id, document_id. Kept for this browser session only.",
-    )  # fmt: skip
+    )
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")
 
@@ -130,10 +137,12 @@ def filters(data: DataSet) -> Selection:
         asked = url.get(key, _ANY)
         # Labels hold counts, which is why the widget is not bound: the address would hold them too.
         chosen = st.selectbox(
-            plain(label), options, index=options.index(asked) if asked in options else 0,
+            plain(label),
+            options,
+            index=options.index(asked) if asked in options else 0,
             key=f"filter.{data.name}.{key}",
             format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
-        )  # fmt: skip
+        )
         url.put(key, chosen or _ANY, _ANY)
         return chosen or _ANY
 
@@ -151,9 +160,15 @@ def filters(data: DataSet) -> Selection:
         if any(p.query_type for p in data.pairs):
             query_type = pick("Query type", "query_type", (p.query_type for p in data.pairs))
         low, high = st.slider(
-            "Evidence at (%)", 0, 100, (0, 100), step=5, key="evidence", bind="query-params",
+            "Evidence at (%)",
+            0,
+            100,
+            (0, 100),
+            step=5,
+            key="evidence",
+            bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
-        )  # fmt: skip
+        )
     needles = (search or "").casefold().split()
 
     def passes(pair: TextPair) -> bool:
@@ -241,9 +256,14 @@ def model(label: str, key: str, default: str) -> str:
     """Choose one model."""
     names, shown = model_names()
     name = st.selectbox(
-        plain(label), names, index=names.index(default), key=key, bind="query-params",
-        accept_new_options=True, format_func=shown,
-    )  # fmt: skip
+        plain(label),
+        names,
+        index=names.index(default),
+        key=key,
+        bind="query-params",
+        accept_new_options=True,
+        format_func=shown,
+    )
     fetch_panel([name or default])
     return name or default
 
@@ -291,30 +311,37 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
 
 def _parameter(name: str, choices: Sequence[str], help: str) -> str:
     chosen = st.selectbox(
-        plain(name.replace("_", " ").capitalize()), choices, key=name, bind="query-params",
+        plain(name.replace("_", " ").capitalize()),
+        choices,
+        key=name,
+        bind="query-params",
         help=plain(help),
-    )  # fmt: skip
+    )
     return chosen or choices[0]
 
 
 def posir_protocol() -> bool:
     """Whether to follow the PosIR paper bit for bit."""
     return st.toggle(
-        "PosIR protocol", key="posir", bind="query-params",
+        "PosIR protocol",
+        key="posir",
+        bind="query-params",
         help="As in the PosIR paper: English documents of 1,024 tokens or more with evidence in "
         "the middle fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, "
         "99th percentile and point resampling.",
-    )  # fmt: skip
+    )
 
 
 def posir_settings() -> bool:
     """Whether models read as in the PosIR paper; which pairs count does not change."""
     return st.toggle(
-        "PosIR prompt and lengths", key="posir", bind="query-params",
+        "PosIR prompt and lengths",
+        key="posir",
+        bind="query-params",
         help="Its query prompt before each query, and 8,192 tokens read of queries and documents, "
         "as in PosIR's ranking script, which puts the prompt before Qwen3-Embedding's queries "
         "alone. Else each model's own.",
-    )  # fmt: skip
+    )
 
 
 def statistics(models: Sequence[str], dataset: str) -> None:
@@ -327,11 +354,13 @@ def statistics(models: Sequence[str], dataset: str) -> None:
         return
     offered = datasets.names()
     chosen = st.selectbox(
-        "Word statistics of BM25", offered, index=offered.index(_statistics()),
+        "Word statistics of BM25",
+        offered,
+        index=offered.index(_statistics()),
         key="statistics.corpus",
         help="In how many documents a word stands, and how long they are. Two texts alone say "
         "nothing about how rare a word is.",
-    )  # fmt: skip
+    )
     url.put(_STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
 
 

@@ -73,9 +73,15 @@ class TextMap:
                 "of curves."
             )
         return embed(
-            compute.retriever(model), model.key, self.side, self.texts, compute.embeddings,
-            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
-        )  # fmt: skip
+            compute.retriever(model),
+            model.key,
+            self.side,
+            self.texts,
+            compute.embeddings,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
+        )
 
 
 class CurveMap:
@@ -99,9 +105,14 @@ class CurveMap:
         """Attribute the rest."""
         device = OneDevice(compute.fitting(model, self.method), self.method, compute.turn)
         return precompute(
-            device, model.key, self.method, self.pairs, compute.store,
-            should_stop=lambda: run.stopping, on_progress=report,
-        )  # fmt: skip
+            device,
+            model.key,
+            self.method,
+            self.pairs,
+            compute.store,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+        )
 
 
 def stored_map(

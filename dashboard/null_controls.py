@@ -31,10 +31,15 @@ def switch() -> Control | None:
     """Whether to subtract a control, and which."""
     labels = ["off", *CONTROLS.values()]
     chosen = st.segmented_control(
-        "Minus null", labels, default="off", key="null", bind="query-params", required=True,
+        "Minus null",
+        labels,
+        default="off",
+        key="null",
+        bind="query-params",
+        required=True,
         help="Each pair's curve less the same pair's curve under a control: a query about another "
         "document, the sentences in random order, or neutral text. What is left depends on it.",
-    )  # fmt: skip
+    )
     return next((kind for kind, label in CONTROLS.items() if label == chosen), None)
 
 
@@ -52,8 +57,12 @@ def hint(method: Method, kind: Control | None) -> None:
     if method.name == "saliency" and kind is None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(HARDLY, width="content")
-            st.button("Subtract an unrelated query", key="null.subtract", on_click=_subtract,
-                      type="tertiary")  # fmt: skip
+            st.button(
+                "Subtract an unrelated query",
+                key="null.subtract",
+                on_click=_subtract,
+                type="tertiary",
+            )
 
 
 def link(method: Method, dataset: str, models: Sequence[str]) -> None:
@@ -66,9 +75,12 @@ def link(method: Method, dataset: str, models: Sequence[str]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(HARDLY, width="content")
         st.page_link(
-            "views/curves.py", label="Subtract an unrelated query", width="content",
-            icon=":material/show_chart:", query_params=asked,
-        )  # fmt: skip
+            "views/curves.py",
+            label="Subtract an unrelated query",
+            width="content",
+            icon=":material/show_chart:",
+            query_params=asked,
+        )
 
 
 def _scope(scope: str, kind: Control) -> str:
@@ -122,8 +134,11 @@ def section(
         """Differences with their bands."""
         return minus_null_curves(shown, method, style, provenance)
 
-    panels.show(draw(panels.screen_style()), f"{key}.null.figure",
-                f"Curves minus their null control ({CONTROLS[kind]})")  # fmt: skip
+    panels.show(
+        draw(panels.screen_style()),
+        f"{key}.null.figure",
+        f"Curves minus their null control ({CONTROLS[kind]})",
+    )
     for name, found in shown:
         st.markdown(panels.plain(f"{name}: {found.verdict}"))
     frame = controlled_frame(shown)
@@ -146,9 +161,12 @@ def section(
     for each in provenance:
         panels.caption(each)
     panels.downloads(
-        f"{key}.null", [pairs[0].dataset, method.name, "minus", kind], provenance,
-        figures={"Minus null": draw}, frame=frame,
-    )  # fmt: skip
+        f"{key}.null",
+        [pairs[0].dataset, method.name, "minus", kind],
+        provenance,
+        figures={"Minus null": draw},
+        frame=frame,
+    )
 
 
 def _progress(
@@ -173,10 +191,16 @@ def _progress(
         compute.start_run(spec, method, nulls, _scope(scope, kind))
 
     if run is not None and run.active:
-        button.button("Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop,
-                      width="stretch")  # fmt: skip
+        button.button(
+            "Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop, width="stretch"
+        )
     else:
-        button.button("Resume" if done else "Compute", key=f"{key}.null.start.{spec.name}",
-                      on_click=start, type="primary", width="stretch")  # fmt: skip
+        button.button(
+            "Resume" if done else "Compute",
+            key=f"{key}.null.start.{spec.name}",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
         if run is not None and run.error:
             st.error(panels.plain(run.error))

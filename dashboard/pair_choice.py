@@ -43,9 +43,13 @@ def choose_pair(
     place = place or st.sidebar.container()
     with place:
         source = st.segmented_control(
-            "Text", [_FROM_DATA, _TYPED], default=_FROM_DATA, key="text", bind="query-params",
+            "Text",
+            [_FROM_DATA, _TYPED],
+            default=_FROM_DATA,
+            key="text",
+            bind="query-params",
             required=True,
-        )  # fmt: skip
+        )
     if source == _TYPED:
         typed = _typed_pair()
         if typed is not None:
@@ -64,9 +68,12 @@ def _order(measured: bool) -> str:
     offered = ORDERS if measured else (AS_GIVEN, SHUFFLED)
     asked = url.get("order", AS_GIVEN)
     chosen = st.selectbox(
-        "Order", offered, index=offered.index(asked) if asked in offered else 0,
-        help=ORDER_HELP, key=f"order.{measured}",
-    )  # fmt: skip
+        "Order",
+        offered,
+        index=offered.index(asked) if asked in offered else 0,
+        help=ORDER_HELP,
+        key=f"order.{measured}",
+    )
     url.put("order", chosen or AS_GIVEN, AS_GIVEN)
     return chosen or AS_GIVEN
 
@@ -121,10 +128,24 @@ def _picked_pair(
                     "yet and come last: compute them on the Curves page."
                 )
             _pair_table(pairs, at, order, values)
-        st.button("", icon=":material/chevron_left:", key="previous", help="Previous pair (p)",
-                  on_click=go, args=(-1,), shortcut="p")  # fmt: skip
-        st.button("", icon=":material/chevron_right:", key="next", help="Next pair (n)",
-                  on_click=go, args=(1,), shortcut="n")  # fmt: skip
+        st.button(
+            "",
+            icon=":material/chevron_left:",
+            key="previous",
+            help="Previous pair (p)",
+            on_click=go,
+            args=(-1,),
+            shortcut="p",
+        )
+        st.button(
+            "",
+            icon=":material/chevron_right:",
+            key="next",
+            help="Next pair (n)",
+            on_click=go,
+            args=(1,),
+            shortcut="n",
+        )
     if at is None:
         st.caption("This pair does not pass the filters.")
     return chosen
@@ -178,9 +199,11 @@ def _typed_pair() -> TextPair | None:
     query = st.text_input("Query", key="typed.query", persist_state="session")
     document = st.text_area("Document", key="typed.document", height=180, persist_state="session")
     evidence = st.text_input(
-        "Evidence (optional)", key="typed.evidence", persist_state="session",
+        "Evidence (optional)",
+        key="typed.evidence",
+        persist_state="session",
         help="A passage of the document, letter for letter, that answers the query.",
-    )  # fmt: skip
+    )
     fits = [url.text("q", query or ""), url.text("d", document or "")]
     if not all(fits):
         st.caption("These texts are too long for a link: the address does not hold them.")

@@ -130,14 +130,17 @@ def show_curve(results: Sequence[Explained], key: str, height_px: int) -> None:
     """The document's curve under each model, on the page."""
     # Whatever decides the curves: an attribution is what its model's fingerprint, method and pair
     # make of it.
-    content = tuple((r.model.key, r.attribution.model, repr(r.attribution.method), r.pair,
-                     r.provenance()) for r in results)  # fmt: skip
+    content = tuple(
+        (r.model.key, r.attribution.model, repr(r.attribution.method), r.pair, r.provenance())
+        for r in results
+    )
     show(
-        drawn(content, lambda style: curve_figure(results, style),
-              screen_style(height_px=height_px)),
+        drawn(
+            content, lambda style: curve_figure(results, style), screen_style(height_px=height_px)
+        ),
         key,
         "Attribution over the position in the whole text, evidence shaded",
-    )  # fmt: skip
+    )
 
 
 def curve_figure(results: Sequence[Explained], style: Style) -> go.Figure:
@@ -207,9 +210,13 @@ def metrics(result: Explained) -> None:
 def matrix_figure(found: Interactions, style: Style, provenance: Sequence[Provenance]) -> go.Figure:
     """Query units by document units."""
     return interaction_matrix(
-        found.matrix, found.rows, found.columns, found.evidence_columns, style,
+        found.matrix,
+        found.rows,
+        found.columns,
+        found.evidence_columns,
+        style,
         provenance=provenance,
-    )  # fmt: skip
+    )
 
 
 def other_version(name: str, other: TextPair, room: bool) -> bool:
@@ -222,9 +229,12 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
         right.caption("Document")
         right.text(other.document)
         beside = st.toggle(
-            "Attribute it too", key="versions", bind="query-params", disabled=not room,
+            "Attribute it too",
+            key="versions",
+            bind="query-params",
+            disabled=not room,
             help="Both versions side by side, under the same models.",
-        )  # fmt: skip
+        )
         if not room:
             st.caption(f"Side by side there is room for {MAX_COLUMNS // 2:,} models: choose fewer.")
     return beside and room
@@ -242,9 +252,12 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
     )
     long = attribution.document.n_tokens_full > MAX_MATRIX
     columns = right.segmented_control(
-        "Columns", ["word", "token", "sentence", "bin"], default="sentence" if long else "word",
-        key=f"{key}.columns", required=True,
-    )  # fmt: skip
+        "Columns",
+        ["word", "token", "sentence", "bin"],
+        default="sentence" if long else "word",
+        key=f"{key}.columns",
+        required=True,
+    )
     found = interactions(attribution, pair, rows or "word", columns or "word")  # type: ignore[arg-type]
     provenance = [result.provenance()]
     height = 160 + 26 * len(found.rows)
@@ -280,10 +293,10 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         [pair.pair_id, result.model.spec.name, "matrix"],
         provenance,
         figures={"Matrix": draw},
-        frame=whole.rename_axis("query").reset_index().set_axis(
-            ["query", *(f"{i} {label}" for i, label in enumerate(found.columns))], axis=1
-        ),
-    )  # fmt: skip
+        frame=whole.rename_axis("query")
+        .reset_index()
+        .set_axis(["query", *(f"{i} {label}" for i, label in enumerate(found.columns))], axis=1),
+    )
 
 
 def terms_view(result: Explained, key: str, label: str = "") -> None:
@@ -297,21 +310,32 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
     frame = pd.DataFrame(
         [
             (
-                term.text, term.share, term.query_weight, term.document_weight,
+                term.text,
+                term.share,
+                term.query_weight,
+                term.document_weight,
                 attribution.query.tokens[term.query_token].text,
                 attribution.document.tokens[term.document_token].text,
             )
             for term in service().terms(result.pair, result.model.spec)
         ],
-        columns=["term", "share", "query weight", "document weight", "query token",
-                 "document token"],
-    )  # fmt: skip
+        columns=[
+            "term",
+            "share",
+            "query weight",
+            "document weight",
+            "query token",
+            "document token",
+        ],
+    )
     st.dataframe(frame, hide_index=True)
     st.caption("A share is the product of the two weights; together they are the score.")
     downloads(
-        key, [result.pair.pair_id, result.model.spec.name, "terms"], [result.provenance()],
+        key,
+        [result.pair.pair_id, result.model.spec.name, "terms"],
+        [result.provenance()],
         frame=frame,
-    )  # fmt: skip
+    )
 
 
 def model_notes(result: Explained) -> None:
@@ -389,13 +413,18 @@ def publication_style(key: str) -> Style:
     font = st.selectbox(
         "Font",
         ["Arial, Helvetica, sans-serif", "Times New Roman, Liberation Serif, serif"],
-        key=f"{key}.font", persist_state="session",
+        key=f"{key}.font",
+        persist_state="session",
         format_func=lambda family: family.split(",")[0],
-    )  # fmt: skip
+    )
     points = st.number_input(
-        "Font size (pt)", 4.0, 24.0, value=round(preset.font_size * 0.75, 1), step=0.5,
+        "Font size (pt)",
+        4.0,
+        24.0,
+        value=round(preset.font_size * 0.75, 1),
+        step=0.5,
         key=f"{key}.points.{size}",
-    )  # fmt: skip
+    )
     palette = st.selectbox("Palette", list(PALETTES), key=f"{key}.palette", persist_state="session")
     with_caption = st.toggle(
         "Provenance below the figure", key=f"{key}.caption", persist_state="session"
@@ -473,6 +502,13 @@ def heatmap_bytes(results: Sequence[Explained], view: View, fmt: str, style: Sty
     if fmt == "html":
         return to_html(panes(results), view, lines, style.theme, family, style.font_size).encode()
     return to_image(
-        panes(results), view, lines, style.theme, family, style.font_size,
-        format=fmt, width_px=max(360, style.width_px), scale=style.scale,  # type: ignore[arg-type]
-    )  # fmt: skip
+        panes(results),
+        view,
+        lines,
+        style.theme,
+        family,
+        style.font_size,
+        format=fmt,
+        width_px=max(360, style.width_px),
+        scale=style.scale,  # type: ignore[arg-type]
+    )

@@ -35,9 +35,12 @@ def deletion_insertion(
         raise ValueError("no result that can be scaled")
     word = "taken out" if kind == "deletion" else "put back"
     figure = canvas(
-        f"{kind}_curve", style, f"Words {word} (%)",
-        "Score (whole document 1, empty 0)", provenance,
-    )  # fmt: skip
+        f"{kind}_curve",
+        style,
+        f"Words {word} (%)",
+        "Score (whole document 1, empty 0)",
+        provenance,
+    )
     first = next(iter(results.values()))
     spread = getattr(first.baseline, kind)
     shares = 100 * first.removed
@@ -48,21 +51,32 @@ def deletion_insertion(
         go.Scatter(
             x=np.concatenate([shares, shares[::-1]]),
             y=np.concatenate([mean + std, (mean - std)[::-1]]),
-            fill="toself", fillcolor=faint(muted, 0.2), line={"width": 0}, hoverinfo="skip",
+            fill="toself",
+            fillcolor=faint(muted, 0.2),
+            line={"width": 0},
+            hoverinfo="skip",
             showlegend=False,
         )
-    )  # fmt: skip
+    )
     figure.add_trace(
-        go.Scatter(x=shares, y=mean, mode="lines", name="random order",
-                   line={"color": muted, "dash": "dot", "width": style.line_width})
-    )  # fmt: skip
+        go.Scatter(
+            x=shares,
+            y=mean,
+            mode="lines",
+            name="random order",
+            line={"color": muted, "dash": "dot", "width": style.line_width},
+        )
+    )
     for index, (label, result) in enumerate(results.items()):
         figure.add_trace(
             go.Scatter(
-                x=100 * result.removed, y=result.scaled(getattr(result, kind)), mode="lines",
-                name=legend_name(label, style), line=style.line(index),
+                x=100 * result.removed,
+                y=result.scaled(getattr(result, kind)),
+                mode="lines",
+                name=legend_name(label, style),
+                line=style.line(index),
             )
-        )  # fmt: skip
+        )
     figure.update_xaxes(range=[0, 100])
     return with_legend(figure, style)
 
@@ -77,16 +91,21 @@ def gains(
     values = np.array([(one.value, *(one.interval or (one.value,) * 2)) for _, one in rows])[::-1]
     figure.add_trace(
         go.Scatter(
-            x=values[:, 0], y=labels, mode="markers",
+            x=values[:, 0],
+            y=labels,
+            mode="markers",
             error_x={
-                "type": "data", "symmetric": False, "array": values[:, 2] - values[:, 0],
-                "arrayminus": values[:, 0] - values[:, 1], "color": style.colours.ink,
+                "type": "data",
+                "symmetric": False,
+                "array": values[:, 2] - values[:, 0],
+                "arrayminus": values[:, 0] - values[:, 1],
+                "color": style.colours.ink,
                 "thickness": 1.2,
             },
             marker={"color": style.line(0)["color"], "size": 0.6 * style.font_size},
             showlegend=False,
         )
-    )  # fmt: skip
+    )
     figure.add_vline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
     figure.update_yaxes(automargin=True)
     return figure

@@ -16,10 +16,17 @@ from dashboard.rankings import OVERALL
 def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
     """100 rows a model: position in [0, 1], mean, std and n."""
     frames = [
-        pd.DataFrame({"model": one.model, "position": positions("point"), "mean": one.mean,
-                      "std": one.std, "n": one.n})
+        pd.DataFrame(
+            {
+                "model": one.model,
+                "position": positions("point"),
+                "mean": one.mean,
+                "std": one.std,
+                "n": one.n,
+            }
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -28,11 +35,18 @@ def curves_summary(found: Sequence[PublishedCurves]) -> pd.DataFrame:
     rows = []
     for one in found:
         mean = one.mean[None]
-        rows.append({
-            "model": one.model, "n": one.n, "start": float(one.mean[0]), "end": float(one.mean[-1]),
-            "centre of mass": float(np.squeeze(center_of_mass(np.abs(mean), positions("point")))),
-            "primacy-recency index": float(np.squeeze(primacy_recency_index(np.abs(mean)))),
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": one.model,
+                "n": one.n,
+                "start": float(one.mean[0]),
+                "end": float(one.mean[-1]),
+                "centre of mass": float(
+                    np.squeeze(center_of_mass(np.abs(mean), positions("point")))
+                ),
+                "primacy-recency index": float(np.squeeze(primacy_recency_index(np.abs(mean)))),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -44,9 +58,13 @@ def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
         at = {"model": one.model, "setting": one.setting}
         found.append(at | {"length": OVERALL, "PSI": one.psi, NDCG: one.ndcg})
         for bucket in LENGTH_BUCKETS:
-            found.append(at | {
-                "length": bucket, "PSI": one.bucket_psi[bucket],
-                f"{NDCG}, mean of bins": one.bucket_ndcg[bucket],
-            })  # fmt: skip
+            found.append(
+                at
+                | {
+                    "length": bucket,
+                    "PSI": one.bucket_psi[bucket],
+                    f"{NDCG}, mean of bins": one.bucket_ndcg[bucket],
+                }
+            )
     columns = ["model", "setting", "length", "PSI", NDCG, f"{NDCG}, mean of bins"]
     return pd.DataFrame(found, columns=columns)

@@ -43,15 +43,21 @@ def _chosen(
     names: list[str] = []
     if known:
         names = left.multiselect(
-            "From the folder named at the start", list(known), default=list(known)[:_MAX_FILES],
-            key=f"published.{key}", max_selections=_MAX_FILES,
-        )  # fmt: skip
+            "From the folder named at the start",
+            list(known),
+            default=list(known)[:_MAX_FILES],
+            key=f"published.{key}",
+            max_selections=_MAX_FILES,
+        )
     given = (right if known else st).file_uploader(
-        plain(label), type=[suffix.lstrip(".") for suffix in suffixes], accept_multiple_files=True,
-        key=f"published.{key}.upload", max_upload_size=20,
+        plain(label),
+        type=[suffix.lstrip(".") for suffix in suffixes],
+        accept_multiple_files=True,
+        key=f"published.{key}.upload",
+        max_upload_size=20,
         help="PosIR's published files, or any in their layout; pickles are read as arrays of "
         "numbers and as nothing else.",
-    )  # fmt: skip
+    )
     found = []
     for name in names:
         found += _read(name, published.read_bytes(known[name]), read)

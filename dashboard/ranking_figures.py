@@ -29,43 +29,61 @@ def evidence_bins(
     figure.add_trace(
         go.Bar(
             # On the same axis: a second one would bend the first one's ticks.
-            x=_CENTRES, y=_FOOT * counts / counts.max(), width=100 / N_EVIDENCE_BINS,
-            name=f"queries (up to {counts.max():,} a bin)", customdata=counts,
+            x=_CENTRES,
+            y=_FOOT * counts / counts.max(),
+            width=100 / N_EVIDENCE_BINS,
+            name=f"queries (up to {counts.max():,} a bin)",
+            customdata=counts,
             hovertemplate="%{customdata}",
-            marker={"color": faint(style.colours.muted, 0.18),
-                    "line": {"color": style.colours.paper, "width": 1}},
+            marker={
+                "color": faint(style.colours.muted, 0.18),
+                "line": {"color": style.colours.paper, "width": 1},
+            },
         )
-    )  # fmt: skip
+    )
     for index, (model, profile) in enumerate(profiles.items()):
         line = style.line(index)
         figure.add_trace(
             go.Scatter(
-                x=_CENTRES, y=profile.means, mode="lines+markers", connectgaps=False,
-                name=legend_name(model, style), line=line,
+                x=_CENTRES,
+                y=profile.means,
+                mode="lines+markers",
+                connectgaps=False,
+                name=legend_name(model, style),
+                line=line,
                 marker={
-                    "color": [faint(str(line["color"]), 1.0 if r is None else r)
-                              for r in profile.read],
+                    "color": [
+                        faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read
+                    ],
                     "size": 0.5 * style.font_size,
                     "line": {"color": line["color"], "width": 1},
                 },
-                customdata=["" if r is None else f", {r:.0%} of the evidence read"
-                            for r in profile.read],
+                customdata=[
+                    "" if r is None else f", {r:.0%} of the evidence read" for r in profile.read
+                ],
                 hovertemplate="%{y:.3f}%{customdata}",
             )
-        )  # fmt: skip
+        )
     positions(figure)
     figure.update_yaxes(range=[0, 1.03])
     return with_legend(figure, style)
 
 
 def length_buckets(
-    buckets: Mapping[str, Mapping[str, EvidenceProfile]], style: Style,
-    *, provenance: Provenances = (),
-) -> go.Figure:  # fmt: skip
+    buckets: Mapping[str, Mapping[str, EvidenceProfile]],
+    style: Style,
+    *,
+    provenance: Provenances = (),
+) -> go.Figure:
     """nDCG@10 in each length bucket, a bar for each model: model -> bucket -> profile."""
-    title = "Document length in tokens (" + ", ".join(
-        f"{bucket} to {edge:,}" for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
-    ) + f", {LENGTH_BUCKETS[-1]} above)"  # fmt: skip
+    title = (
+        "Document length in tokens ("
+        + ", ".join(
+            f"{bucket} to {edge:,}"
+            for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
+        )
+        + f", {LENGTH_BUCKETS[-1]} above)"
+    )
     figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
     known = [b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())]
     for index, (model, profiles) in enumerate(buckets.items()):
@@ -74,11 +92,12 @@ def length_buckets(
             go.Bar(
                 x=known,
                 y=[None if one is None else one.mean for one in shown],
-                name=legend_name(model, style), marker={"color": style.line(index)["color"]},
+                name=legend_name(model, style),
+                marker={"color": style.line(index)["color"]},
                 customdata=[0 if one is None else one.n for one in shown],
                 hovertemplate="%{y:.3f}, %{customdata} queries",
             )
-        )  # fmt: skip
+        )
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_yaxes(range=[0, 1.03])
     return with_legend(figure, style)
@@ -97,18 +116,26 @@ def published_curves(
             go.Scatter(
                 x=np.concatenate([POSITIONS, POSITIONS[::-1]]),
                 y=np.concatenate([one.mean + one.std, (one.mean - one.std)[::-1]]),
-                mode="lines", fill="toself", line={"width": 0}, hoverinfo="skip",
-                fillcolor=faint(str(style.line(index)["color"]), 0.2), showlegend=False,
+                mode="lines",
+                fill="toself",
+                line={"width": 0},
+                hoverinfo="skip",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                showlegend=False,
                 name=f"{one.model}: standard deviation",
             )
-        )  # fmt: skip
+        )
     for index, one in enumerate(found):
         figure.add_trace(
             go.Scatter(
-                x=POSITIONS, y=one.mean, mode="lines", line=style.line(index),
-                name=legend_name(f"{one.model} (n={one.n:,})", style), hovertemplate="%{y:.3f}",
+                x=POSITIONS,
+                y=one.mean,
+                mode="lines",
+                line=style.line(index),
+                name=legend_name(f"{one.model} (n={one.n:,})", style),
+                hovertemplate="%{y:.3f}",
             )
-        )  # fmt: skip
+        )
     figure.update_xaxes(range=[0, 1], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
     figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)

@@ -20,14 +20,19 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     by_name = {one.model.spec.name: one for one in found}
     name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
     one = by_name[name or next(iter(by_name))]
-    filters = right.pills("Only queries with", FILTERS, selection_mode="multi",
-                          key="ranking.filters")  # fmt: skip
+    filters = right.pills(
+        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
+    )
     frame = rankings.filtered(rankings.queries_frame(one), filters)
     st.caption(
         f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
     event = st.dataframe(
-        frame, hide_index=True, height=280, on_select="rerun", selection_mode="single-row",
+        frame,
+        hide_index=True,
+        height=280,
+        on_select="rerun",
+        selection_mode="single-row",
         key=f"ranking.queries.{name}.{'.'.join(filters)}",
         column_config={
             "query": st.column_config.TextColumn(width="large"),
@@ -35,7 +40,7 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
             "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
         },
-    )  # fmt: skip
+    )
     rows = event.selection.rows  # type: ignore[union-attr]
     if not rows:
         return
@@ -46,14 +51,17 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     st.markdown(f"**{panels.plain(query.text)}**")
     st.caption(f"{len(query.relevant):,} relevant, {where}.")
     chosen = st.dataframe(
-        top.drop(columns="pair"), hide_index=True, on_select="rerun", selection_mode="single-row",
+        top.drop(columns="pair"),
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="single-row",
         key=f"ranking.top.{query.query_id}",
         column_config={
             "score": st.column_config.NumberColumn(format="%.4f"),
             "relevant": st.column_config.CheckboxColumn(),
             "document": st.column_config.TextColumn(width="large"),
         },
-    )  # fmt: skip
+    )
     picked = chosen.selection.rows  # type: ignore[union-attr]
     # The models that every method fits, where there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
@@ -78,5 +86,9 @@ def explain_texts(query: str, document: str, models: Sequence[str]) -> None:
         st.caption("The chosen document is too long for a link; copy its text to Explain.")
         return
     address = urlencode({**texts, "models": models}, doseq=True)
-    st.link_button("Explain the chosen document", f"/?{address}", icon=":material/highlight:",
-                   help="In a new tab, as own text.")  # fmt: skip
+    st.link_button(
+        "Explain the chosen document",
+        f"/?{address}",
+        icon=":material/highlight:",
+        help="In a new tab, as own text.",
+    )

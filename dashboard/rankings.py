@@ -152,18 +152,25 @@ def start(
                 return progress
             run.stage = "Looking what is read of the evidence"
             return store.read_evidence(
-                compute.retriever(one), one.key, should_stop=lambda: run.stopping,
-                on_progress=report, turn=compute.turn,
-            )  # fmt: skip
+                compute.retriever(one),
+                one.key,
+                should_stop=lambda: run.stopping,
+                on_progress=report,
+                turn=compute.turn,
+            )
 
         def search(one: ModelIdentity, how: Method) -> Progress:
             if complete(store.select(one.key, how), setup.collection):
                 return read(one, run.progress)
             run.stage = f"Searching with {one.spec.name}"
             progress = store.search(
-                compute.retriever(one), one.key, how, should_stop=lambda: run.stopping,
-                on_progress=report, turn=compute.turn,
-            )  # fmt: skip
+                compute.retriever(one),
+                one.key,
+                how,
+                should_stop=lambda: run.stopping,
+                on_progress=report,
+                turn=compute.turn,
+            )
             return read(one, progress)
 
         if not needs_first_stage(spec) or setup.first_stage is None:
@@ -177,9 +184,14 @@ def start(
             candidates = store.select(first.key, how)
         run.stage = "Reranking"
         progress = store.rerank(
-            compute.retriever(model), model.key, method, candidates,
-            should_stop=lambda: run.stopping, on_progress=report, turn=compute.turn,
-        )  # fmt: skip
+            compute.retriever(model),
+            model.key,
+            method,
+            candidates,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
+        )
         return read(model, progress)
 
     key = run_key(model, method, setup.collection.name)
@@ -256,9 +268,12 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
     if store.evidence_missing(model.key) and not model.stored_only:
         return None
     evaluation = evaluate(
-        spec.name, rankings, setup.collection, own_corpus=setup.own_corpus,
+        spec.name,
+        rankings,
+        setup.collection,
+        own_corpus=setup.own_corpus,
         read=store.evidence_read(model.key),
-    )  # fmt: skip
+    )
     return _evaluations.keep(key, Ranked(model, method, setup, evaluation, tuple(rankings)))
 
 
@@ -324,9 +339,11 @@ def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             asked = [queries[n] for n in at]
             successes = int(evaluation.per_query[SUCCESS][at].sum())
             row: dict[str, object] = {
-                "model": one.model.spec.name, "language": language, "queries": len(asked),
+                "model": one.model.spec.name,
+                "language": language,
+                "queries": len(asked),
                 "pairs": sum(len(query.relevant) for query in asked),
-            }  # fmt: skip
+            }
             for name, estimate in (
                 (SUCCESS_OF_PAIRS, success_of_pairs(one.rankings, asked)),
                 (SUCCESS, agresti_coull(successes, len(asked))),
@@ -349,8 +366,18 @@ def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
         for bucket, profile in _profiles(one).items():
             if profile is not None:
                 rows.append({"model": one.model.spec.name, "length": bucket} | _psi_row(profile))
-    columns = ["model", "length", "PSI", "PSI by chance", "p", "queries", "evidence read",
-               "empty bins", NDCG, f"{NDCG}, mean of bins"]  # fmt: skip
+    columns = [
+        "model",
+        "length",
+        "PSI",
+        "PSI by chance",
+        "p",
+        "queries",
+        "evidence read",
+        "empty bins",
+        NDCG,
+        f"{NDCG}, mean of bins",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -381,11 +408,17 @@ def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             if profile is None:
                 continue
             for number, (mean, n) in enumerate(zip(profile.means, profile.counts, strict=True)):
-                rows.append({
-                    "model": one.model.spec.name, "length": bucket, "bin": number,
-                    "position": (number + 0.5) / len(profile.means), "queries": n,
-                    "evidence read": profile.read[number], NDCG: mean,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "model": one.model.spec.name,
+                        "length": bucket,
+                        "bin": number,
+                        "position": (number + 0.5) / len(profile.means),
+                        "queries": n,
+                        "evidence read": profile.read[number],
+                        NDCG: mean,
+                    }
+                )
     columns = ["model", "length", "bin", "position", "queries", "evidence read", NDCG]
     return pd.DataFrame(rows, columns=columns)
 
@@ -395,15 +428,17 @@ def queries_frame(one: Ranked) -> pd.DataFrame:
     rows = []
     for number, query in enumerate(one.setup.collection.queries):
         rank = first_rank(one, query)
-        rows.append({
-            "query": query.text,
-            NDCG: float(one.evaluation.per_query[NDCG][number]),
-            "rank": rank,
-            "evidence": None if query.evidence is None else 100 * query.evidence,
-            "length": length_bucket(query.document_tokens) if query.document_tokens else None,
-            "language": query.language,
-            "id": query.query_id,
-        })  # fmt: skip
+        rows.append(
+            {
+                "query": query.text,
+                NDCG: float(one.evaluation.per_query[NDCG][number]),
+                "rank": rank,
+                "evidence": None if query.evidence is None else 100 * query.evidence,
+                "length": length_bucket(query.document_tokens) if query.document_tokens else None,
+                "language": query.language,
+                "id": query.query_id,
+            }
+        )
     return pd.DataFrame(rows).astype({"rank": "Int64"})
 
 
@@ -449,12 +484,14 @@ def top_frame(one: Ranked, query: Query) -> pd.DataFrame:
     ranking = one.by_query[query.query_id]
     keys = ranking.document_ids[:TOP]
     texts = one.setup.collection.texts(keys)
-    return pd.DataFrame({
-        "rank": range(1, len(keys) + 1),
-        "score": ranking.scores[: len(keys)].astype(float),
-        "relevant": [key in query.relevant for key in keys],
-        "language": ranking.languages[: len(keys)],
-        "document": [texts[key] for key in keys],
-        "id": keys,
-        "pair": [query.pairs.get(key, "") for key in keys],
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "rank": range(1, len(keys) + 1),
+            "score": ranking.scores[: len(keys)].astype(float),
+            "relevant": [key in query.relevant for key in keys],
+            "language": ranking.languages[: len(keys)],
+            "document": [texts[key] for key in keys],
+            "id": keys,
+            "pair": [query.pairs.get(key, "") for key in keys],
+        }
+    )

@@ -21,10 +21,12 @@ def readable_pairs(
     """The pairs, without those that a model cannot read where the reader asks for that, and what
     was left out, in words."""
     only = st.toggle(
-        "Leave out what a model cannot read", key="readable", bind="query-params",
+        "Leave out what a model cannot read",
+        key="readable",
+        bind="query-params",
         help="Pairs whose evidence lies behind a model's limit, even in part, or of whose tokens "
         f"more than {readings.MAX_UNKNOWN:.0%} are unknown to it.",
-    )  # fmt: skip
+    )
     if not only or not pairs:
         return tuple(pairs), ""
     try:
@@ -46,9 +48,10 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         elif said := readings.sentence(found):
             st.caption(plain(f"{spec.name} cannot read all of it: {said}."))
     if unknown and st.button(
-        "Count what the models cannot read", key=f"{key}.reading",
+        "Count what the models cannot read",
+        key=f"{key}.reading",
         help="Evidence behind the limit and unknown tokens; loads the models.",
-    ):  # fmt: skip
+    ):
         for spec in unknown:
             try:
                 with st.spinner(plain(f"Reading the documents as {spec.name}")):

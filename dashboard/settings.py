@@ -81,17 +81,24 @@ MODEL_MEMORY_GB = Setting(
     "recently used models go first.",
 )
 HOME = Setting(
-    "POSLENS_HOME", "", str, "folder of the cache and of fetched models; empty is poslens in the "
-    "user's data folder.",
-)  # fmt: skip
+    "POSLENS_HOME",
+    "",
+    str,
+    "folder of the cache and of fetched models; empty is poslens in the user's data folder.",
+)
 ALLOW_CODE = Setting(
-    "POSLENS_ALLOW_CODE", "", str, "names of models, separated by commas, that may run the code of "
+    "POSLENS_ALLOW_CODE",
+    "",
+    str,
+    "names of models, separated by commas, that may run the code of "
     "their repositories; empty is none.",
-)  # fmt: skip
+)
 QUEUE_LIMIT = Setting(
-    "POSLENS_QUEUE_LIMIT", 32, _whole(1, 10_000), "requests of pages that may wait for the device, "
-    "1 to 10000; one more is told so at once.",
-)  # fmt: skip
+    "POSLENS_QUEUE_LIMIT",
+    32,
+    _whole(1, 10_000),
+    "requests of pages that may wait for the device, 1 to 10000; one more is told so at once.",
+)
 
 KEEP_OWN_TEXTS = Setting(
     "POSLENS_KEEP_OWN_TEXTS",

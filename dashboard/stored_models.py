@@ -21,8 +21,13 @@ from cache.upkeep import models
 
 _TEXTS = ("name", "title", "family", "license", "hub_id")
 _SETTINGS = (
-    "pooling", "max_length", "query_max_length", "query_prompt", "document_prompt", "similarity",
-)  # fmt: skip
+    "pooling",
+    "max_length",
+    "query_max_length",
+    "query_prompt",
+    "document_prompt",
+    "similarity",
+)
 _NUMBERS = ("max_length", "query_max_length")
 _FAMILIES = ("dense", "late_interaction", "sparse", "cross_encoder", "lexical")
 _MAX_TEXT = 2000

@@ -99,9 +99,12 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
 
     def load_tiny(name: str, **fields: object) -> DenseRetriever:
         spec = RetrieverSpec(
-            name=f"tiny-{name}", title=name, family="dense", source=f"folder:{tiny_folder(name)}",
+            name=f"tiny-{name}",
+            title=name,
+            family="dense",
+            source=f"folder:{tiny_folder(name)}",
             **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         return load(spec, device="cpu")
 
     return load_tiny

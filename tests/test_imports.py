@@ -101,9 +101,15 @@ def unsafe(tree: ast.AST, path: Path) -> list[str]:
                     found.append(f"line {node.lineno}: use_safetensors=False")
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value in (
-                    "trust_remote_code", "unsafe_allow_html",
-                ) and not (isinstance(value, ast.Constant) and value.value is False):  # fmt: skip
+                if (
+                    isinstance(key, ast.Constant)
+                    and key.value
+                    in (
+                        "trust_remote_code",
+                        "unsafe_allow_html",
+                    )
+                    and not (isinstance(value, ast.Constant) and value.value is False)
+                ):
                     found.append(f"line {node.lineno}: {key.value}")
         elif isinstance(node, ast.ImportFrom) and node.module == "torch":
             found += [f"line {node.lineno}: torch.load" for a in node.names if a.name == "load"]
@@ -153,15 +159,25 @@ def test_no_module_of_the_dashboard_hides_the_standard_library() -> None:
 @pytest.mark.parametrize(
     ("source", "n"),
     [
-        ("import pickle", 1), ("from pickle import loads", 2), ("import torch\ntorch.load(x)", 1),
-        ("from torch import load", 1), ("f(trust_remote_code=True)", 1),
-        ("f(trust_remote_code=allowed)", 1), ("f(trust_remote_code=False)", 0),
-        ("f(**{'trust_remote_code': True})", 1), ("st.markdown(x, unsafe_allow_html=True)", 1),
-        ("np.load(p, allow_pickle=True)", 1), ("pd.read_pickle(p)", 1), ("eval(x)", 1),
-        ("subprocess.run(x, shell=True)", 1), ("model.eval()", 0), ("# pickle, torch.load(", 0),
-        ("__import__('pickle')", 1), ("f(use_safetensors=False)", 1),
+        ("import pickle", 1),
+        ("from pickle import loads", 2),
+        ("import torch\ntorch.load(x)", 1),
+        ("from torch import load", 1),
+        ("f(trust_remote_code=True)", 1),
+        ("f(trust_remote_code=allowed)", 1),
+        ("f(trust_remote_code=False)", 0),
+        ("f(**{'trust_remote_code': True})", 1),
+        ("st.markdown(x, unsafe_allow_html=True)", 1),
+        ("np.load(p, allow_pickle=True)", 1),
+        ("pd.read_pickle(p)", 1),
+        ("eval(x)", 1),
+        ("subprocess.run(x, shell=True)", 1),
+        ("model.eval()", 0),
+        ("# pickle, torch.load(", 0),
+        ("__import__('pickle')", 1),
+        ("f(use_safetensors=False)", 1),
     ],
-)  # fmt: skip
+)
 def test_the_check_sees_what_it_must(source: str, n: int) -> None:
     assert len(unsafe(ast.parse(source), ROOT / "dashboard" / "x.py")) == n
 
@@ -178,5 +194,13 @@ def later():
     importlib.import_module("l.m")
 """
     found = set(imports(ast.parse(source), ROOT / "dashboard" / "pages" / "x.py"))
-    assert {"a.b", "d", "d.e", "dashboard.pages.f", "dashboard.pages.g", "dashboard.i", "k",
-            "l.m"} <= found  # fmt: skip
+    assert {
+        "a.b",
+        "d",
+        "d.e",
+        "dashboard.pages.f",
+        "dashboard.pages.g",
+        "dashboard.i",
+        "k",
+        "l.m",
+    } <= found

@@ -16,8 +16,19 @@ from attribution.datasets.types import DataSet, Rejection
 from attribution.errors import UserError
 from attribution.types import TextPair
 
-__all__ = ["Collection", "DataSet", "Rejection", "collection", "detect", "from_pairs", "names",
-           "posir_selection", "read", "read_upload", "register"]  # fmt: skip
+__all__ = [
+    "Collection",
+    "DataSet",
+    "Rejection",
+    "collection",
+    "detect",
+    "from_pairs",
+    "names",
+    "posir_selection",
+    "read",
+    "read_upload",
+    "register",
+]
 
 SAMPLE = "sample"
 SAMPLE_BIAS = "sample-bias"

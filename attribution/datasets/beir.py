@@ -222,9 +222,15 @@ def _read_folder(
             lost = f"{judgement.query} with {judgement.document}: {error}"
         if lost:
             yield LostDocument(
-                *at, lost, judgement.query, query, judgement.document, judgement.relevance,
-                "/".join(inner), language,
-            )  # fmt: skip
+                *at,
+                lost,
+                judgement.query,
+                query,
+                judgement.document,
+                judgement.relevance,
+                "/".join(inner),
+                language,
+            )
             continue
         pair_id = f"{judgement.query}/{judgement.document}"
         # Two sets below one root may share ids.
@@ -233,9 +239,13 @@ def _read_folder(
         ids.add(pair_id)
         pair = TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
         yield Judgement(
-            pair, judgement.query, judgement.document, judgement.relevance, "/".join(inner),
+            pair,
+            judgement.query,
+            judgement.document,
+            judgement.relevance,
+            "/".join(inner),
             language,
-        )  # fmt: skip
+        )
 
 
 def _names(folder: Path) -> tuple[str, ...]:
@@ -266,9 +276,10 @@ def _judgements(file: File) -> Iterator[_Line | Rejection]:
                 continue
             if len(cells) != 3:
                 yield Rejection(
-                    file.name, number,
+                    file.name,
+                    number,
                     f"the line has {len(cells)} cells, not query-id, corpus-id and score",
-                )  # fmt: skip
+                )
             elif has_foreign_bytes(line):
                 yield Rejection(file.name, number, NOT_UTF8)
             else:

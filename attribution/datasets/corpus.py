@@ -202,11 +202,12 @@ class Collection:
                 continue
             queries.append(
                 replace(
-                    query, part=query.language,
+                    query,
+                    part=query.language,
                     relevant={new: query.relevant[old] for old, new in keys.items()},
                     pairs={keys[old]: pair for old, pair in query.pairs.items() if old in keys},
                 )
-            )  # fmt: skip
+            )
         if not queries:
             raise UserError(
                 f"{self.title} has no query with a relevant document in its own language: search "
@@ -214,9 +215,12 @@ class Collection:
             )
         asked = tuple(one for language in held for one in held[language])
         return replace(
-            self, queries=tuple(queries), stream=lambda: iter(asked), rejected=tuple(rejected),
+            self,
+            queries=tuple(queries),
+            stream=lambda: iter(asked),
+            rejected=tuple(rejected),
             monolingual=True,
-        )  # fmt: skip
+        )
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, in one pass over the corpus that ends with the last of them."""
@@ -307,11 +311,13 @@ def from_pairs(data: DataSet) -> Collection:
         queries.setdefault(pair.query, pair.pair_id)
     judged = [
         Judgement(
-            pair, queries[pair.query], documents[pair.document].pair_id,
+            pair,
+            queries[pair.query],
+            documents[pair.document].pair_id,
             query_language=pair.language,
         )
         for pair in data.pairs
-    ]  # fmt: skip
+    ]
     corpus = [
         Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
     ]

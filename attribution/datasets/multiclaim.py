@@ -151,13 +151,19 @@ def _judged(
     mapping = File(found[MAPPING].name, found[MAPPING])
     rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
     posts = _texts(
-        found[POSTS], "post_id", {_id(r.cells, "post_id") for r in rows},
-        _post, ("text", "ocr"),
-    )  # fmt: skip
+        found[POSTS],
+        "post_id",
+        {_id(r.cells, "post_id") for r in rows},
+        _post,
+        ("text", "ocr"),
+    )
     claims = _texts(
-        found[CLAIMS], "fact_check_id", {_id(r.cells, "fact_check_id") for r in rows},
-        _claim, ("claim",),
-    )  # fmt: skip
+        found[CLAIMS],
+        "fact_check_id",
+        {_id(r.cells, "fact_check_id") for r in rows},
+        _claim,
+        ("claim",),
+    )
     ids: set[str] = set()
     for row in rows:
         try:
@@ -271,8 +277,10 @@ def _versions(value: Any) -> _Text:
     shares = [
         (share[1], share[0])
         for share in value[2]
-        if isinstance(share, tuple) and len(share) == 2 and isinstance(share[0], str)
+        if isinstance(share, tuple)
+        and len(share) == 2
+        and isinstance(share[0], str)
         and isinstance(share[1], int | float)
-    ]  # fmt: skip
+    ]
     language = iso_639_3(label(max(shares)[1], "language")) if shares else None
     return _Text(value[0], value[1], language)

@@ -26,9 +26,16 @@ from attribution.types import EvidenceSpan, TextPair
 
 NEEDED = ("query", "document")
 OPTIONAL = (
-    "evidence", "evidence_start", "evidence_end", "language", "domain", "query_type", "pair_id",
-    "query_id", "document_id",
-)  # fmt: skip
+    "evidence",
+    "evidence_start",
+    "evidence_end",
+    "language",
+    "domain",
+    "query_type",
+    "pair_id",
+    "query_id",
+    "document_id",
+)
 MAX_NAME = 200
 """Longest id, language or domain, in characters."""
 

@@ -263,9 +263,16 @@ def _read_domain(
             text = _text(query["text"] if translated is None else translated[1][query_id], "query")
             if document is None:
                 yield LostDocument(
-                    where, row.number, f"document {document_id} does not exist", query_id, text,
-                    document_id, relevance, part, asked_in,
-                )  # fmt: skip
+                    where,
+                    row.number,
+                    f"document {document_id} does not exist",
+                    query_id,
+                    text,
+                    document_id,
+                    relevance,
+                    part,
+                    asked_in,
+                )
                 continue
             # Ids are unique within a file; two domains, or a query's two documents, may share them.
             pair_id = next(

@@ -214,9 +214,12 @@ def _parquet(
     with open_bytes(file, limit) as stream:
         data = stream.read()
     answer = isolated.call(
-        uploaded_rows, [file.name, list(needed), list(wanted), limit], data,
-        damaged=_damaged(file.name), limits=isolated.Limits(answer=2 * limit + MEGABYTE),
-    )  # fmt: skip
+        uploaded_rows,
+        [file.name, list(needed), list(wanted), limit],
+        data,
+        damaged=_damaged(file.name),
+        limits=isolated.Limits(answer=2 * limit + MEGABYTE),
+    )
     for line in io.BytesIO(answer):
         yield Row(*json.loads(line))
 
@@ -253,10 +256,11 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
             if isinstance(file.content, Path) and _SHIPPED not in file.content.resolve().parents:
                 place = str(file.content.resolve())
                 reader.call(
-                    decoded, [file.name, place, list(wanted)],
+                    decoded,
+                    [file.name, place, list(wanted)],
                     damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
                     f"{_MAX_MEMORY >> 30} GB.",
-                )  # fmt: skip
+                )
 
 
 def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
@@ -317,8 +321,15 @@ def _said(name: str) -> Iterator[None]:
     except UserError:
         raise
     # What a damaged file makes of Arrow's own code is any of these.
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError,
-            MemoryError) as error:  # fmt: skip
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         raise UserError(_damaged(name)) from error
 
 
@@ -367,9 +378,11 @@ def _is_read(kind: pa.DataType, limit: int | None) -> bool:
         return pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return (
-        _is_text(kind) or kind in (*_VIEWS, pa.bool_(), pa.null())
-        or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )  # fmt: skip
+        _is_text(kind)
+        or kind in (*_VIEWS, pa.bool_(), pa.null())
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+    )
 
 
 def _value(scalar: pa.Scalar) -> Any:

@@ -169,9 +169,11 @@ def _masked(
 
         def score(rows: list[Any]) -> list[float]:
             stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
-            return document.score(
-                torch.where(stays, document.inputs, document.neutral)
-            ).float().tolist()  # fmt: skip
+            return (
+                document.score(torch.where(stays, document.inputs, document.neutral))
+                .float()
+                .tolist()
+            )
 
         found: list[float] = []
         for start in range(0, len(kept), document.batch):

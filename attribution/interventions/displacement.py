@@ -75,9 +75,14 @@ def behind_prefix(
     cut = sum(share < 1 for share in read)
     note = f"behind {cut} of the prefixes the document is not read to its end" if cut else ""
     return Displacement(
-        retriever.name, pair.pair_id, "prefix", tuple(lengths), scores,
-        np.array(read, dtype=np.float32), note,
-    )  # fmt: skip
+        retriever.name,
+        pair.pair_id,
+        "prefix",
+        tuple(lengths),
+        scores,
+        np.array(read, dtype=np.float32),
+        note,
+    )
 
 
 def position_table(retriever: Any) -> nn.Embedding:
@@ -135,9 +140,14 @@ def shifted_positions(
     left = len(lengths) - len(fitting)
     note = f"{left} shifts go beyond the {table.num_embeddings} positions there are" if left else ""
     return Displacement(
-        retriever.name, pair.pair_id, "positions", fitting,
-        np.array(scores, dtype=np.float32), np.ones(len(fitting), dtype=np.float32), note,
-    )  # fmt: skip
+        retriever.name,
+        pair.pair_id,
+        "positions",
+        fitting,
+        np.array(scores, dtype=np.float32),
+        np.ones(len(fitting), dtype=np.float32),
+        note,
+    )
 
 
 @contextmanager

@@ -89,8 +89,9 @@ def attribute(
     if not whole and wants_matrix:
         raise UserError("The matrix is one of whole shares: choose part = whole, or matrix = no.")
     if not whole and biases == "absdot":
-        raise UserError("Biases are spread over whole shares: choose part = whole, or another "
-                        "way with biases.")  # fmt: skip
+        raise UserError(
+            "Biases are spread over whole shares: choose part = whole, or another way with biases."
+        )
     if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers for each text: one at a time
         return [result for pair in pairs for result in attribute(retriever, method, [pair])]
     with retriever.lock:

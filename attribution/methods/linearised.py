@@ -230,9 +230,14 @@ class _Linearised(TorchFunctionMode):
     # -- what is frozen --
 
     def _layer_norm(
-        self, func: Any, x: Tensor, normalized_shape: Any, weight: Tensor | None = None,
-        bias: Tensor | None = None, eps: float = 1e-5,
-    ) -> Tensor:  # fmt: skip
+        self,
+        func: Any,
+        x: Tensor,
+        normalized_shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor:
         if not x.requires_grad:
             return func(x, normalized_shape, weight, bias, eps)
         y, _ = _FrozenLayerNorm.apply(x, tuple(normalized_shape), weight, bias, eps)
@@ -255,15 +260,28 @@ class _Linearised(TorchFunctionMode):
         return _Scaled.apply(x, y.detach(), scale if weight is None else scale * weight)
 
     def _attention(
-        self, func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+        self,
+        func: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         query, key = query.detach(), key.detach()
         output = func(
-            query, key, value.detach(), attn_mask, dropout_p, is_causal, scale=scale,
+            query,
+            key,
+            value.detach(),
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
             enable_gqa=enable_gqa,
-        )  # fmt: skip
+        )
         if not value.requires_grad:
             return output
 
@@ -293,14 +311,22 @@ class _Linearised(TorchFunctionMode):
     def _constant(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return func(x.detach(), *args, **kwargs)
 
-    def _normalize(self, func: Any, x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12,
-                   out: Tensor | None = None) -> Tensor:  # fmt: skip
+    def _normalize(
+        self,
+        func: Any,
+        x: Tensor,
+        p: float = 2.0,
+        dim: int = 1,
+        eps: float = 1e-12,
+        out: Tensor | None = None,
+    ) -> Tensor:
         norm = torch.linalg.vector_norm(x.detach(), p, dim, keepdim=True).clamp_min(eps)
         return x / norm
 
     def _gelu(self, func: Any, x: Tensor, approximate: str = "none") -> Tensor:
-        return self.activated(x, func(x.detach(), approximate=approximate),
-                              lambda t: _gelu_ratio(t, approximate))  # fmt: skip
+        return self.activated(
+            x, func(x.detach(), approximate=approximate), lambda t: _gelu_ratio(t, approximate)
+        )
 
     def _silu(self, func: Any, x: Tensor, inplace: bool = False) -> Tensor:
         return self.activated(x, func(x.detach()), torch.sigmoid)
@@ -359,15 +385,26 @@ for _handler, _functions in (
     (_Linearised._tanh, (torch.tanh, _T.tanh, F.tanh)),
     (
         _Linearised._constant,
-        (torch.rsqrt, _T.rsqrt, torch.sqrt, _T.sqrt, torch.norm, _T.norm, torch.linalg.norm,
-         torch.linalg.vector_norm, torch.sigmoid, _T.sigmoid, F.sigmoid),
+        (
+            torch.rsqrt,
+            _T.rsqrt,
+            torch.sqrt,
+            _T.sqrt,
+            torch.norm,
+            _T.norm,
+            torch.linalg.norm,
+            torch.linalg.vector_norm,
+            torch.sigmoid,
+            _T.sigmoid,
+            F.sigmoid,
+        ),
     ),
     (_Linearised._mul, (torch.mul, _T.mul, _T.__mul__, _T.__rmul__, torch.multiply)),
     (_Linearised._div, (torch.div, _T.div, _T.__truediv__, torch.true_divide)),
     (_Linearised._pow, (torch.pow, _T.pow, _T.__pow__)),
     (_Linearised._float, (_T.float,)),
     (_Linearised._to, (_T.to,)),
-):  # fmt: skip
+):
     for _function in _functions:
         _HANDLERS[_function] = _handler
 

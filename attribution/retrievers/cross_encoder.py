@@ -177,10 +177,11 @@ class CrossEncoderRetriever:
         first = _Span(query, query + len(pair.query))
         second = _Span(first.end + middle, first.end + middle + len(pair.document))
         if (
-            query < 0 or middle < 0
+            query < 0
+            or middle < 0
             or rendered[first.start : first.end] != pair.query
             or rendered[second.start : second.end] != pair.document
-        ):  # fmt: skip
+        ):
             raise UserError(
                 f"{self.name} has a chat template that changes the texts or puts the document "
                 "first: use a reranker whose template keeps them, query before document."
@@ -201,13 +202,17 @@ class CrossEncoderRetriever:
     def _template_end(self, rendered: str, start: int, ids: list[int]) -> int:
         """How many tokens at the end of `ids` are the template's behind character `start`."""
         whole = self.model.tokenizer(
-            rendered, add_special_tokens=False, truncation=False, return_offsets_mapping=True,
+            rendered,
+            add_special_tokens=False,
+            truncation=False,
+            return_offsets_mapping=True,
             verbose=False,
-        )  # fmt: skip
+        )
         behind = [
-            token for token, (a, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+            token
+            for token, (a, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
             if a >= start
-        ]  # fmt: skip
+        ]
         if not behind or ids[-len(behind) :] != behind:
             raise UserError(
                 f"The pair is longer than the {self.max_length} tokens that {self.name} reads, and "
@@ -231,9 +236,12 @@ class CrossEncoderRetriever:
     def _unread(self, text: str, read_until: int) -> int:
         """Tokens of a text that begin where reading ended or later."""
         offsets = self.model.tokenizer(
-            text, add_special_tokens=False, truncation=False, return_offsets_mapping=True,
+            text,
+            add_special_tokens=False,
+            truncation=False,
+            return_offsets_mapping=True,
             verbose=False,
-        )["offset_mapping"]  # fmt: skip
+        )["offset_mapping"]
         return sum(start >= read_until for start, _ in offsets)
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
@@ -287,10 +295,17 @@ class CrossEncoderRetriever:
         above 1."""
         with torch.no_grad():
             ours = float(self.embed(self.encode_pairs([pair])[0]))
-        theirs = float(_relevance(self.model.predict(
-            [_texts(pair)], prompt=self.prompt or None, activation_fn=nn.Identity(),
-            convert_to_tensor=True, show_progress_bar=False,
-        )))  # fmt: skip
+        theirs = float(
+            _relevance(
+                self.model.predict(
+                    [_texts(pair)],
+                    prompt=self.prompt or None,
+                    activation_fn=nn.Identity(),
+                    convert_to_tensor=True,
+                    show_progress_bar=False,
+                )
+            )
+        )
         return abs(ours - theirs) / max(abs(theirs), 1.0)
 
 

@@ -256,9 +256,11 @@ class DenseRetriever:
         """Texts of one side as sentence-transformers tokenizes them, and which ids are special."""
         encoder = self.encoder(side)
         batch = encoder.preprocess(
-            list(texts), prompt=self.prompts[side] or None, task=side,
+            list(texts),
+            prompt=self.prompts[side] or None,
+            task=side,
             max_length=self.max_length_of(side),
-        )  # fmt: skip
+        )
         require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
         tokenizer = encoder.tokenizer
         # An unknown word is special to the tokenizer and a word to everybody else.

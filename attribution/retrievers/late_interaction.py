@@ -80,12 +80,16 @@ class LateInteractionRetriever(DenseRetriever):
         if expansion is not None:
             tokenizer = self.model.tokenizer
             known = tuple(
-                replace(text, tokens=text.tokens + tuple(
-                    Token(str(tokenizer.convert_ids_to_tokens(int(i))), 0, 0, is_special=True)
-                    for i in features["input_ids"][b][expansion[b]]
-                ))
+                replace(
+                    text,
+                    tokens=text.tokens
+                    + tuple(
+                        Token(str(tokenizer.convert_ids_to_tokens(int(i))), 0, 0, is_special=True)
+                        for i in features["input_ids"][b][expansion[b]]
+                    ),
+                )
                 for b, text in enumerate(encoded.texts)
-            )  # fmt: skip
+            )
         return Encoded(features, known, encoded.offsets)
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
@@ -139,9 +143,12 @@ class LateInteractionRetriever(DenseRetriever):
             return as_array(part, part.shape, "a share")
 
         return ExactScore(
-            queries.texts[0], documents.texts[0], float(best.sum()), cut(shares),
+            queries.texts[0],
+            documents.texts[0],
+            float(best.sum()),
+            cut(shares),
             cut(torch.where(scored, products, 0)),
-        )  # fmt: skip
+        )
 
     def check(self, pair: TextPair) -> float:
         """Distance from sentence-transformers' own score, relative to it."""

@@ -263,9 +263,11 @@ class LexicalRetriever:
             if term in each:
                 matrix[i, places[term]] = each[term]
         return ExactScore(
-            queries.texts[0], documents.texts[0], float(parts.sum()),
+            queries.texts[0],
+            documents.texts[0],
+            float(parts.sum()),
             as_array(matrix, matrix.shape, "a share"),
-        )  # fmt: skip
+        )
 
     def check(self, pair: TextPair) -> float:
         """Largest distance from bm25s's scores, relative to the largest of them: over some of the

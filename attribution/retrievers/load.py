@@ -157,9 +157,13 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
 
 
 def _load_model(
-    spec: RetrieverSpec, folder: Path, device: torch.device, precision: str, code: bool,
+    spec: RetrieverSpec,
+    folder: Path,
+    device: torch.device,
+    precision: str,
+    code: bool,
     spread: bool,
-) -> SentenceTransformer:  # fmt: skip
+) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     settings: dict[str, object] = {"use_safetensors": True, "dtype": getattr(torch, precision)}

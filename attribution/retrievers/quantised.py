@@ -56,8 +56,9 @@ def dequantise_onnx(data: bytes) -> dict[str, torch.Tensor]:
                 # Not a product of activations, as queries times keys.
                 where = node.outputs[0].partition("/MatMul_output")[0]
                 scales = made_by[f"{where}/MatMul_quant_scales_mul:0"]
-                weight = _widen(*(tensors[k] for k in (node.inputs[1], scales.inputs[1],
-                                                       node.inputs[3])))  # fmt: skip
+                weight = _widen(
+                    *(tensors[k] for k in (node.inputs[1], scales.inputs[1], node.inputs[3]))
+                )
                 name = where.strip("/").replace("/", ".").removeprefix(_PREFIX)
                 # ONNX multiplies from the right, torch's linear layers from the left.
                 found[f"{name}.weight"] = weight.T.contiguous()

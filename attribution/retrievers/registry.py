@@ -178,9 +178,12 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
         raise UserError(f"{name} is the name of a preset: give the folder another name.")
     contents_of(name, folder)
     spec = RetrieverSpec(
-        name=name, title=name, family=_family_of(folder), source=f"folder:{folder.resolve()}",
+        name=name,
+        title=name,
+        family=_family_of(folder),
+        source=f"folder:{folder.resolve()}",
         note="A local folder.",
-    )  # fmt: skip
+    )
     _registered[name] = spec
     return spec
 
@@ -219,9 +222,14 @@ def remember(specs: Mapping[str, RetrieverSpec]) -> None:
 
 
 POOLINGS: Mapping[str, str] = MappingProxyType(
-    {"cls": "cls", "mean": "mean", "weightedmean": "weightedmean", "last": "lasttoken",
-     "max": "max"}
-)  # fmt: skip
+    {
+        "cls": "cls",
+        "mean": "mean",
+        "weightedmean": "weightedmean",
+        "last": "lasttoken",
+        "max": "max",
+    }
+)
 """Poolings that can follow a model's name after @, and what sentence-transformers calls them."""
 
 
@@ -242,9 +250,13 @@ def resolve(name: str) -> RetrieverSpec:
         return with_pooling(resolve(base), pooling)
     if _HUB_ID.fullmatch(name):
         spec = RetrieverSpec(
-            name=name, title=name, family="dense", source=f"hub:{name}", hub_id=name,
+            name=name,
+            title=name,
+            family="dense",
+            source=f"hub:{name}",
+            hub_id=name,
             note="From the Hugging Face hub.",
-        )  # fmt: skip
+        )
         # What is not here yet is dense until its files say otherwise; asking no hub keeps names
         # that are typed from leaving the machine.
         if installed(spec):

@@ -107,9 +107,13 @@ def load(
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     model, report = AutoModelForSeq2SeqLM.from_pretrained(
-        str(folder), use_safetensors=True, dtype=getattr(torch, precision),
-        trust_remote_code=False, local_files_only=True, output_loading_info=True,
-    )  # fmt: skip
+        str(folder),
+        use_safetensors=True,
+        dtype=getattr(torch, precision),
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+    )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
     tokenizer = AutoTokenizer.from_pretrained(
@@ -217,9 +221,13 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             ours = float(self.embed(self.encode_pairs([pair])[0]))
         inputs = self.model.tokenizer(prompted(pair), return_tensors="pt").to(self.device)
         generated = self.backbone.generate(
-            **inputs, max_new_tokens=1, do_sample=False, num_beams=1, output_logits=True,
+            **inputs,
+            max_new_tokens=1,
+            do_sample=False,
+            num_beams=1,
+            output_logits=True,
             return_dict_in_generate=True,
-        )  # fmt: skip
+        )
         yes, no = self.model.answer_ids
         logits = generated.logits[0][0].float()
         theirs = float(logits[yes] - logits[no])

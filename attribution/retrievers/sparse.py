@@ -102,11 +102,14 @@ class SparseRetriever(DenseRetriever):
         """Distance from sentence-transformers' own score, relative to it."""
         query, document = (
             self.model.encode(
-                [text], prompt=self.prompts[side] or None, task=side, show_progress_bar=False,  # type: ignore[index]
+                [text],
+                prompt=self.prompts[side] or None,
+                task=side,
+                show_progress_bar=False,  # type: ignore[index]
                 convert_to_sparse_tensor=False,
             )
             for text, side in ((pair.query, "query"), (pair.document, "document"))
-        )  # fmt: skip
+        )
         # Encoding puts the model back into evaluation.
         self.model[1].train()
         theirs = float((query * document).sum())

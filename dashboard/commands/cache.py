@@ -26,9 +26,10 @@ app.add_typer(cache, name="cache")
 
 Of = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Name or fingerprint, see `cache list`; repeatable. All if left "
-                 "out."),
-]  # fmt: skip
+    typer.Option(
+        "--model", help="Name or fingerprint, see `cache list`; repeatable. All if left out."
+    ),
+]
 Under = Annotated[str, typer.Option("--method", help="A method's name. All if left out.")]
 
 
@@ -93,10 +94,15 @@ def list_files() -> None:
 
     for file in listing(_store()):
         _say(
-            model=file.model.name, fingerprint=file.model.fingerprint, method=file.method.core,
-            results=file.results, failed=file.failed, bytes=file.bytes,
-            last_used=round(file.last_used), **({"problem": file.problem} if file.problem else {}),
-        )  # fmt: skip
+            model=file.model.name,
+            fingerprint=file.model.fingerprint,
+            method=file.method.core,
+            results=file.results,
+            failed=file.failed,
+            bytes=file.bytes,
+            last_used=round(file.last_used),
+            **({"problem": file.problem} if file.problem else {}),
+        )
 
 
 @cache.command()
@@ -172,8 +178,14 @@ def ingest(
         found = ingest(_store(), Place(folder), report=report)
     for problem in found.problems:
         print(problem, file=sys.stderr)
-    _say(folder=folder, parts=found.parts, new=found.new, added=found.taken.added,
-         conflicts=found.taken.conflicts, damaged=len(found.problems))  # fmt: skip
+    _say(
+        folder=folder,
+        parts=found.parts,
+        new=found.new,
+        added=found.taken.added,
+        conflicts=found.taken.conflicts,
+        damaged=len(found.problems),
+    )
     if found.problems:
         raise typer.Exit(2)
 
@@ -203,9 +215,15 @@ def verify(
     for file in _files(model, method):
         with _progress(file.model.name) as report:
             found = verify(_store(), file.model, file.method, report) if not file.problem else None
-        _say(model=file.model.name, method=file.method.core,
-             **({"checked": found.checked, "damaged": list(found.damaged)} if found else
-                {"problem": file.problem}))  # fmt: skip
+        _say(
+            model=file.model.name,
+            method=file.method.core,
+            **(
+                {"checked": found.checked, "damaged": list(found.damaged)}
+                if found
+                else {"problem": file.problem}
+            ),
+        )
 
 
 @cache.command()

@@ -103,21 +103,38 @@ def cause(
     agreements = []
     for one in judged:
         agreed = causes.agreement_of(compute, spec, one, what, chosen)
-        agreements.append({
-            "method": repr(one), "n": agreed.n, "documents": agreed.n_documents,
-            "left_out": agreed.n_left_out, "of_the_means": _interval(agreed.means),
-            "mean_over_pairs": _interval(agreed.each),
-        })  # fmt: skip
+        agreements.append(
+            {
+                "method": repr(one),
+                "n": agreed.n,
+                "documents": agreed.n_documents,
+                "left_out": agreed.n_left_out,
+                "of_the_means": _interval(agreed.means),
+                "mean_over_pairs": _interval(agreed.each),
+            }
+        )
     curve = result.summary.curve
-    print(json.dumps({
-        "model": spec.name, "intervention": repr(what), "n": curve.n,
-        "documents": curve.n_documents, "failed": curve.n_failed, "left_out": result.n_left_out,
-        "last_third_less_first": _interval(result.lean),
-        "lost_behind_the_limit": _interval(result.lost), "notes": list(result.notes),
-        "curve": curve.mean.tolist(), "ci_low": _listed(curve.ci_low),
-        "ci_high": _listed(curve.ci_high), "agreement": agreements,
-        "provenance": dict(result.provenance().items()),
-    }, ensure_ascii=False))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "intervention": repr(what),
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "failed": curve.n_failed,
+                "left_out": result.n_left_out,
+                "last_third_less_first": _interval(result.lean),
+                "lost_behind_the_limit": _interval(result.lost),
+                "notes": list(result.notes),
+                "curve": curve.mean.tolist(),
+                "ci_low": _listed(curve.ci_low),
+                "ci_high": _listed(curve.ci_high),
+                "agreement": agreements,
+                "provenance": dict(result.provenance().items()),
+            },
+            ensure_ascii=False,
+        )
+    )
 
 
 def _interval(value: Any) -> dict[str, float | int | None] | None:

@@ -162,8 +162,11 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
     data = datasets.read(dataset)
     pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
     if data.rejected:
-        print(f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
-              f"{data.rejected[0].row}: {data.rejected[0].reason}", file=sys.stderr)  # fmt: skip
+        print(
+            f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
+            f"{data.rejected[0].row}: {data.rejected[0].reason}",
+            file=sys.stderr,
+        )
     if not pairs:
         raise UserError(
             f"No pair of {dataset} is left: the PosIR protocol keeps English documents of 1,024 "
@@ -187,8 +190,11 @@ def readable_of(
     from dashboard.compute import service
 
     kept = readings.readable(service(), [spec], pairs)
-    print(f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {spec.name} cannot read them "
-          "whole.", file=sys.stderr)  # fmt: skip
+    print(
+        f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {spec.name} cannot read them "
+        "whole.",
+        file=sys.stderr,
+    )
     if not kept:
         raise UserError(f"{spec.name} can read no pair whole: choose another model or data set.")
     return kept, readings.LEFT_OUT
@@ -225,10 +231,12 @@ def named(value: str, what: str) -> tuple[str, Path]:
 def sources(values: list[str] | None) -> dict[str, str]:
     """`--data` options: names and where their data sets are, `~` resolved."""
     parted = (
-        _parted(value, "--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, "
-                f"not {value!r}.")
+        _parted(
+            value,
+            f"--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, not {value!r}.",
+        )
         for value in values or []
-    )  # fmt: skip
+    )
     return {name: str(expanded(source)) for name, source in parted}
 
 

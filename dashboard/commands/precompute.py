@@ -104,9 +104,14 @@ def precompute(
         from dashboard.settings import DEVICE, PRECISION
 
         return RayExecutor(
-            identity.spec, chosen, identity.key.fingerprint, device=DEVICE.get(),
-            precision=PRECISION.get(), workers=workers, address=address,
-        )  # fmt: skip
+            identity.spec,
+            chosen,
+            identity.key.fingerprint,
+            device=DEVICE.get(),
+            precision=PRECISION.get(),
+            workers=workers,
+            address=address,
+        )
 
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
     with tqdm(
@@ -138,10 +143,20 @@ def precompute(
     if running.error:
         raise UserError(running.error)
     progress = running.progress
-    print(json.dumps({"model": spec.name, "method": repr(chosen), "dataset": data.name,
-                      "total": progress.total, "done": progress.done,
-                      "computed": progress.computed, "failed": progress.failed,
-                      "seconds": round(progress.seconds, 3)}))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "method": repr(chosen),
+                "dataset": data.name,
+                "total": progress.total,
+                "done": progress.done,
+                "computed": progress.computed,
+                "failed": progress.failed,
+                "seconds": round(progress.seconds, 3),
+            }
+        )
+    )
 
 
 @app.command()
@@ -161,5 +176,15 @@ def failures(
     data, pairs = pairs_of(dataset, posir)
     failed = service().failures(for_data(spec, data.name), chosen, pairs)
     rows = [{"pair": pair, "reason": reason} for pair, reason in failed.items()]
-    print(json.dumps({"model": spec.name, "method": repr(chosen), "dataset": data.name,
-                      "total": len(pairs), "failed": rows}, ensure_ascii=False))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "method": repr(chosen),
+                "dataset": data.name,
+                "total": len(pairs),
+                "failed": rows,
+            },
+            ensure_ascii=False,
+        )
+    )

@@ -111,9 +111,11 @@ def rank(
         )
     else:
         make = {
-            Table.measures: rankings.measures_frame, Table.psi: rankings.psi_frame,
-            Table.bins: rankings.bins_frame, Table.languages: rankings.languages_frame,
-        }[table]  # fmt: skip
+            Table.measures: rankings.measures_frame,
+            Table.psi: rankings.psi_frame,
+            Table.bins: rankings.bins_frame,
+            Table.languages: rankings.languages_frame,
+        }[table]
         frame = make(found)
     sys.stdout.buffer.write(table_bytes(frame, format.value, [one.provenance() for one in found]))
 

@@ -42,16 +42,28 @@ with st.sidebar, panels.guarded():
     chosen = st.multiselect("Tests", offered, default=offered, key="tests", bind="query-params")
     place = PLACES[0]
     if any(lacks.values()) and "position" in chosen:
-        place = st.selectbox(
-            "Evidence moves to", PLACES, key="place", bind="query-params",
-            help="Where the position test's second document has the evidence, if it is built from "
-            "evidence spans: at the end, behind half of the other sentences, or where the data "
-            "set has it.",
-        ) or place  # fmt: skip
+        place = (
+            st.selectbox(
+                "Evidence moves to",
+                PLACES,
+                key="place",
+                bind="query-params",
+                help="Where the position test's second document has the evidence, if it is built from "
+                "evidence spans: at the end, behind half of the other sentences, or where the data "
+                "set has it.",
+            )
+            or place
+        )
     limit = st.number_input(
-        "Pairs a test", 2, 100_000, MAX_PAIRS, step=50, key="pairs", bind="query-params",
+        "Pairs a test",
+        2,
+        100_000,
+        MAX_PAIRS,
+        step=50,
+        key="pairs",
+        bind="query-params",
         help="At most so many of each test, spread evenly over the data set.",
-    )  # fmt: skip
+    )
     for name, reason in lacks.items():
         if reason:
             st.caption(panels.plain(f"Not {TESTS[name].title.lower()}: {reason}."))
@@ -130,8 +142,13 @@ def status(results: list[Tested]) -> None:
     if runs:
         right.button("Stop", key="bias.stop", on_click=stop, width="stretch")
     elif done < total:
-        right.button("Resume" if done else "Test", key="bias.start", on_click=start,
-                     type="primary", width="stretch")  # fmt: skip
+        right.button(
+            "Resume" if done else "Test",
+            key="bias.start",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
     for model in models:
         with suppress(UserError):  # said where the results are read
             run = bias_runs.run_of(
@@ -179,9 +196,17 @@ def provenance(found: list[Tested]) -> list[Provenance]:
 
 def chart(found: list[Tested]) -> None:
     """All models by all tests, the table and what has to be said about it."""
-    measure = st.segmented_control(
-        "Bars show", list(MEASURES), default="t", key="measure", bind="query-params", required=True
-    ) or "t"  # fmt: skip
+    measure = (
+        st.segmented_control(
+            "Bars show",
+            list(MEASURES),
+            default="t",
+            key="measure",
+            bind="query-params",
+            required=True,
+        )
+        or "t"
+    )
     made = provenance(found)
 
     def draw(style: Style):
@@ -190,28 +215,38 @@ def chart(found: list[Tested]) -> None:
         return bias_chart(bars, measure, style, made)
 
     event = panels.show(
-        draw(panels.screen_style()), "bias.figure",
+        draw(panels.screen_style()),
+        "bias.figure",
         "Bias tests, a group of bars for each test and a bar for each model",
-        on_select="rerun", selection_mode="points",
-    )  # fmt: skip
+        on_select="rerun",
+        selection_mode="points",
+    )
     for point in event.selection.points[:1]:
         if point.get("customdata") and st.session_state.get("bias.clicked") != point["customdata"]:
             st.session_state["bias.clicked"] = point["customdata"]
             st.session_state["under"], st.session_state["test"] = point["customdata"]
     frame = bias_runs.test_frame(found)
     st.dataframe(
-        frame, hide_index=True, key="bias.table",
+        frame,
+        hide_index=True,
+        key="bias.table",
         column_config={
             **{name: st.column_config.NumberColumn(format="%.2f") for name in ("t", "d_z")},
             **{name: st.column_config.NumberColumn(format="%.2g") for name in ("p", "p (Holm)")},
             **{
                 name: st.column_config.NumberColumn(format="%.4f")
-                for name in ("mean difference", "low", "high", "mean s(d1)", "mean s(d2)",
-                             "mean difference there")
+                for name in (
+                    "mean difference",
+                    "low",
+                    "high",
+                    "mean s(d1)",
+                    "mean s(d2)",
+                    "mean difference there",
+                )
             },
             "accuracy": st.column_config.NumberColumn(format="percent"),
         },
-    )  # fmt: skip
+    )
     for sentence, labels in bias_runs.remarks(found).items():
         st.warning(panels.plain(f"{', '.join(labels)}: {sentence}"), icon=":material/info:")
     if any(one.missing for one in found):
@@ -236,13 +271,17 @@ def behind(found: list[Tested]) -> None:
     st.markdown("**The pairs behind a bar**")
     left, right = st.columns(2)
     test = left.selectbox(
-        "Test (or click a bar)", list(dict.fromkeys(one.result.test for one in found)), key="test",
+        "Test (or click a bar)",
+        list(dict.fromkeys(one.result.test for one in found)),
+        key="test",
         bind="query-params",
-    )  # fmt: skip
+    )
     under = right.selectbox(
-        "Under", list(dict.fromkeys(one.model.spec.name for one in found)), key="under",
+        "Under",
+        list(dict.fromkeys(one.model.spec.name for one in found)),
+        key="under",
         bind="query-params",
-    )  # fmt: skip
+    )
     one = next((o for o in found if (o.result.test, o.model.spec.name) == (test, under)), None)
     if one is None:
         st.info("This model has no scores for this test yet.")
@@ -251,16 +290,24 @@ def behind(found: list[Tested]) -> None:
     frame = bias_runs.pair_frame(one)
     key = f"bias.pairs.{under}.{test}"
     event = st.dataframe(
-        frame, hide_index=True, height=260, on_select="rerun", selection_mode="single-row", key=key,
+        frame,
+        hide_index=True,
+        height=260,
+        on_select="rerun",
+        selection_mode="single-row",
+        key=key,
         column_config={
             name: st.column_config.NumberColumn(format="%.4f")
             for name in ("difference", "s(d1)", "s(d2)")
-        } | {"evidence read": st.column_config.NumberColumn(format="percent")},
-    )  # fmt: skip
+        }
+        | {"evidence read": st.column_config.NumberColumn(format="percent")},
+    )
     panels.downloads(
-        "bias.pairs", [the_data.name, str(test), str(under)], [bias_runs.provenance_of([one])],
+        "bias.pairs",
+        [the_data.name, str(test), str(under)],
+        [bias_runs.provenance_of([one])],
         frame=frame,
-    )  # fmt: skip
+    )
     if rows := event.selection.rows:  # type: ignore[union-attr]
         url.put("item", str(frame["pair"].iloc[rows[0]]))
     item = url.get("item")
@@ -301,9 +348,13 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     made = [found.first.provenance(), found.second.provenance()]
     panels.caption(made)
     panels.downloads(
-        "bias.contrast", [pair.item_id, spec.name, str(method), "contrast"], made,
-        heatmaps=shown, view=view, frame=lambda: panels.explained_frame(shown),
-    )  # fmt: skip
+        "bias.contrast",
+        [pair.item_id, spec.name, str(method), "contrast"],
+        made,
+        heatmaps=shown,
+        view=view,
+        frame=lambda: panels.explained_frame(shown),
+    )
 
 
 board()

@@ -61,13 +61,15 @@ def overview() -> None:
     if not any(frame["problem"]):
         del frame["problem"]
     st.dataframe(
-        frame, hide_index=True, key="cache.files",
+        frame,
+        hide_index=True,
+        key="cache.files",
         column_config={
             "size": st.column_config.NumberColumn(format="%.1f MB"),
             "last use": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
             "results": st.column_config.NumberColumn(format="localized"),
         },
-    )  # fmt: skip
+    )
     for file in files:
         if file.problem:
             st.warning(panels.plain(f"{file.model.name}, {file.method.name}: {file.problem}"))
@@ -86,9 +88,11 @@ def chosen() -> list[StoredFile]:
     fingerprint = left.selectbox("Model", list(models), format_func=model_label, key="cache.model")
     own = {upkeep_runs.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
     picked = right.selectbox(
-        "Method", [ALL, *own], key=f"cache.method.{fingerprint}",
+        "Method",
+        [ALL, *own],
+        key=f"cache.method.{fingerprint}",
         format_func=lambda one: own[one].method.core if one in own else one,
-    )  # fmt: skip
+    )
     return [own[picked]] if picked in own else list(own.values())
 
 
@@ -149,10 +153,19 @@ def confirm(meant: list[StoredFile]) -> None:
         st.markdown(f"Delete {panels.plain(upkeep_runs.summary(meant))}?")
         st.caption("It is computed again when it is asked for, where the model's weights are here.")
         with st.container(horizontal=True):
-            st.button("Delete for good", type="primary", key="cache.sure", on_click=act,
-                      args=(upkeep_runs.start_delete, meant), disabled=busy)  # fmt: skip
-            st.button("Keep", key="cache.keep",
-                      on_click=lambda: st.session_state.pop("cache.confirming", None))  # fmt: skip
+            st.button(
+                "Delete for good",
+                type="primary",
+                key="cache.sure",
+                on_click=act,
+                args=(upkeep_runs.start_delete, meant),
+                disabled=busy,
+            )
+            st.button(
+                "Keep",
+                key="cache.keep",
+                on_click=lambda: st.session_state.pop("cache.confirming", None),
+            )
 
 
 def failed(meant: list[StoredFile]) -> None:
@@ -172,33 +185,44 @@ def failed(meant: list[StoredFile]) -> None:
     with st.expander(f"{len(rows):,} {pairs} gave no result"):
         st.dataframe(
             pd.DataFrame(rows[:SHOWN_FAILURES], columns=["data set", "pair", "reason"]),
-            hide_index=True, key="cache.failures",
-        )  # fmt: skip
+            hide_index=True,
+            key="cache.failures",
+        )
         if len(rows) > SHOWN_FAILURES:
             st.caption(f"The first {SHOWN_FAILURES:,} of {len(rows):,}.")
         st.caption("Curves tries them again: open it and press Try them again.")
         # A link: no script may set what widgets of its session have bound in the address.
         st.page_link(
-            "views/curves.py", label="Open Curves", icon=":material/show_chart:",
+            "views/curves.py",
+            label="Open Curves",
+            icon=":material/show_chart:",
             query_params={
-                "dataset": rows[0][0], "models": file.model.name, "method": file.method.name,
+                "dataset": rows[0][0],
+                "models": file.model.name,
+                "method": file.method.name,
             },
-        )  # fmt: skip
+        )
 
 
 def imports() -> None:
     """Take an exported file over."""
     with st.expander("Import", expanded=not files):
         given = st.file_uploader(
-            "An exported Parquet file", type=["parquet"], key="cache.upload",
+            "An exported Parquet file",
+            type=["parquet"],
+            key="cache.upload",
             max_upload_size=upkeep_runs.UPLOAD_MB,
             help="What is stored already is never replaced; a second import adds nothing.",
-        )  # fmt: skip
+        )
         if given is not None:
             st.button(
-                "Import", key="cache.import", type="primary", on_click=act, disabled=busy,
+                "Import",
+                key="cache.import",
+                type="primary",
+                on_click=act,
+                disabled=busy,
                 args=(upkeep_runs.start_import, given.name[:100], given.getvalue()),
-            )  # fmt: skip
+            )
         st.caption("Larger files, other caches and folders of parts go in on the command line:")
         st.code(
             "python -m dashboard cache import FILE.parquet\n"
@@ -244,10 +268,13 @@ def downloads() -> None:
             continue
         st.download_button(
             panels.plain(f"Download {made.name} ({upkeep_runs.size(made.bytes)})"),
-            data=made.path.read_bytes, file_name=made.name, icon=":material/download:",
-            mime="application/vnd.apache.parquet", key=f"cache.download.{number}",
+            data=made.path.read_bytes,
+            file_name=made.name,
+            icon=":material/download:",
+            mime="application/vnd.apache.parquet",
+            key=f"cache.download.{number}",
             on_click="ignore",
-        )  # fmt: skip
+        )
 
 
 st.markdown("#### Cache")

@@ -45,9 +45,14 @@ with st.sidebar:
     with panels.guarded():
         method = choices.method(models)
     by = st.segmented_control(
-        "Ablation", REPLACEMENTS, default="delete", key="by", bind="query-params", required=True,
+        "Ablation",
+        REPLACEMENTS,
+        default="delete",
+        key="by",
+        bind="query-params",
+        required=True,
         help=HELP_BY,
-    )  # fmt: skip
+    )
 with panels.guarded():
     pair = choose_pair(models, method, top)
 if pair is None or method is None or not models:
@@ -95,9 +100,11 @@ def mover() -> None:
     """Step the evidence through the document; all scores are there already."""
     others: dict[str, Array] = {}
     if data is not None and st.toggle(
-        "Rank among the data set's other documents", key="rank", bind="query-params",
+        "Rank among the data set's other documents",
+        key="rank",
+        bind="query-params",
         help=f"Of the pair's language; {causes.MAX_OTHERS:,} at most, drawn by lot.",
-    ):  # fmt: skip
+    ):
         documents = causes.other_documents(the_pair, data.pairs)
         for name in moved:
             with panels.guarded(), st.spinner(f"Scoring {len(documents)} other documents"):
@@ -108,30 +115,52 @@ def mover() -> None:
     st.session_state.setdefault("cause.place", 0)
     step(0)
     with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
-        st.button("", icon=":material/arrow_back:", key="cause.back", on_click=step, args=(-1,),
-                  help="One place towards the beginning")  # fmt: skip
+        st.button(
+            "",
+            icon=":material/arrow_back:",
+            key="cause.back",
+            on_click=step,
+            args=(-1,),
+            help="One place towards the beginning",
+        )
         place = st.select_slider(
-            "Place of the evidence", range(len(variants)), key="cause.place",
+            "Place of the evidence",
+            range(len(variants)),
+            key="cause.place",
             format_func=lambda k: f"{100 * variants[k].position:.0f}%",
-        )  # fmt: skip
-        st.button("", icon=":material/arrow_forward:", key="cause.forward", on_click=step,
-                  args=(1,), help="One place towards the end")  # fmt: skip
+        )
+        st.button(
+            "",
+            icon=":material/arrow_forward:",
+            key="cause.forward",
+            on_click=step,
+            args=(1,),
+            help="One place towards the end",
+        )
     at = int(place)
     with st.container(horizontal=True, gap="medium"):
         for name, one in moved.items():
             # What belongs to one model stays in one line.
             with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
                 change = float(one.scores[at]) - one.original
-                st.metric(panels.plain(name), f"{one.scores[at]:.4f}", f"{change:+.4f}",
-                          width="content", help="Score here; below it, the difference from the "
-                          "document as it is.")  # fmt: skip
+                st.metric(
+                    panels.plain(name),
+                    f"{one.scores[at]:.4f}",
+                    f"{change:+.4f}",
+                    width="content",
+                    help="Score here; below it, the difference from the document as it is.",
+                )
                 if name in others:
                     rank = rank_among(float(one.scores[at]), others[name])
                     st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
                 if one.read[at] < 1:
-                    st.metric("Evidence read", f"{one.read[at]:.0%}", width="content",
-                              help="The document is longer than this model reads. This place "
-                              "says nothing about position and counts nowhere.")  # fmt: skip
+                    st.metric(
+                        "Evidence read",
+                        f"{one.read[at]:.0%}",
+                        width="content",
+                        help="The document is longer than this model reads. This place "
+                        "says nothing about position and counts nowhere.",
+                    )
     show_text(variants[at])
 
     known = [provenance_of(name, RELOCATION, one) for name, one in moved.items()]
@@ -140,8 +169,11 @@ def mover() -> None:
         """Scores by place."""
         return relocation_scores(moved, mark, style, known)
 
-    panels.show(draw(panels.screen_style(height_px=300), at), "cause.scores",
-                "Score against the position of the evidence")  # fmt: skip
+    panels.show(
+        draw(panels.screen_style(height_px=300), at),
+        "cause.scores",
+        "Score against the position of the evidence",
+    )
     for name, one in moved.items():
         if one.lost is not None:
             n = int((~one.whole).sum())
@@ -155,9 +187,12 @@ def mover() -> None:
     for each in known:
         panels.caption(each)
     panels.downloads(
-        "cause.relocation", [the_pair.pair_id, "relocation"], known,
-        figures={"Relocation": draw}, frame=cause_frames.relocation_frame(moved, others),
-    )  # fmt: skip
+        "cause.relocation",
+        [the_pair.pair_id, "relocation"],
+        known,
+        figures={"Relocation": draw},
+        frame=cause_frames.relocation_frame(moved, others),
+    )
 
 
 def show_text(variant: Variant) -> None:
@@ -194,13 +229,18 @@ for name in models:
 def against(name: str, style: Style):
     """One model's curve with both interventions over it."""
     span = the_pair.evidence
-    shares = (span.start / len(the_pair.document), span.end / len(the_pair.document)) if span \
-        else None  # fmt: skip
+    shares = (
+        (span.start / len(the_pair.document), span.end / len(the_pair.document)) if span else None
+    )
     return causes_over_curve(
-        document_curve(explained[name].attribution), METHODS[the_method.name].title,
-        moved.get(name), removed[name], style, shares,
+        document_curve(explained[name].attribution),
+        METHODS[the_method.name].title,
+        moved.get(name),
+        removed[name],
+        style,
+        shares,
         [explained[name].provenance(), provenance_of(name, ablation, removed[name])],
-    )  # fmt: skip
+    )
 
 
 for number, name in enumerate(removed):
@@ -218,25 +258,31 @@ for number, name in enumerate(removed):
             if said
             else f"{panels.plain(name)}{panels.plain(note)}"
         )
-        panels.show(against(name, panels.screen_style(height_px=320)), f"cause.against.{number}",
-                    "A method's curve with relocation and ablation over it")  # fmt: skip
+        panels.show(
+            against(name, panels.screen_style(height_px=320)),
+            f"cause.against.{number}",
+            "A method's curve with relocation and ablation over it",
+        )
 if removed:
     made = [provenance_of(name, ablation, one) for name, one in removed.items()]
     for each in made:
         panels.caption(each)
     panels.downloads(
-        "cause.against", [pair.pair_id, method.name, "ablation", by],
+        "cause.against",
+        [pair.pair_id, method.name, "ablation", by],
         made,
         figures={name: partial(against, name) for name in removed},
         frame=cause_frames.ablation_frame(removed),
-    )  # fmt: skip
+    )
 
 if st.toggle(
-    "Position or content? Move the whole text", key="displace", bind="query-params",
+    "Position or content? Move the whole text",
+    key="displace",
+    bind="query-params",
     help="Behind neutral text of several lengths, and, where positions are embeddings added to "
     "the words, with positions counted from another number. A score that changes, changes for "
     "where the text stands.",
-):  # fmt: skip
+):
     shifted: dict[str, Displacement] = {}
     known = []
     for name in models:
@@ -260,10 +306,12 @@ if st.toggle(
             for each in known:
                 panels.caption(each)
             panels.downloads(
-                "cause.displacement", [pair.pair_id, "displacement"], known,
+                "cause.displacement",
+                [pair.pair_id, "displacement"],
+                known,
                 figures={"Displacement": lambda style: displacements(shifted, style, known)},
                 frame=cause_frames.displacement_frame(shifted),
-            )  # fmt: skip
+            )
 
 if data is not None:
     with panels.guarded():

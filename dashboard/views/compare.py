@@ -190,6 +190,9 @@ if whole:
         for one in whole:
             panels.caption(one.provenance())
         panels.downloads(
-            "compare.set", [pair.dataset, first, "vs", second], set_provenance, figures=figures,
+            "compare.set",
+            [pair.dataset, first, "vs", second],
+            set_provenance,
+            figures=figures,
             frame=curve_frame(means),
-        )  # fmt: skip
+        )

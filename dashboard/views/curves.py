@@ -63,8 +63,13 @@ st.markdown(
 )
 if data.rejected:
     with st.expander(f"{len(data.rejected):,} rows of the data set are not pairs"):
-        st.dataframe(pd.DataFrame([(r.file, r.row, r.reason) for r in data.rejected],
-                                  columns=["file", "row", "reason"]), hide_index=True)  # fmt: skip
+        st.dataframe(
+            pd.DataFrame(
+                [(r.file, r.row, r.reason) for r in data.rejected],
+                columns=["file", "row", "reason"],
+            ),
+            hide_index=True,
+        )
 if not selection.pairs:
     st.info("No pair passes the filters: widen them in the sidebar.")
     st.stop()
@@ -138,8 +143,14 @@ def status_row(name: str) -> DataSetCurve | None:
     elif missing and service_for(data.name).identify(spec).stored_only:
         button.markdown("from the cache")
     elif missing:
-        button.button("Compute" if missing == total else "Resume", key=f"start.{name}",
-                      on_click=start, args=(name,), width="stretch", type="primary")  # fmt: skip
+        button.button(
+            "Compute" if missing == total else "Resume",
+            key=f"start.{name}",
+            on_click=start,
+            args=(name,),
+            width="stretch",
+            type="primary",
+        )
     else:
         button.markdown("complete")
     if run is not None and run.error and not active:
@@ -156,8 +167,7 @@ def status_row(name: str) -> DataSetCurve | None:
         failed = service_for(data.name).failures(spec, method, selection.pairs)
     if failed:
         with st.expander(f"{len(failed):,} pairs of {panels.plain(name)} gave no result"):
-            st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]),
-                         hide_index=True)  # fmt: skip
+            st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
             st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
     return curve
 
@@ -174,10 +184,12 @@ def notes(curves: list[DataSetCurve]) -> dict[str, str]:
 def draw(curves: list[DataSetCurve], style: Style):
     """Mean curves with their bands."""
     return mean_curves(
-        [one.summary.curve for one in curves], style, kind=st.session_state.get("band") or BANDS[0],
+        [one.summary.curve for one in curves],
+        style,
+        kind=st.session_state.get("band") or BANDS[0],
         notes=notes(curves),
         provenance=[one.provenance() for one in curves],
-    )  # fmt: skip
+    )
 
 
 def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
@@ -249,9 +261,14 @@ def board() -> None:
         )
     with panels.guarded():
         st.segmented_control(
-            "Band", BANDS, default=BANDS[0], key="band", bind="query-params", required=True,
+            "Band",
+            BANDS,
+            default=BANDS[0],
+            key="band",
+            bind="query-params",
+            required=True,
             help="How sure the mean is, or how much documents differ from each other.",
-        )  # fmt: skip
+        )
         event = panels.show(
             panels.drawn(
                 tuple(

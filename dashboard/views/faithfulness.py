@@ -148,9 +148,14 @@ data = source
 
 st.markdown("**Over the data set**")
 limit = st.number_input(
-    "Pairs", 1, len(data.pairs), min(30, len(data.pairs)), step=5, key="faithfulness.pairs",
+    "Pairs",
+    1,
+    len(data.pairs),
+    min(30, len(data.pairs)),
+    step=5,
+    key="faithfulness.pairs",
     help="Spread evenly over the data set.",
-)  # fmt: skip
+)
 step = len(data.pairs) / int(limit)
 chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
 by_id = {one.pair_id: one for one in chosen}
@@ -266,8 +271,13 @@ def board() -> None:
     if active:
         button.button("Stop", key="faithfulness.stop", on_click=stop, width="stretch")
     elif done < total:
-        button.button("Test" if not done else "Resume", key="faithfulness.start", on_click=start,
-                      type="primary", width="stretch")  # fmt: skip
+        button.button(
+            "Test" if not done else "Resume",
+            key="faithfulness.start",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
     if active != ticking:
         st.rerun()
     if not summaries:
@@ -282,8 +292,11 @@ def board() -> None:
             return gains(rows, "Gain of deletion area over random", style, made)
 
         height = 140 + 34 * len(rows)
-        panels.show(draw(panels.screen_style(height_px=height)), "faithfulness.gains",
-                    "Gain of each method over random order")  # fmt: skip
+        panels.show(
+            draw(panels.screen_style(height_px=height)),
+            "faithfulness.gains",
+            "Gain of each method over random order",
+        )
         st.caption(
             panels.plain(
                 f"Means over pairs with 95% bootstrap intervals over documents; {PARAMETERS!r}; "
@@ -296,9 +309,12 @@ def board() -> None:
         what_is_read(the_specs, chosen, "faithfulness")
         panels.caption(made)
         panels.downloads(
-            "faithfulness.set", [data.name, "faithfulness"], made,
-            figures={"Gains": draw}, frame=frame,
-        )  # fmt: skip
+            "faithfulness.set",
+            [data.name, "faithfulness"],
+            made,
+            figures={"Gains": draw},
+            frame=frame,
+        )
 
 
 board()

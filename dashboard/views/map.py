@@ -21,9 +21,14 @@ from dashboard.provenance import of_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (
-    "domain", "language", "query type", "tokens", "evidence position", "score",
+    "domain",
+    "language",
+    "query type",
+    "tokens",
+    "evidence position",
+    "score",
     "primacy-recency index",
-)  # fmt: skip
+)
 
 picked = method = None
 with st.sidebar:
@@ -32,9 +37,17 @@ with st.sidebar:
         with st.expander("Filter pairs"):
             picked = choices.filters(data)
     name = choices.model("Model", "model", "MiniLM")
-    of = st.selectbox("Map of", list(OF), key="of", bind="query-params",
-                      help="Embeddings of the documents or of the queries, or position curves: "
-                      "which pairs share a shape.") or "documents"  # fmt: skip
+    of = (
+        st.selectbox(
+            "Map of",
+            list(OF),
+            key="of",
+            bind="query-params",
+            help="Embeddings of the documents or of the queries, or position curves: "
+            "which pairs share a shape.",
+        )
+        or "documents"
+    )
     colour = st.selectbox("Colour", COLOURS, key="colour", bind="query-params") or COLOURS[0]
     with panels.guarded():
         method = choices.method([name])
@@ -178,9 +191,15 @@ def board() -> None:
     def draw(style, webgl: bool = False):
         """The map in a style."""
         return point_map(
-            points, colours, labels, colour.capitalize(), style,
-            diverging=colour == "primacy-recency index", webgl=webgl, provenance=[made],
-        )  # fmt: skip
+            points,
+            colours,
+            labels,
+            colour.capitalize(),
+            style,
+            diverging=colour == "primacy-recency index",
+            webgl=webgl,
+            provenance=[made],
+        )
 
     event = panels.show(
         draw(panels.screen_style(height_px=560), webgl=len(items) >= MANY),
@@ -207,9 +226,14 @@ def board() -> None:
         opened([p for i in chosen if i < len(items) for p in groups[items[i]]])
     panels.caption(made)
     frame = pd.DataFrame(
-        {"item": labels, "x": points[:, 0], "y": points[:, 1], colour: colours,
-         "pairs": [" ".join(p.pair_id for p in groups[item]) for item in items]}
-    )  # fmt: skip
+        {
+            "item": labels,
+            "x": points[:, 0],
+            "y": points[:, 1],
+            colour: colours,
+            "pairs": [" ".join(p.pair_id for p in groups[item]) for item in items],
+        }
+    )
     panels.downloads(
         "map", [data.name, name, of, "map"], [made], figures={"Map": draw}, frame=frame
     )

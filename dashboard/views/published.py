@@ -30,16 +30,25 @@ def draw(style: Style):
 
 
 with panels.guarded():
-    panels.show(draw(panels.screen_style(height_px=520)), "published.figure",
-                "Mean and standard deviation of published saliency curves")  # fmt: skip
+    panels.show(
+        draw(panels.screen_style(height_px=520)),
+        "published.figure",
+        "Mean and standard deviation of published saliency curves",
+    )
     st.dataframe(
-        curves_summary(found), hide_index=True,
+        curves_summary(found),
+        hide_index=True,
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
             for name in ("start", "end", "centre of mass", "primacy-recency index")
         },
-    )  # fmt: skip
+    )
     for one in the_provenance:
         panels.caption(one)
-    panels.downloads("published", ["figure5", *(one.model for one in found)], the_provenance,
-                     figures={"Figure 5": draw}, frame=curves_frame(found))  # fmt: skip
+    panels.downloads(
+        "published",
+        ["figure5", *(one.model for one in found)],
+        the_provenance,
+        figures={"Figure 5": draw},
+        frame=curves_frame(found),
+    )

@@ -37,18 +37,24 @@ with st.sidebar, panels.guarded():
     own_corpus = False
     if len(collection.parts) > 1:
         where = st.selectbox(
-            "Search in", [WHOLE, OWN], key="searched", bind="query-params",
+            "Search in",
+            [WHOLE, OWN],
+            key="searched",
+            bind="query-params",
             help="PosIR's own figures are of each query in the corpus of its domain and "
             "language; searching all documents is harder and shows language bias.",
-        )  # fmt: skip
+        )
         own_corpus = where == OWN
     elif rankings.has_pools(collection):
         where = st.selectbox(
-            "Search in", [WHOLE, LANGUAGE], key="searched", bind="query-params",
+            "Search in",
+            [WHOLE, LANGUAGE],
+            key="searched",
+            bind="query-params",
             help="MultiClaim's monolingual figures are of posts among the claims of their own "
             "language; searching all documents shows language bias. Of translations the "
             "originals' language counts.",
-        )  # fmt: skip
+        )
         if own_corpus := where == LANGUAGE:
             collection = rankings.monolingual(collection)
     first_stage = None
@@ -74,9 +80,12 @@ with panels.guarded():
     if rejected:
         with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):
             st.dataframe(
-                pd.DataFrame([(r.file, r.row, r.reason) for r in rejected[:1000]],
-                             columns=["file", "row", "reason"]), hide_index=True,
-            )  # fmt: skip
+                pd.DataFrame(
+                    [(r.file, r.row, r.reason) for r in rejected[:1000]],
+                    columns=["file", "row", "reason"],
+                ),
+                hide_index=True,
+            )
 if not names:
     st.info("Choose a model in the sidebar.")
     st.stop()
@@ -161,8 +170,14 @@ def status_row(name: str, waits: bool) -> Ranked | None:
     again = run is not None and run.progress.stopped
     said = "Stopped; what was computed is kept." if again else "Not ranked yet."
     bar.caption(f"{said} Waits for its turn." if waits else said)
-    button.button("Resume" if again else "Rank", key=f"start.{name}", on_click=start, args=(name,),
-                  type="primary", width="stretch")  # fmt: skip
+    button.button(
+        "Resume" if again else "Rank",
+        key=f"start.{name}",
+        on_click=start,
+        args=(name,),
+        type="primary",
+        width="stretch",
+    )
     if run is not None and run.error:
         st.error(panels.plain(run.error))
     return None
@@ -193,23 +208,27 @@ def row_of_all(n_ranked: int) -> None:
         if chain is not None and chain.error:
             st.error(panels.plain(chain.error))
         bar.caption(f"{len(chosen) - n_ranked:,} models have no rankings yet; one after the other.")
-        button.button("Rank all", key="ranking.start", on_click=start_all, type="primary",
-                      width="stretch")  # fmt: skip
+        button.button(
+            "Rank all", key="ranking.start", on_click=start_all, type="primary", width="stretch"
+        )
 
 
 def measures_table(found: list[Ranked]) -> None:
     """Measures with their intervals, one row a model."""
     st.dataframe(
-        rankings.measures_text(found), hide_index=True,
+        rankings.measures_text(found),
+        hide_index=True,
         column_config={
             "same language": st.column_config.TextColumn(
                 help="Share of the top 10 in the query's language; beside it the share of the "
-                "searched documents that are."),
+                "searched documents that are."
+            ),
             "in corpus": st.column_config.NumberColumn(format="%.3f"),
             "without a result": st.column_config.NumberColumn(
-                help="Queries for which nothing was found; they count as 0."),
+                help="Queries for which nothing was found; they count as 0."
+            ),
         },
-    )  # fmt: skip
+    )
 
 
 def languages_table(found: list[Ranked]) -> None:
@@ -218,12 +237,16 @@ def languages_table(found: list[Ranked]) -> None:
         return
     frame = rankings.languages_frame(found)
     with st.expander("By the queries' language"):
-        st.dataframe(frame, hide_index=True, column_config={
-            name: st.column_config.NumberColumn(format="%.3f")
-            for name in frame.columns[4:]
-        })  # fmt: skip
-        panels.downloads("ranking.languages", [data.name, "languages"], provenance(found),
-                         frame=frame)  # fmt: skip
+        st.dataframe(
+            frame,
+            hide_index=True,
+            column_config={
+                name: st.column_config.NumberColumn(format="%.3f") for name in frame.columns[4:]
+            },
+        )
+        panels.downloads(
+            "ranking.languages", [data.name, "languages"], provenance(found), frame=frame
+        )
 
 
 def provenance(found: list[Ranked]) -> list[Provenance]:
@@ -275,12 +298,15 @@ def profile_section(found: list[Ranked]) -> None:
         st.markdown("**Position sensitivity (PSI)**")
         table = rankings.psi_frame(found)
         st.dataframe(
-            table, hide_index=True, height=350,
+            table,
+            hide_index=True,
+            height=350,
             column_config={
                 name: st.column_config.NumberColumn(format="%.3f")
                 for name in ("PSI", "PSI by chance", "p", NDCG, f"{NDCG}, mean of bins")
-            } | {"evidence read": st.column_config.NumberColumn(format="percent")},
-        )  # fmt: skip
+            }
+            | {"evidence read": st.column_config.NumberColumn(format="percent")},
+        )
     st.caption(
         "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "
         "Few queries a bin raise it without any bias: PSI by chance is its mean when the same "
@@ -291,8 +317,13 @@ def profile_section(found: list[Ranked]) -> None:
     )
     what_is_read([one.model.spec for one in found], data.pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
-    panels.downloads("ranking.psi", [data.name, "psi"], provenance(found),
-                     figures=drawings, frame=rankings.bins_frame(found))  # fmt: skip
+    panels.downloads(
+        "ranking.psi",
+        [data.name, "psi"],
+        provenance(found),
+        figures=drawings,
+        frame=rankings.bins_frame(found),
+    )
 
 
 def saliency_section(models: list[str], style: Style) -> None:
@@ -311,18 +342,26 @@ def saliency_section(models: list[str], style: Style) -> None:
     if curves:
         panels.show(
             figures.mean_curves(
-                [one.summary.curve for one in curves], style,
+                [one.summary.curve for one in curves],
+                style,
                 notes={one.model.spec.name: f"n={one.summary.curve.n}" for one in curves},
                 provenance=[one.provenance() for one in curves],
             ),
-            "ranking.saliency", "Mean saliency of the same pairs by position",
-        )  # fmt: skip
+            "ranking.saliency",
+            "Mean saliency of the same pairs by position",
+        )
     if without:
         st.caption(panels.plain(f"No saliency stored yet: {', '.join(without)}."))
-        st.page_link("views/curves.py", label="Compute it on the Curves page",
-                     icon=":material/show_chart:",
-                     query_params={"dataset": data.name, "models": without,
-                                   **({"posir": "true"} if posir else {})})  # fmt: skip
+        st.page_link(
+            "views/curves.py",
+            label="Compute it on the Curves page",
+            icon=":material/show_chart:",
+            query_params={
+                "dataset": data.name,
+                "models": without,
+                **({"posir": "true"} if posir else {}),
+            },
+        )
 
 
 def published_section(found: list[Ranked]) -> None:
@@ -334,15 +373,24 @@ def published_section(found: list[Ranked]) -> None:
         settings = sorted({one.setting for one in rows})
         default = settings.index("eng-eng") if "eng-eng" in settings else 0
         setting = st.selectbox(
-            "Setting", settings, index=default, key="published.setting",
+            "Setting",
+            settings,
+            index=default,
+            key="published.setting",
             help="Languages of queries and documents.",
-        )  # fmt: skip
+        )
         theirs = measures_frame([one for one in rows if one.setting == setting])
         ours = rankings.psi_frame(found).assign(setting=data.name)
         both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
-        length = st.segmented_control("Length", lengths, default=lengths[0], required=True,
-                                      key="published.length", format_func=panels.plain)  # fmt: skip
+        length = st.segmented_control(
+            "Length",
+            lengths,
+            default=lengths[0],
+            required=True,
+            key="published.length",
+            format_func=panels.plain,
+        )
         st.dataframe(both[both["length"] == length], hide_index=True)
         st.caption(
             "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
@@ -376,8 +424,12 @@ def board() -> None:
         measures_table(found)
         for each in provenance(found):
             panels.caption(each)
-        panels.downloads("ranking.measures", [data.name, "ranking"], provenance(found),
-                         frame=rankings.measures_frame(found))  # fmt: skip
+        panels.downloads(
+            "ranking.measures",
+            [data.name, "ranking"],
+            provenance(found),
+            frame=rankings.measures_frame(found),
+        )
         languages_table(found)
     with panels.guarded():
         profile_section(found)

@@ -27,31 +27,131 @@ from typing import Any
 SECONDS = 60
 MEMORY = 12 << 30
 """Of addresses; torch maps some 5 GB of them."""
-STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork",
-          "socket.connect", "socket.getaddrinfo", "webbrowser.open")  # fmt: skip
+STARTS = (
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "webbrowser.open",
+)
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 3, 7, 31, 10**4, 10**6, 10**7, 2**31 - 1, 2**31, 2**63, 10**400,
-    0.0, -0.5, 1e-300, 1e308, float("nan"), float("inf"), "", "x", "true", "\udcff", "\x00", "gelu",
-    "torch.utils.collect_env.main", "torch.nn.modules.activation.ReLU", "os.system", "../other",
-    "/etc/passwd", "/dev/zero", "organisation/model", "cosine", "dot", "mean", "bert", "t5", "clip",
-    "sentence_transformers.models.Dense", "x" * 100_000, [], {}, [[]], [None], ["x"], {"": None},
-    {"a": 1}, [1, 2, 3], {"auto_map": {"AutoModel": "evil.Thing"}}, {"text": 5},
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    3,
+    7,
+    31,
+    10**4,
+    10**6,
+    10**7,
+    2**31 - 1,
+    2**31,
+    2**63,
+    10**400,
+    0.0,
+    -0.5,
+    1e-300,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "true",
+    "\udcff",
+    "\x00",
+    "gelu",
+    "torch.utils.collect_env.main",
+    "torch.nn.modules.activation.ReLU",
+    "os.system",
+    "../other",
+    "/etc/passwd",
+    "/dev/zero",
+    "organisation/model",
+    "cosine",
+    "dot",
+    "mean",
+    "bert",
+    "t5",
+    "clip",
+    "sentence_transformers.models.Dense",
+    "x" * 100_000,
+    [],
+    {},
+    [[]],
+    [None],
+    ["x"],
+    {"": None},
+    {"a": 1},
+    [1, 2, 3],
+    {"auto_map": {"AutoModel": "evil.Thing"}},
+    {"text": 5},
+)
 KEYS = (
-    "auto_map", "architectures", "model_type", "num_hidden_layers", "num_labels", "hidden_size",
-    "hidden_act", "attn_implementation", "quantization_config", "transformers_weights", "prompts",
-    "activation_fn", "activation_function", "max_seq_length", "model_args", "tokenizer_class",
-    "layer_types", "is_decoder", "add_cross_attention", "tie_word_embeddings", "dtype",
-    "rope_theta", "rope_parameters", "pad_token_id", "vocab_size", "type_vocab_size", "id2label",
-    "pruned_heads", "similarity_fn_name", "modality_config", "module_output_name",
-    "transformer_task", "query_expansion", "do_lower_case", "processing_kwargs", "chat_template",
-    "added_tokens_decoder", "extra_special_tokens", "processor_class", "requirements",
+    "auto_map",
+    "architectures",
+    "model_type",
+    "num_hidden_layers",
+    "num_labels",
+    "hidden_size",
+    "hidden_act",
+    "attn_implementation",
+    "quantization_config",
+    "transformers_weights",
+    "prompts",
+    "activation_fn",
+    "activation_function",
+    "max_seq_length",
+    "model_args",
+    "tokenizer_class",
+    "layer_types",
+    "is_decoder",
+    "add_cross_attention",
+    "tie_word_embeddings",
+    "dtype",
+    "rope_theta",
+    "rope_parameters",
+    "pad_token_id",
+    "vocab_size",
+    "type_vocab_size",
+    "id2label",
+    "pruned_heads",
+    "similarity_fn_name",
+    "modality_config",
+    "module_output_name",
+    "transformer_task",
+    "query_expansion",
+    "do_lower_case",
+    "processing_kwargs",
+    "chat_template",
+    "added_tokens_decoder",
+    "extra_special_tokens",
+    "processor_class",
+    "requirements",
     "__version__",
-)  # fmt: skip
+)
 
-KINDS = ("cut", "flip", "header", "pipe", "link", "folder", "gone", "other", "deep", "empty",
-         "pickle", "twice")  # fmt: skip
+KINDS = (
+    "cut",
+    "flip",
+    "header",
+    "pipe",
+    "link",
+    "folder",
+    "gone",
+    "other",
+    "deep",
+    "empty",
+    "pickle",
+    "twice",
+)
 """What is done to a file as a whole."""
 
 
@@ -62,13 +162,15 @@ def build(folder: Path) -> list[Path]:
     bert, labse = (tiny_models.build(name, folder / name) for name in ("bert", "labse"))
     causal = tiny_models.build("qwen3-right", folder / "causal")
     return [
-        bert, labse, causal,
+        bert,
+        labse,
+        causal,
         tiny_families.cross_encoder(bert, folder / "cross"),
         tiny_families.late_interaction(bert, folder / "late" / "model"),
         tiny_families.sparse(bert, folder / "sparse"),
         tiny_families.seq2seq(folder / "seq2seq"),
         tiny_families.generative(causal, folder / "generative"),
-    ]  # fmt: skip
+    ]
 
 
 def damage(folder: Path, chance: random.Random) -> str:
@@ -226,8 +328,9 @@ def run(models: list[Path], cases: int, seed: int) -> list[str]:
                     raise
                 last = traceback.format_exception(error)[-1].strip()[:200]
                 place = traceback.extract_tb(error.__traceback__)[-1]
-                wrong.append(f"{number}: {what}: {last} at {Path(place.filename).name}:"
-                             f"{place.lineno}")  # fmt: skip
+                wrong.append(
+                    f"{number}: {what}: {last} at {Path(place.filename).name}:{place.lineno}"
+                )
             slowest = max(slowest, time.monotonic() - begin)
             if started:
                 wrong.append(f"{number}: {what}: {started[:3]}")

@@ -145,16 +145,26 @@ def decompose_absdot(bert: Bert, ids: list[int]) -> Tensor:
 
     for n in range(bert.layers):
         name = f"encoder.layer.{n}"
-        w = {part: bert[f"{name}.{part}.weight"] for part in (
-            "attention.self.query", "attention.self.key", "attention.self.value",
-            "attention.output.dense", "intermediate.dense", "output.dense")}  # fmt: skip
+        w = {
+            part: bert[f"{name}.{part}.weight"]
+            for part in (
+                "attention.self.query",
+                "attention.self.key",
+                "attention.self.value",
+                "attention.output.dense",
+                "intermediate.dense",
+                "output.dense",
+            )
+        }
         b = {part: bert[f"{name}.{part}.bias"] for part in w}
         x = vectors.sum(1)
-        query, key = ((x @ w[f"attention.self.{k}"].T + b[f"attention.self.{k}"]).unflatten(
-            -1, (bert.heads, -1)) for k in ("query", "key"))  # fmt: skip
-        attention = (
-            torch.einsum("thv,shv->hts", query, key) / query.shape[-1] ** 0.5
-        ).softmax(-1)  # fmt: skip
+        query, key = (
+            (x @ w[f"attention.self.{k}"].T + b[f"attention.self.{k}"]).unflatten(
+                -1, (bert.heads, -1)
+            )
+            for k in ("query", "key")
+        )
+        attention = (torch.einsum("thv,shv->hts", query, key) / query.shape[-1] ** 0.5).softmax(-1)
         values = vectors @ w["attention.self.value"].T
         constant = b["attention.output.dense"]
         if n == 0:

@@ -55,22 +55,24 @@ def models(root: Path) -> Iterator[tuple[str, RetrieverSpec]]:
     bert, causal = root / "bert" / "raw", root / "qwen3-left" / "raw"
     families: dict[str, tuple[str, Callable[[Path], Path]]] = {
         "late interaction (BERT)": (
-            "late_interaction", lambda at: tiny_families.late_interaction(bert, at)
+            "late_interaction",
+            lambda at: tiny_families.late_interaction(bert, at),
         ),
         "sparse (BERT)": ("sparse", lambda at: tiny_families.sparse(bert, at)),
-        "cross-encoder (BERT)": (
-            "cross_encoder", lambda at: tiny_families.cross_encoder(bert, at)
-        ),
+        "cross-encoder (BERT)": ("cross_encoder", lambda at: tiny_families.cross_encoder(bert, at)),
         "cross-encoder (Qwen3, yes/no)": (
-            "cross_encoder", lambda at: tiny_families.generative(causal, at)
+            "cross_encoder",
+            lambda at: tiny_families.generative(causal, at),
         ),
-    }  # fmt: skip
+    }
     families["cross-encoder (T5, sequence to sequence)"] = (
-        "cross_encoder", lambda at: tiny_families.seq2seq(at)
-    )  # fmt: skip
+        "cross_encoder",
+        lambda at: tiny_families.seq2seq(at),
+    )
     families["cross-encoder (mT5, sequence to sequence)"] = (
-        "cross_encoder", lambda at: tiny_families.seq2seq(at, "mt5", tie_word_embeddings=False)
-    )  # fmt: skip
+        "cross_encoder",
+        lambda at: tiny_families.seq2seq(at, "mt5", tie_word_embeddings=False),
+    )
     for number, (label, (family, build)) in enumerate(families.items()):
         folder = build(root / f"family{number}")
         yield label, RetrieverSpec(label, label, family, f"folder:{folder}")

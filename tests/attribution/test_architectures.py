@@ -25,10 +25,18 @@ from attribution.types import TextPair, Token
 
 METHOD = make_method("saliency")
 ARCHITECTURES = {
-    "bert": "mean", "bert-cls": "cls", "roberta": "mean", "xlm-roberta": "mean", "mpnet": "mean",
-    "distilbert": "mean", "modernbert": "mean", "qwen3-right": "last", "qwen3-left": "last",
-    "llama-right": "last", "llama-left": "last",
-}  # fmt: skip
+    "bert": "mean",
+    "bert-cls": "cls",
+    "roberta": "mean",
+    "xlm-roberta": "mean",
+    "mpnet": "mean",
+    "distilbert": "mean",
+    "modernbert": "mean",
+    "qwen3-right": "last",
+    "qwen3-left": "last",
+    "llama-right": "last",
+    "llama-left": "last",
+}
 # Normalizing tokenizers drop accents, or give a composed letter the offsets of its base alone.
 NORMALIZING = ("bert", "bert-cls", "mpnet", "distilbert", "xlm-roberta")
 TEXT = "The tide 🚀 rises: cafe\u0301, 海洋潮汐 นกเงือก النخلة 👩\u200d🚀 🇵🇱!"

@@ -44,10 +44,13 @@ def test_arrays_come_back(protocol: int, write) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        CURVES.astype(np.float32), CURVES.astype(">f8"), np.asfortranarray(CURVES),
-        CURVES[:, ::2], np.float64(3) * np.ones(100),
+        CURVES.astype(np.float32),
+        CURVES.astype(">f8"),
+        np.asfortranarray(CURVES),
+        CURVES[:, ::2],
+        np.float64(3) * np.ones(100),
     ],
-)  # fmt: skip
+)
 def test_every_layout_of_floats(value: np.ndarray) -> None:
     for protocol in (2, 4, 5):
         (found,) = arrays(pickle.dumps(value, protocol))

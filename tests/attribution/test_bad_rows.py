@@ -27,13 +27,19 @@ def lines(*rows: object) -> bytes:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"pair_id": "p\ud800"}, {"query_id": "\ud800"}, {"document_id": "d\0"},
-        {"language": "\ud800"}, {"domain": "\udfff"}, {"query_type": "\ud800"},
-        {"evidence_start": "--1", "evidence_end": 4}, {"evidence_start": "²", "evidence_end": 4},
-        {"evidence_start": "-", "evidence_end": 4}, {"language": ["eng"]},
+        {"pair_id": "p\ud800"},
+        {"query_id": "\ud800"},
+        {"document_id": "d\0"},
+        {"language": "\ud800"},
+        {"domain": "\udfff"},
+        {"query_type": "\ud800"},
+        {"evidence_start": "--1", "evidence_end": 4},
+        {"evidence_start": "²", "evidence_end": 4},
+        {"evidence_start": "-", "evidence_end": 4},
+        {"language": ["eng"]},
     ],
     ids=ascii,
-)  # fmt: skip
+)
 def test_own_files(bad: dict[str, Any]) -> None:
     found = read_upload("x.jsonl", lines(GOOD, GOOD | bad, GOOD))
     assert len(found.pairs) == 2 and [one.row for one in found.rejected] == [2]
@@ -54,11 +60,14 @@ def test_a_header_with_open_quotes_is_one_sentence(head: bytes) -> None:
 @pytest.mark.parametrize(
     "column",
     [
-        pa.array([2**62, 0], pa.timestamp("s")), pa.array([2**31 - 1, 0], pa.date32()),
-        pa.array([[1], [2]]), pa.array([{"a": 1}] * 2), pa.array([2**62] * 2, pa.duration("s")),
+        pa.array([2**62, 0], pa.timestamp("s")),
+        pa.array([2**31 - 1, 0], pa.date32()),
+        pa.array([[1], [2]]),
+        pa.array([{"a": 1}] * 2),
+        pa.array([2**62] * 2, pa.duration("s")),
     ],
     ids=lambda column: str(column.type),
-)  # fmt: skip
+)
 def test_columns_that_python_cannot_say(column: pa.Array) -> None:
     for name in ("x", "language"):
         out = io.BytesIO()
@@ -99,27 +108,33 @@ def test_beir_without_a_judgement_is_one_sentence(tmp_path: Path) -> None:
 
 
 QUERY = {
-    "_id": "q0", "text": "when", "pos_char_span": [0, 3], "pos_char_length": 3,
-    "pos_token_length": 5, "query_type": "when",
-}  # fmt: skip
+    "_id": "q0",
+    "text": "when",
+    "pos_char_span": [0, 3],
+    "pos_char_length": 3,
+    "pos_token_length": 5,
+    "query_type": "when",
+}
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"pos_token_length": 2**40}, {"pos_token_length": -1}, {"pos_char_span": [0.5, 3.0]},
-        {"pos_char_span": list(range(1000))}, {"query_type": "x" * 10_000},
-        {"text": "word\0"}, {"_id": "q\0"},
+        {"pos_token_length": 2**40},
+        {"pos_token_length": -1},
+        {"pos_char_span": [0.5, 3.0]},
+        {"pos_char_span": list(range(1000))},
+        {"query_type": "x" * 10_000},
+        {"text": "word\0"},
+        {"_id": "q\0"},
     ],
     ids=lambda bad: str(bad)[:40],
-)  # fmt: skip
+)
 def test_posir(tmp_path: Path, bad: dict[str, Any]) -> None:
     folder = tmp_path / "eng" / "fog"
     (folder / "qrels").mkdir(parents=True)
     broken = QUERY | {"_id": "q1"} | bad
-    judged = [
-        {"query-id": one, "corpus-id": "d1", "score": 1} for one in ("q0", broken["_id"])
-    ]  # fmt: skip
+    judged = [{"query-id": one, "corpus-id": "d1", "score": 1} for one in ("q0", broken["_id"])]
     if "pos_char_span" in bad and isinstance(bad["pos_char_span"][0], float):
         good = QUERY | {"pos_char_span": [0.0, 3.0]}
     else:

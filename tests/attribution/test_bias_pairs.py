@@ -89,11 +89,14 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, place: str)
     [
         (pair(None), "position", "The pair has no evidence span"),
         (pair("Ice melts.", "Ice melts."), "brevity", "no sentence beside its evidence"),
-        (TextPair("p", "q", "Ice melts.  Tea is hot.", EvidenceSpan(10, 12)), "position",
-         "holds no sentence"),
+        (
+            TextPair("p", "q", "Ice melts.  Tea is hot.", EvidenceSpan(10, 12)),
+            "position",
+            "holds no sentence",
+        ),
         (pair(), "foil", "cannot be built from evidence spans alone"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_built_says_why(one: TextPair, test: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         build(one, test)
@@ -142,8 +145,10 @@ def test_colder_rows_keep_their_two_documents_in_order(tmp_path: Path) -> None:
     rows = [{"query": f"q{i}", "document_1": f"a{i}", "document_2": f"b{i}"} for i in range(3)]
     broken = {"query": "q", "document_1": "a"}
     for name, listed in (
-        ("position_bias", rows), ("foil", [rows[0], broken, rows[1]]), ("mine", rows[:1]),
-    ):  # fmt: skip
+        ("position_bias", rows),
+        ("foil", [rows[0], broken, rows[1]]),
+        ("mine", rows[:1]),
+    ):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in listed))
     data = formats.read(tmp_path, "c")
     assert available(data) == ("position", "foil") and unknown_files(data) == ["mine"]
@@ -211,9 +216,12 @@ def test_documents_of_the_sample_follow_the_papers_equations() -> None:
     assert found["position_bias"][1].endswith(evidence)
     assert found["brevity_bias"] == (evidence, found["position_bias"][0])
     for name, counts in {
-        "answer_importance": (1, 0), "foil": (0, 1), "poison": (0, 1), "literal_bias": (1, 1),
+        "answer_importance": (1, 0),
+        "foil": (0, 1),
+        "poison": (0, 1),
+        "literal_bias": (1, 1),
         "repetition_bias": (1, 1),
-    }.items():  # fmt: skip
+    }.items():
         assert tuple(document.count(answer) for document in found[name]) == counts, name
     heads = [document.count(entity.head) for document in found["repetition_bias"]]
     assert heads == [3, 1] and found["foil"][0].count(entity.head) == 3

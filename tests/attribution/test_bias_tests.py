@@ -168,8 +168,10 @@ def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
     plain = paired_test("position", whole)
     assert (found.n, found.n_unread, found.lost) == (12, 3, pytest.approx(0.4))
     assert (found.t, found.difference, found.share_first) == (
-        plain.t, plain.difference, plain.share_first,
-    )  # fmt: skip
+        plain.t,
+        plain.difference,
+        plain.share_first,
+    )
     assert "3 pairs left out" in found.remarks[0] and "+0.4000" in found.remarks[0]
     assert plain.n_unread == 0 and plain.lost is None
     only = paired_test("position", cut)
@@ -212,9 +214,17 @@ def attributed(
 
     total = None if bias is None else score - sum(shares) - bias
     return Attribution(
-        "m", Method(name), "p", score, text(2), text(len(shares)),
-        np.array([0.1, 0.2]), np.array(shares), bias_share=bias, completeness_error=total,
-    )  # fmt: skip
+        "m",
+        Method(name),
+        "p",
+        score,
+        text(2),
+        text(len(shares)),
+        np.array([0.1, 0.2]),
+        np.array(shares),
+        bias_share=bias,
+        completeness_error=total,
+    )
 
 
 def test_a_contrast_adds_up() -> None:

@@ -134,8 +134,12 @@ def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]
         once = paired_test("position", [replace(one, read=1.0) for one in scores])
         if place == "end":
             assert (once.t or 0) > 2, "once, what was not read was taken for primacy"
-    assert paired_test("position", bias_scores.score(blind, pairs_for(data, "position", "own").pairs
-                                                     )).n > 5  # fmt: skip
+    assert (
+        paired_test(
+            "position", bias_scores.score(blind, pairs_for(data, "position", "own").pairs)
+        ).n
+        > 5
+    )
 
 
 @pytest.mark.parametrize("by", ["delete", "mask"])
@@ -158,9 +162,15 @@ def test_ablation_leans_nowhere(by, blind: DenseRetriever, pairs: list[TextPair]
 def test_index_and_null_controls_see_no_side(blind: DenseRetriever, pairs: list[TextPair]) -> None:
     own = np.array(curves(blind, pairs))
     summary = summarize(
-        own, documents(pairs), model="blind", dataset="blind", method=SALIENCY,
-        n_truncated=len(own), n_failed=0, magnitudes=own,
-    )  # fmt: skip
+        own,
+        documents(pairs),
+        model="blind",
+        dataset="blind",
+        method=SALIENCY,
+        n_truncated=len(own),
+        n_failed=0,
+        magnitudes=own,
+    )
     index = summary.primacy_recency_index
     assert index is not None and index.interval is not None
     assert index.interval[0] <= 0 <= index.interval[1]

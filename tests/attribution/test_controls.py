@@ -44,10 +44,17 @@ PAIR = TextPair("p", "the tide", "The tide rises. Lazy dogs. Twice a day.", Evid
 
 def moved(positions: list[float], scores: list[float], **fields: Any) -> Relocation:
     given = {
-        "model": "m", "pair_id": "p", "positions": np.array(positions), "scores": np.array(scores),
-        "read": np.ones(len(scores)), "original": 0.0, "evidence": 0.5, "read_share": 1.0,
-        "note": "", "seconds": 0.0,
-    }  # fmt: skip
+        "model": "m",
+        "pair_id": "p",
+        "positions": np.array(positions),
+        "scores": np.array(scores),
+        "read": np.ones(len(scores)),
+        "original": 0.0,
+        "evidence": 0.5,
+        "read_share": 1.0,
+        "note": "",
+        "seconds": 0.0,
+    }
     return Relocation(**{**given, **fields})  # type: ignore[arg-type]
 
 

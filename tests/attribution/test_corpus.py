@@ -27,8 +27,13 @@ Texts = dict[str, str]
 def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> None:
     folder = root / language / "ice"
     (folder / "qrels").mkdir(parents=True)
-    query = {"_id": "q1", "text": f"{language} what melts", "pos_char_span": [0, 10],
-             "pos_char_length": len(text), "pos_token_length": 600}  # fmt: skip
+    query = {
+        "_id": "q1",
+        "text": f"{language} what melts",
+        "pos_char_span": [0, 10],
+        "pos_char_length": len(text),
+        "pos_token_length": 600,
+    }
     pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
     corpus = [{"_id": "d1", "text": text}]
     corpus += [{"_id": f"x{i}", "text": f"Distractor {i}."} for i in range(distractors)]
@@ -50,8 +55,12 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert first.pairs == {"eng/ice/d1": "q1"}
     assert first.evidence == pytest.approx(5 / 23)
     assert [d.key for d in found.documents()] == [
-        "eng/ice/d1", "eng/ice/x0", "eng/ice/x1", "pol/ice/d1", "pol/ice/x0",
-    ]  # fmt: skip
+        "eng/ice/d1",
+        "eng/ice/x0",
+        "eng/ice/x1",
+        "pol/ice/d1",
+        "pol/ice/x0",
+    ]
     assert found.survey.n == 5 and found.survey.languages["eng/ice", "eng"] == 3
     assert [r.reason.split(":")[0] for r in found.survey.rejected] == ["bad", "bad"]
     assert len(found.rejected) == 2 and "gone does not exist" in found.rejected[0].reason
@@ -179,8 +188,9 @@ def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
     (query,) = found.queries
     assert (query.text, query.language, query.relevant) == ("lod", "pol", {"7": 1})
     assert [(d.key, d.language, d.text) for d in found.documents()] == [
-        ("7", "deu", "Eis"), ("8", "pol", "Kamien"),
-    ]  # fmt: skip
+        ("7", "deu", "Eis"),
+        ("8", "pol", "Kamien"),
+    ]
     assert len(found.survey.rejected) == 1
     english = formats.collection(tmp_path, "m", variant="english")
     assert [d.text for d in english.documents()] == ["Ice", "Stone"]
@@ -214,23 +224,34 @@ def test_monolingual_pools_are_the_claims_of_the_posts_language(
     root = write_multiclaim(
         tmp_path,
         {"1": "slk ice", "2": "pol stone", "3": "slk fog", "4": "ces ice"},
-        {"10": "pol ice", "11": "slk ice", "12": "slk stone", "13": "pol stone", "14": "slk ice",
-         "15": "deu ice"},
+        {
+            "10": "pol ice",
+            "11": "slk ice",
+            "12": "slk stone",
+            "13": "pol stone",
+            "14": "slk ice",
+            "15": "deu ice",
+        },
         ["11-1", "14-1", "10-1", "13-2", "10-3", "15-4"],
-    )  # fmt: skip
+    )
     whole = formats.collection(root, "m", variant=variant)
     assert whole.languages == ("slk", "pol", "ces") and not whole.monolingual
     found = whole.by_language()
     assert [(q.query_id, q.part, dict(q.relevant)) for q in found.queries] == [
-        ("1", "slk", {"slk/11": 1, "slk/14": 1}), ("2", "pol", {"pol/13": 1}),
-    ]  # fmt: skip
+        ("1", "slk", {"slk/11": 1, "slk/14": 1}),
+        ("2", "pol", {"pol/13": 1}),
+    ]
     assert found.queries[0].pairs == {"slk/11": "1/11", "slk/14": "1/14"}
     left_out = [one.reason for one in found.rejected if one.file == "queries"]
     assert [reason.split(":")[0] for reason in left_out] == ["3", "4"]
     # Every claim of a language that posts are in, a language at a time; German has no post.
     assert [d.key for d in found.documents()] == [
-        "slk/11", "slk/12", "slk/14", "pol/10", "pol/13",
-    ]  # fmt: skip
+        "slk/11",
+        "slk/12",
+        "slk/14",
+        "pol/10",
+        "pol/13",
+    ]
     best = search_lexical(found, 1.2, 0.75, own_corpus=True)
     assert best is not None
     ranked = {one.query_id: one for one in rankings(found, best)}

@@ -50,9 +50,12 @@ def make(tiny_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
                 raw = tiny_folder(name).parent / "raw"
                 built[kind] = tiny_families.cross_encoder(raw, folder, labels)
         spec = RetrieverSpec(
-            f"tiny-{kind}", kind, "cross_encoder", f"folder:{built[kind]}",
+            f"tiny-{kind}",
+            kind,
+            "cross_encoder",
+            f"folder:{built[kind]}",
             **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         return load(spec, "cpu")
 
     return build

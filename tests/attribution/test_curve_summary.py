@@ -27,9 +27,15 @@ GENERATOR = np.random.default_rng(7)
 
 def summarize(curves: np.ndarray, groups: list[str] | None) -> CurveSummary:
     return summarize_curves(
-        curves, groups, magnitudes=curves, model="m", dataset="d", method=METHOD,
-        n_truncated=0, n_failed=0,
-    )  # fmt: skip
+        curves,
+        groups,
+        magnitudes=curves,
+        model="m",
+        dataset="d",
+        method=METHOD,
+        n_truncated=0,
+        n_failed=0,
+    )
 
 
 def rising(n: int) -> np.ndarray:
@@ -53,10 +59,13 @@ def test_pairs_of_one_document_are_resampled_together() -> None:
         index = found.primacy_recency_index
         assert index is not None and index.interval is not None
         assert found.center_of_mass is not None and found.center_of_mass.interval is not None
-        widths.append([
-            float((found.curve.ci_high - found.curve.ci_low).mean()),
-            np.ptp(index.interval), np.ptp(found.center_of_mass.interval),
-        ])  # fmt: skip
+        widths.append(
+            [
+                float((found.curve.ci_high - found.curve.ci_low).mean()),
+                np.ptp(index.interval),
+                np.ptp(found.center_of_mass.interval),
+            ]
+        )
     np.testing.assert_allclose(widths[1], widths[0], rtol=1e-5)
     np.testing.assert_allclose(widths[2], np.array(widths[0]) / 5**0.5, rtol=0.1)
     assert often.primacy_recency_index is not None
@@ -99,9 +108,15 @@ def test_a_curve_stands_at_its_resamplings_positions() -> None:
         method = make_method("saliency", {"resampling": how})
         last = np.eye(1, 100, 99)
         found = summarize_curves(
-            last, None, magnitudes=last, model="m", dataset="d", method=method,
-            n_truncated=0, n_failed=0,
-        )  # fmt: skip
+            last,
+            None,
+            magnitudes=last,
+            model="m",
+            dataset="d",
+            method=method,
+            n_truncated=0,
+            n_failed=0,
+        )
         np.testing.assert_array_equal(found.curve.positions, positions(how))
         # All of it in the last point: the centre of mass is where that stands.
         assert found.center_of_mass is not None
@@ -145,9 +160,15 @@ def test_noise_does_not_cancel_the_lean_of_signed_scores() -> None:
     curves = np.array([document_curve(one) for one in results])
     magnitudes = np.array([document_magnitudes(one) for one in results])
     found = summarize_curves(
-        curves, None, magnitudes=magnitudes, model="m", dataset="d", method=method,
-        n_truncated=0, n_failed=0,
-    )  # fmt: skip
+        curves,
+        None,
+        magnitudes=magnitudes,
+        model="m",
+        dataset="d",
+        method=method,
+        n_truncated=0,
+        n_failed=0,
+    )
     assert found.primacy_recency_index is not None
     assert found.primacy_recency_index.value == pytest.approx(-0.5, abs=1e-6)
     assert found.curve.magnitudes is not None

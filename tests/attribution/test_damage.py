@@ -24,8 +24,11 @@ def test_damaged_folders_end_in_a_model_or_a_sentence() -> None:
     `python -m tests.attribution.damage --cases 10000 --seed 1`."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.attribution.damage", "--cases", "150", "--seed", "7"],
-        cwd=ROOT, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "150 folders" in done.stdout and "'refused'" in done.stdout and "'used'" in done.stdout
 
@@ -47,11 +50,24 @@ def test_the_command_line_says_the_sentence_and_nothing_before_it(
     else:  # found by the library alone
         (folder / "tokenizer.json").write_text("{")
     done = subprocess.run(
-        [sys.executable, "-m", "dashboard", "explain", "--model", str(folder), "--query", "tide",
-         "--document", "the tide"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        [
+            sys.executable,
+            "-m",
+            "dashboard",
+            "explain",
+            "--model",
+            str(folder),
+            "--query",
+            "tide",
+            "--document",
+            "the tide",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "POSLENS_HOME": str(tmp_path / "home")},
-    )  # fmt: skip
+    )
     assert done.returncode == 2 and done.stdout == ""
     assert "Traceback" not in done.stderr and str(tmp_path) not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "model " in done.stderr, done.stderr

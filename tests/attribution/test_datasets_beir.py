@@ -263,10 +263,12 @@ def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None
 
 def test_rows_of_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
     odd = [
-        {"query-id": "q1", "corpus-id": "d2", "score": 0}, {"query-id": "q1", "score": 1},
-        {"query-id": "q1", "corpus-id": "d2", "score": "much"}, "[]",
+        {"query-id": "q1", "corpus-id": "d2", "score": 0},
+        {"query-id": "q1", "score": 1},
+        {"query-id": "q1", "corpus-id": "d2", "score": "much"},
+        "[]",
         {"query-id": "q9", "corpus-id": "d1", "score": 1},
-    ]  # fmt: skip
+    ]
     folder = write(tmp_path / "mixed")
     (folder / "qrels/test.tsv").unlink()
     (folder / "qrels/test.jsonl").write_text(lines([*JUDGED, *odd]))

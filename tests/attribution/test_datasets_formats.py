@@ -31,10 +31,12 @@ def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- ColDeR ------------------------------------------------------------------------------------
 
 FOIL = {
-    "query": "When was Fog published?", "document_1": '" Fog " " Fog " Fog is long .',
-    "document_2": "Tea is hot . Fog was published in 1927 . Tea is hot .", "id": "validation7",
+    "query": "When was Fog published?",
+    "document_1": '" Fog " " Fog " Fog is long .',
+    "document_2": "Tea is hot . Fog was published in 1927 . Tea is hot .",
+    "id": "validation7",
     "evidence_sents": [["Fog", "was", "published", "in", "1927", "."]],
-}  # fmt: skip
+}
 
 
 def write_colder(folder: Path, **biases: list[Any]) -> Path:
@@ -50,8 +52,11 @@ def test_a_row_of_colder_is_two_pairs(tmp_path: Path) -> None:
     assert detect(root) == "colder"
     found = formats.read(root, "mine")
     assert [pair.pair_id for pair in found.pairs] == [
-        "foil/validation7/1", "foil/validation7/2", "poison/validation7/1", "poison/validation7/2",
-    ]  # fmt: skip
+        "foil/validation7/1",
+        "foil/validation7/2",
+        "poison/validation7/1",
+        "poison/validation7/2",
+    ]
     first, second = found.pairs[:2]
     assert first.query == second.query == FOIL["query"]
     assert (first.document, second.document) == (FOIL["document_1"], FOIL["document_2"])
@@ -66,8 +71,11 @@ def test_other_field_names_and_one_file(tmp_path: Path) -> None:
     assert detect(path) == "colder"
     found = formats.read(path, "mine")
     assert [pair.pair_id for pair in found.pairs] == [
-        "brevity_bias/1/1", "brevity_bias/1/2", "brevity_bias/2/1", "brevity_bias/2/2",
-    ]  # fmt: skip
+        "brevity_bias/1/1",
+        "brevity_bias/1/2",
+        "brevity_bias/2/1",
+        "brevity_bias/2/2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +83,10 @@ def test_other_field_names_and_one_file(tmp_path: Path) -> None:
     [
         (FOIL | {"document_2": " "}, "The document_2 is empty"),
         ({"query": "q", "document_1": "a"}, "no text in document_2 or doc2"),
-        (FOIL | {"query": ["q"]}, "no text in query or queries"), ("{", "is not JSON"),
+        (FOIL | {"query": ["q"]}, "no text in query or queries"),
+        ("{", "is not JSON"),
     ],
-)  # fmt: skip
+)
 def test_both_documents_of_a_row_are_taken_or_none(tmp_path: Path, row: Any, reason: str) -> None:
     root = write_colder(tmp_path, foil=[FOIL, row, FOIL])
     found = formats.read(root, "mine")
@@ -104,27 +113,30 @@ def write_multiclaim(
 ) -> Path:
     folder.mkdir(exist_ok=True)
     posts = [
-        ("1", "[" + cell("obraz", "picture", ("pol", 1.0)) + "]",
-         cell("Pierwsza\nlinia", "First\nline", ("eng", 0.1), ("pol", 0.9))),
+        (
+            "1",
+            "[" + cell("obraz", "picture", ("pol", 1.0)) + "]",
+            cell("Pierwsza\nlinia", "First\nline", ("eng", 0.1), ("pol", 0.9)),
+        ),
         ("2", "[]", ""),
         ("3", "[]", "__import__('os').getcwd()"),
         ("4", "[]", "('only one',)"),
-    ]  # fmt: skip
+    ]
     claims = [
         ("10", cell("Tvrzení", "A claim", ("ces", 1.0))),
         ("11", cell("Teza", "Thesis", ("pol", 0.8), ("eng", 0.2))),
         ("12", ""),
     ]
     files = {
-        "posts.csv": "post_id,instances,ocr,verdicts,text\n" + "".join(
+        "posts.csv": "post_id,instances,ocr,verdicts,text\n"
+        + "".join(
             f"{i},{quoted('[]')},{quoted(ocr)},{quoted('[]')},{quoted(text)}\n"
             for i, ocr, text in posts
         ),
-        "fact_checks.csv": "fact_check_id,claim,instances,title\n" + "".join(
-            f"{i},{quoted(claim)},[],\n" for i, claim in claims
-        ),
+        "fact_checks.csv": "fact_check_id,claim,instances,title\n"
+        + "".join(f"{i},{quoted(claim)},[],\n" for i, claim in claims),
         "fact_check_post_mapping.csv": mapping,
-    }  # fmt: skip
+    }
     for name, text in files.items():
         if pack:
             (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
@@ -141,8 +153,10 @@ def test_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
     original, english = datasets.read("mc"), datasets.read("mc-english")
     first, second = original.pairs
     assert (first.pair_id, first.query, first.document) == (
-        "1/10", "Pierwsza\nlinia obraz", "Tvrzení",
-    )  # fmt: skip
+        "1/10",
+        "Pierwsza\nlinia obraz",
+        "Tvrzení",
+    )
     assert (first.language, first.domain) == ("ces", "two languages")
     assert (second.document, second.language, second.domain) == ("Teza", "pol", "one language")
     first, second = english.pairs
@@ -151,8 +165,9 @@ def test_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
     assert original.title == "mc (MultiClaim, original)"
     # Each has the other beside it, as a pair of the other set: the same key, text for text.
     for one, another, called in (
-        (original, english, "English version"), (english, original, "Original"),
-    ):  # fmt: skip
+        (original, english, "English version"),
+        (english, original, "Original"),
+    ):
         assert one.version_name == called
         assert [one.version_of(pair) for pair in one.pairs] == list(another.pairs)
 
@@ -169,9 +184,13 @@ def test_a_version_without_text_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ocr", "text", "kind"),
-    [("[]", "Text", "text"), ("", "Text", "text"), ("Bild", "", "pictures"),
-     ("Bild", "Text", "text and pictures")],
-)  # fmt: skip
+    [
+        ("[]", "Text", "text"),
+        ("", "Text", "text"),
+        ("Bild", "", "pictures"),
+        ("Bild", "Text", "text and pictures"),
+    ],
+)
 def test_posts_say_whether_they_hold_pictures(ocr: str, text: str, kind: str) -> None:
     def one(word: str) -> str:
         return repr((word, word.upper(), [("deu", 1.0)]))
@@ -207,10 +226,16 @@ def test_cells_round_trip(original: str, english: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "(" * 99_999, "-" * 99_999 + "1", "[" * 999 + "]" * 999, "f(x)", "{**x}", "1" * 10_000,
-        "\0", "x" * 1_000_001,
+        "(" * 99_999,
+        "-" * 99_999 + "1",
+        "[" * 999 + "]" * 999,
+        "f(x)",
+        "{**x}",
+        "1" * 10_000,
+        "\0",
+        "x" * 1_000_001,
     ],
-)  # fmt: skip
+)
 def test_hostile_cells_are_one_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"is not a Python tuple of texts|the limit is"):
         multiclaim._parsed(text, "text")
@@ -223,12 +248,22 @@ def write_posir(root: Path, language: str, document: str, text: str, ids: list[s
     folder = root / language / "weather"
     (folder / "qrels").mkdir(parents=True)
     for file, rows in (
-        ("queries.parquet", [
-            {"_id": i, "text": text, "pos_char_span": [0, len(document)],
-             "pos_char_length": len(document), "pos_token_length": len(language)} for i in ids]),
+        (
+            "queries.parquet",
+            [
+                {
+                    "_id": i,
+                    "text": text,
+                    "pos_char_span": [0, len(document)],
+                    "pos_char_length": len(document),
+                    "pos_token_length": len(language),
+                }
+                for i in ids
+            ],
+        ),
         ("corpus.parquet", [{"_id": "d1", "text": document}]),
         ("qrels/test.parquet", [{"query-id": i, "corpus-id": "d1", "score": 1} for i in ids]),
-    ):  # fmt: skip
+    ):
         pq.write_table(pa.Table.from_pylist(rows), folder / file)
 
 
@@ -252,8 +287,18 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
         formats.read(write_colder(tmp_path / "c", foil=[FOIL]), "x", variant="eng-pol")
 
 
-PUBLISHED = ("ara-Arab", "cmn-Hans", "deu-Latn", "eng-Latn", "fra-Latn", "ita-Latn", "kor-Kore",
-             "por-Latn", "rus-Cyrl", "spa-Latn")  # fmt: skip
+PUBLISHED = (
+    "ara-Arab",
+    "cmn-Hans",
+    "deu-Latn",
+    "eng-Latn",
+    "fra-Latn",
+    "ita-Latn",
+    "kor-Kore",
+    "por-Latn",
+    "rus-Cyrl",
+    "spa-Latn",
+)
 """The folders of PosIR as it is published."""
 
 
@@ -278,13 +323,17 @@ def test_folders_as_posir_publishes_them_are_languages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variant", "queries", "documents"),
     [
-        ("eng", "eng-Latn", "eng-Latn"), ("eng-Latn", "eng-Latn", "eng-Latn"),
-        ("en", "eng-Latn", "eng-Latn"), ("eng-eng", "eng-Latn", "eng-Latn"),
-        ("cmn-Hans", "cmn-Hans", "cmn-Hans"), ("fra-eng", "fra-Latn", "eng-Latn"),
-        ("fra-Latn-eng", "fra-Latn", "eng-Latn"), ("fra-cmn-Hans", "fra-Latn", "cmn-Hans"),
+        ("eng", "eng-Latn", "eng-Latn"),
+        ("eng-Latn", "eng-Latn", "eng-Latn"),
+        ("en", "eng-Latn", "eng-Latn"),
+        ("eng-eng", "eng-Latn", "eng-Latn"),
+        ("cmn-Hans", "cmn-Hans", "cmn-Hans"),
+        ("fra-eng", "fra-Latn", "eng-Latn"),
+        ("fra-Latn-eng", "fra-Latn", "eng-Latn"),
+        ("fra-cmn-Hans", "fra-Latn", "cmn-Hans"),
         ("fra-Latn-cmn-Hans", "fra-Latn", "cmn-Hans"),
     ],
-)  # fmt: skip
+)
 def test_a_language_is_named_with_its_script_or_without(
     tmp_path: Path, variant: str, queries: str, documents: str
 ) -> None:
@@ -310,9 +359,17 @@ def test_a_language_in_two_scripts_has_to_be_named_with_its_script(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("code", "language"),
-    [("eng_Latn", "eng"), ("pt-BR", "por"), ("zh-Hans-CN", "cmn"), ("es-419", "spa"),
-     ("ZH-Hans", "cmn"), ("eng-pol", "eng-pol"), ("x-klingon", "x-klingon"), (" pl ", "pol")],
-)  # fmt: skip
+    [
+        ("eng_Latn", "eng"),
+        ("pt-BR", "por"),
+        ("zh-Hans-CN", "cmn"),
+        ("es-419", "spa"),
+        ("ZH-Hans", "cmn"),
+        ("eng-pol", "eng-pol"),
+        ("x-klingon", "x-klingon"),
+        (" pl ", "pol"),
+    ],
+)
 def test_script_and_region_are_no_part_of_a_language(code: str, language: str) -> None:
     assert iso_639_3(code) == language
 

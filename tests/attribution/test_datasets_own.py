@@ -25,10 +25,16 @@ from attribution.types import EvidenceSpan
 
 DOCUMENT = "Fog forms over cold water. It lifts at noon."
 FULL = {
-    "pair_id": "p1", "query_id": "q1", "document_id": "d1", "query": "when does fog lift",
-    "document": DOCUMENT, "evidence": "It lifts at noon.", "language": "en", "domain": "weather",
+    "pair_id": "p1",
+    "query_id": "q1",
+    "document_id": "d1",
+    "query": "when does fog lift",
+    "document": DOCUMENT,
+    "evidence": "It lifts at noon.",
+    "language": "en",
+    "domain": "weather",
     "query_type": "question",
-}  # fmt: skip
+}
 
 
 def csv_bytes(rows: list[dict[str, Any]], delimiter: str = ",") -> bytes:
@@ -54,8 +60,11 @@ def tsv_bytes(rows: list[dict[str, Any]]) -> bytes:
 
 
 WRITERS = {
-    "x.csv": csv_bytes, "x.tsv": tsv_bytes, "x.jsonl": jsonl_bytes, "x.parquet": parquet_bytes,
-}  # fmt: skip
+    "x.csv": csv_bytes,
+    "x.tsv": tsv_bytes,
+    "x.jsonl": jsonl_bytes,
+    "x.parquet": parquet_bytes,
+}
 
 
 def reasons(found: DataSet) -> dict[int, str]:
@@ -77,11 +86,14 @@ def test_every_format_gives_the_same_pair(name: str, pack: bool) -> None:
 @pytest.mark.parametrize(
     "encode",
     [
-        lambda text: text.encode("utf-8-sig"), lambda text: text.encode("utf-16"),
-        lambda text: text.encode("utf-16-le"), lambda text: text.encode("utf-16-be"),
-        lambda text: b"\xfe\xff" + text.encode("utf-16-be"), lambda text: text.encode("utf-32"),
+        lambda text: text.encode("utf-8-sig"),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"),
+        lambda text: text.encode("utf-16-be"),
+        lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+        lambda text: text.encode("utf-32"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
 def test_encodings_are_recognised(name: str, encode: Any) -> None:
     rows = [FULL | {"document": "Łódź 你好 😀. It lifts at noon."}]
@@ -113,8 +125,14 @@ def test_delimiters_and_header_spelling(delimiter: str) -> None:
     ],
 )
 def test_a_row_is_rejected_with_its_line_and_reason(changes: dict[str, str], reason: str) -> None:
-    good = FULL | {"pair_id": "p0", "query_id": "q0", "document_id": "d0", "evidence": "",
-                   "query": "what", "document": "Two\nlines."}  # fmt: skip
+    good = FULL | {
+        "pair_id": "p0",
+        "query_id": "q0",
+        "document_id": "d0",
+        "evidence": "",
+        "query": "what",
+        "document": "Two\nlines.",
+    }
     found = read_upload("x.csv", csv_bytes([good, FULL | changes, FULL | {"pair_id": "p9"}]))
     assert [pair.pair_id for pair in found.pairs] == ["p0", "p9"]
     # The first row stands on lines 2 and 3.
@@ -135,15 +153,24 @@ NON_ASCII = "Łódź śpi. It lifts at noon."  # 27 characters, 31 bytes; eviden
         (14, 31, "It lifts at noon.", "seems to count UTF-8 bytes"),
         (10, 99, None, "the evidence 10 to 99 lies outside the document's 27 characters"),
         (9, 26, "It lifts at noon.", "is not the text in the column evidence"),
-        (-1, 5, None, "is empty or negative"), (5, 5, None, "is empty or negative"),
-        (10, None, None, "come only together"), ("ten", 27, None, "'ten', not a whole number"),
-        (True, 27, None, "neither text nor a number"), (1.5, 27, None, "not a whole number"),
-        (10**300, 27, None, "evidence_start has 201 characters"), ([1], 2, None, "neither text"),
+        (-1, 5, None, "is empty or negative"),
+        (5, 5, None, "is empty or negative"),
+        (10, None, None, "come only together"),
+        ("ten", 27, None, "'ten', not a whole number"),
+        (True, 27, None, "neither text nor a number"),
+        (1.5, 27, None, "not a whole number"),
+        (10**300, 27, None, "evidence_start has 201 characters"),
+        ([1], 2, None, "neither text"),
     ],
-)  # fmt: skip
+)
 def test_offsets_count_characters(start: Any, end: Any, evidence: Any, reason: str | None) -> None:
-    row = {"query": "q", "document": NON_ASCII, "evidence_start": start, "evidence_end": end,
-           "evidence": evidence}  # fmt: skip
+    row = {
+        "query": "q",
+        "document": NON_ASCII,
+        "evidence_start": start,
+        "evidence_end": end,
+        "evidence": evidence,
+    }
     good = {"query": "good", "document": "row"}
     found = read_upload("x.jsonl", jsonl_bytes([good, row]))
     if reason is None:
@@ -195,16 +222,20 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "is not JSON"), (b"[1]", "no object"), (b"3", "no object"), (b"null", "no object"),
+        (b"{", "is not JSON"),
+        (b"[1]", "no object"),
+        (b"3", "no object"),
+        (b"null", "no object"),
         (b'{"query": 3, "document": "d"}', "the query is no text but int"),
         (b'{"query": null, "document": "d"}', "the query is missing"),
         (b'{"query": ["q"], "document": "d"}', "the query is no text but list"),
         (b'{"query": "\xff", "document": "d"}', "not UTF-8"),
-        (b"[" * 100_000, "is not JSON"), (b"1" * 5000, "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"1" * 5000, "is not JSON"),
         (b'{"query": "q", "document": "d", "pair_id": {}}', "neither text nor a number"),
         (b'{"query": "q", "document": "d", "evidence": 4}', "the evidence is no text but int"),
     ],
-)  # fmt: skip
+)
 def test_malformed_lines_of_json(line: bytes, reason: str) -> None:
     good = b'{"query": "q", "document": "d"}\n'
     found = read_upload("x.jsonl", good + b"\n" + line + b"\r\n" + good)
@@ -224,9 +255,10 @@ def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (b"only one", "the row has 1 cells, the header 2 columns"),
         (b"a,b,c", "the row has 3 cells, the header 2 columns"),
-        (b'"a"b,c', "quotation marks do not fit"), (b"a,\xff", "not UTF-8"),
+        (b'"a"b,c', "quotation marks do not fit"),
+        (b"a,\xff", "not UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_malformed_lines_of_csv(line: bytes, reason: str) -> None:
     found = read_upload("x.csv", b"query,document\nq,d\n\n" + line + b"\nq,d\n")
     assert len(found.pairs) == 2 and reason in reasons(found)[4]
@@ -244,10 +276,14 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("x.csv", b"", "begins with no header"), ("x.csv", b"query,document\n", "holds no rows"),
-        ("x.jsonl", b"\n\n", "holds no rows"), ("x.pkl", b"\x80\x04N.", "of no known format"),
-        ("x", b"query,document\n", "of no known format"), ("x.gz", b"", "of no known format"),
-        ("x.parquet", b"", "not a Parquet file"), ("x.parquet", b"PAR1" * 9, "not a Parquet file"),
+        ("x.csv", b"", "begins with no header"),
+        ("x.csv", b"query,document\n", "holds no rows"),
+        ("x.jsonl", b"\n\n", "holds no rows"),
+        ("x.pkl", b"\x80\x04N.", "of no known format"),
+        ("x", b"query,document\n", "of no known format"),
+        ("x.gz", b"", "of no known format"),
+        ("x.parquet", b"", "not a Parquet file"),
+        ("x.parquet", b"PAR1" * 9, "not a Parquet file"),
         ("x.csv", b"query,query,document\n1,2,3", "has the column query twice"),
         ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is no header"),
         ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or cut off"),
@@ -256,7 +292,7 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
         ("../../etc/x.pkl", b"", "x.pkl is of no known format"),
         ("C:\\secret\\x.pkl", b"", "x.pkl is of no known format"),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_no_table(name: str, data: bytes, message: str) -> None:
     with pytest.raises(UserError) as caught:
         read_upload(name, data)
@@ -300,12 +336,14 @@ def test_parquet_bombs_are_refused_before_they_unpack() -> None:
 @pytest.mark.parametrize(
     "column",
     [
-        pa.array(["q", None, "r"]), pa.array(["q", None, "r"], pa.large_string()),
-        pa.array(["q", None, "r"]).dictionary_encode(), pa.array([b"q", b"\xff", b"r"]),
+        pa.array(["q", None, "r"]),
+        pa.array(["q", None, "r"], pa.large_string()),
+        pa.array(["q", None, "r"]).dictionary_encode(),
+        pa.array([b"q", b"\xff", b"r"]),
         pa.array(["q", None, "r"], pa.string_view()),
     ],
     ids=lambda column: str(column.type),
-)  # fmt: skip
+)
 def test_every_kind_of_text_in_parquet(column: pa.Array) -> None:
     found = read_upload(
         "x.parquet", parquet_bytes(pa.table({"query": column, "document": list("abc")}))

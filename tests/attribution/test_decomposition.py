@@ -70,9 +70,11 @@ def lively(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 def literal(retriever: DenseRetriever, first_position: int = 0) -> Bert:
     config = retriever.backbone.config
     return Bert(
-        retriever.backbone.state_dict(), config.num_attention_heads, config.layer_norm_eps,
+        retriever.backbone.state_dict(),
+        config.num_attention_heads,
+        config.layer_norm_eps,
         first_position,
-    )  # fmt: skip
+    )
 
 
 def ids(retriever: DenseRetriever, text: str, side: Side) -> list[int]:
@@ -142,9 +144,11 @@ def test_the_bert_family_equals_the_propagation(
         torch.testing.assert_close(encoded.row(found.tokens, b), d @ other[b], rtol=0, atol=1e-10)
         torch.testing.assert_close(found.bias[b], constant @ other[b], rtol=0, atol=1e-10)
         torch.testing.assert_close(
-            encoded.row(positions, b), decompose_positions(bert, alone) @ other[b],
-            rtol=0, atol=1e-10,
-        )  # fmt: skip
+            encoded.row(positions, b),
+            decompose_positions(bert, alone) @ other[b],
+            rtol=0,
+            atol=1e-10,
+        )
     assert found.bias.abs().min() > 1e-3
     # Padding carries nothing.
     padding = encoded.features["attention_mask"] == 0
@@ -359,10 +363,18 @@ def test_positions_of_many_rows(lively: DenseRetriever) -> None:
 
 @pytest.mark.parametrize(
     ("name", "present"),
-    [("bert", True), ("roberta", True), ("xlm-roberta", True), ("distilbert", True),
-     # Beside its relative positions MPNet adds absolute ones to its words.
-     ("mpnet", True), ("modernbert", False), ("qwen3-left", False), ("llama-right", False)],
-)  # fmt: skip
+    [
+        ("bert", True),
+        ("roberta", True),
+        ("xlm-roberta", True),
+        ("distilbert", True),
+        # Beside its relative positions MPNet adds absolute ones to its words.
+        ("mpnet", True),
+        ("modernbert", False),
+        ("qwen3-left", False),
+        ("llama-right", False),
+    ],
+)
 def test_who_has_position_shares(
     tiny: Callable[..., DenseRetriever], name: str, present: bool
 ) -> None:
@@ -471,12 +483,16 @@ def plant(
         (torch.sigmoid, "cannot be linearised"),
         (lambda x: torch.softmax(x, -1), "cannot be linearised"),
         # Rows and positions in one dimension, with a bias.
-        (lambda x: torch.nn.functional.linear(
-            x.flatten(0, 1), torch.eye(32), torch.ones(32)).view_as(x), "mixes the rows"),
+        (
+            lambda x: torch.nn.functional.linear(
+                x.flatten(0, 1), torch.eye(32), torch.ones(32)
+            ).view_as(x),
+            "mixes the rows",
+        ),
         # A constant added in place is one that nobody counted.
         (lambda x: x.clone().add_(torch.ones(32)), "cannot be linearised"),
     ],
-)  # fmt: skip
+)
 def test_a_missed_nonlinearity_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, function, sentence: str
 ) -> None:

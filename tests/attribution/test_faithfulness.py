@@ -41,9 +41,12 @@ class Linear:
     a word is its weight, of padding `padding`. A hyphen parts a word into tokens."""
 
     def __init__(
-        self, weights: Mapping[str, float], constant: float = 0.0, padding: float = 0.0,
+        self,
+        weights: Mapping[str, float],
+        constant: float = 0.0,
+        padding: float = 0.0,
         limit: int = 512,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.weights, self.constant, self.padding, self.limit = weights, constant, padding, limit
         self.name, self.device, self.lock = "linear", torch.device("cpu"), threading.RLock()
         self.scored: list[int] = []
@@ -100,10 +103,16 @@ def attributed(
     document = retriever.encode_texts([pair.document], "document").texts[0]
     values = [0.0 if t.is_special else scores.get(t.text, 0.0) for t in document.tokens]
     return Attribution(
-        model=retriever.name, method=METHOD, pair_id=pair.pair_id, score=0.0, query=query,
-        document=document, query_scores=np.zeros(len(query.tokens)),
-        document_scores=np.array(values), **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+        model=retriever.name,
+        method=METHOD,
+        pair_id=pair.pair_id,
+        score=0.0,
+        query=query,
+        document=document,
+        query_scores=np.zeros(len(query.tokens)),
+        document_scores=np.array(values),
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def trial(
@@ -158,8 +167,9 @@ def test_random_orders_of_a_linear_score_lie_on_the_diagonal() -> None:
     random, gain, own = result.random, result.gain, result.measures
     assert random is not None and gain is not None and own is not None
     assert random.deletion_area == pytest.approx(0.5, abs=0.02)
-    assert random.comprehensiveness == pytest.approx(result.removed[
-        at(result, ERASER_FRACTIONS)].mean(), abs=0.02)  # fmt: skip
+    assert random.comprehensiveness == pytest.approx(
+        result.removed[at(result, ERASER_FRACTIONS)].mean(), abs=0.02
+    )
     assert gain.deletion_area == pytest.approx(random.deletion_area - own.deletion_area)
     assert gain.sufficiency == pytest.approx(random.sufficiency - own.sufficiency)
     for name in ("insertion_area", "comprehensiveness"):
@@ -391,9 +401,14 @@ def test_another_documents_attribution_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"fractions": (0.5, 1.1)}, {"fractions": (float("nan"),)}, {"unit": "letter"},
-     {"n_random": 0}, {"n_random": 101}],
-)  # fmt: skip
+    [
+        {"fractions": (0.5, 1.1)},
+        {"fractions": (float("nan"),)},
+        {"unit": "letter"},
+        {"n_random": 0},
+        {"n_random": 101},
+    ],
+)
 def test_parameters_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(UserError):
         trial(WEIGHTS, **options)
@@ -407,9 +422,11 @@ def test_the_repr_is_the_identity() -> None:
     )
     assert Parameters(fractions=(0.3,)) == Parameters(fractions=(0.3, 0.0, 1.0))
     others = [
-        Parameters(fractions=(0.3,)), Parameters(unit="token"), Parameters(n_random=4),
+        Parameters(fractions=(0.3,)),
+        Parameters(unit="token"),
+        Parameters(n_random=4),
         Parameters(seed=1),
-    ]  # fmt: skip
+    ]
     assert len({repr(p) for p in (parameters, *others)}) == 5
     # Fractions that print alike to few digits are other fractions.
     close = (0.3, 0.3 + 1e-9)
@@ -492,8 +509,12 @@ ANSWER = "Fog forms over cold water when moist air cools."
 FILLER = (
     "The parliament voted on a new budget for schools. Guitar strings are made of steel or nylon. "
 )
-PLANTED = TextPair("planted", "how does fog form over cold water", FILLER + ANSWER,
-                   EvidenceSpan(len(FILLER), len(FILLER + ANSWER)))  # fmt: skip
+PLANTED = TextPair(
+    "planted",
+    "how does fog form over cold water",
+    FILLER + ANSWER,
+    EvidenceSpan(len(FILLER), len(FILLER + ANSWER)),
+)
 
 
 def graded(retriever: DenseRetriever, inside: float, outside: float) -> Attribution:
@@ -524,8 +545,9 @@ def test_planted_evidence_first_chance_and_evidence_last(minilm: DenseRetriever)
     assert (np.diff(first.deletion[tenths]) < 0).all()
     assert last.deletion[: tenths[-1] + 1].min() > first.deletion[tenths[-1]]
     assert first.gain is not None and first.gain.comprehensiveness > 0.1
-    assert first.score == pytest.approx(attribute(minilm, make_method("saliency"), [PLANTED])[
-        0].score, abs=1e-5)  # fmt: skip
+    assert first.score == pytest.approx(
+        attribute(minilm, make_method("saliency"), [PLANTED])[0].score, abs=1e-5
+    )
 
 
 def test_scores_are_those_of_the_padded_document(minilm: DenseRetriever) -> None:

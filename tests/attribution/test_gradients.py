@@ -137,8 +137,9 @@ def test_special_tokens_and_prompts_are_no_part_of_it(
     method = make_method("integrated_gradients", {"steps": "16"})
     (result,) = integrated_gradients(retriever, method, [pair])
     for text, scores in (
-        (result.query, result.query_scores), (result.document, result.document_scores)
-    ):  # fmt: skip
+        (result.query, result.query_scores),
+        (result.document, result.document_scores),
+    ):
         assert 1 <= (~text.content).sum() < len(text.tokens)
         assert (scores[~text.content] == 0).all()
         assert (scores[text.content] != 0).all()

@@ -30,9 +30,14 @@ def python(there: FakeHub, home: Path, *arguments: str) -> subprocess.CompletedP
     """A process for which `there` is the hub: its address is read when the library is imported."""
     environment = {**there.environment(home / "hub"), "POSLENS_HOME": str(home)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_naming_a_model_fetches_nothing(repository: FakeHub, tmp_path: Path) -> None:

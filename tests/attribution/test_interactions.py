@@ -29,10 +29,16 @@ def attributed(
 ) -> Attribution:
     q, d = tokenized(pair.query, query), tokenized(pair.document, document)
     return Attribution(
-        model="m", method=METHOD, pair_id=pair.pair_id, score=1.0, query=q, document=d,
-        query_scores=np.zeros(len(q.tokens)), document_scores=np.zeros(len(d.tokens)),
+        model="m",
+        method=METHOD,
+        pair_id=pair.pair_id,
+        score=1.0,
+        query=q,
+        document=d,
+        query_scores=np.zeros(len(q.tokens)),
+        document_scores=np.zeros(len(d.tokens)),
         matrix=matrix,
-    )  # fmt: skip
+    )
 
 
 PAIR = TextPair(
@@ -61,10 +67,12 @@ LEVELS = {
         "word": (["Tides", "rise", ".", "The", "Moon", "pulls", "."], [3, 4, 8, 16, 32, 64, 128]),
         "sentence": (["Tides rise.", "The Moon pulls."], [15, 240]),
         # No more bins than tokens.
-        "bin": (["0-12%", "12-25%", "25-38%", "38-50%", "50-62%", "62-75%", "75-88%", "88-100%"],
-                [1, 2, 4, 8, 16, 32, 64, 128]),
+        "bin": (
+            ["0-12%", "12-25%", "25-38%", "38-50%", "50-62%", "62-75%", "75-88%", "88-100%"],
+            [1, 2, 4, 8, 16, 32, 64, 128],
+        ),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rows", LEVELS["rows"])
@@ -133,9 +141,16 @@ def test_a_token_between_words_goes_to_the_next_one() -> None:
     document = TokenizedText(tokens, 3, 512)
     query = TokenizedText((Token("q", 0, 1),), 1, 512)
     attribution = Attribution(
-        model="m", method=METHOD, pair_id="p", score=1.0, query=query, document=document,
-        query_scores=np.zeros(1), document_scores=np.zeros(3), matrix=np.array([[1.0, 2.0, 4.0]]),
-    )  # fmt: skip
+        model="m",
+        method=METHOD,
+        pair_id="p",
+        score=1.0,
+        query=query,
+        document=document,
+        query_scores=np.zeros(1),
+        document_scores=np.zeros(3),
+        matrix=np.array([[1.0, 2.0, 4.0]]),
+    )
     found = interactions(attribution, TextPair("p", "q", text), "word", "word")
     assert found.columns == ("ab", "cd")
     np.testing.assert_array_equal(found.matrix, [[1, 6]])
@@ -155,17 +170,23 @@ def test_top_cells(attribution: Attribution) -> None:
     signed = attributed(PAIR, QUERY, DOCUMENT, np.where(np.arange(10) == 6, -1.0, 1.0) * MATRIX)
     found = interactions(signed, PAIR, "word", "word")
     assert top(found, 3) == [
-        ("tides", ".", 1010.0 * 128), ("tides", "pulls", 1010.0 * 64),
+        ("tides", ".", 1010.0 * 128),
+        ("tides", "pulls", 1010.0 * 64),
         ("tides", "Moon", -1010.0 * 32),
-    ]  # fmt: skip
+    ]
     assert len(top(found, 1000)) == found.matrix.size
 
 
 def test_an_attribution_without_matrix_is_a_callers_defect(attribution: Attribution) -> None:
     bare = Attribution(
-        model="m", method=METHOD, pair_id="p", score=1.0, query=attribution.query,
-        document=attribution.document, query_scores=attribution.query_scores,
+        model="m",
+        method=METHOD,
+        pair_id="p",
+        score=1.0,
+        query=attribution.query,
+        document=attribution.document,
+        query_scores=attribution.query_scores,
         document_scores=attribution.document_scores,
-    )  # fmt: skip
+    )
     with pytest.raises(ValueError, match="no matrix"):
         interactions(bare, PAIR, "word", "word")

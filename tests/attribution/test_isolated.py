@@ -67,11 +67,12 @@ def pid(_: bytes) -> Iterator[bytes]:
 def known_to_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child imports this file as the module that it is in this process."""
     monkeypatch.setattr(
-        isolated, "_CHILD",
+        isolated,
+        "_CHILD",
         f"import importlib.util as u, sys; s = u.spec_from_file_location({__name__!r}, "
         f"{__file__!r}); m = sys.modules[{__name__!r}] = u.module_from_spec(s); "
         "s.loader.exec_module(m); from attribution.isolated import serve; serve()",
-    )  # fmt: skip
+    )
 
 
 # -- the child -----------------------------------------------------------------------------------
@@ -130,6 +131,9 @@ def test_an_orphan_is_limited_in_time() -> None:
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", isolated._CHILD, "[1000000000, 1]"],
-        input=request, cwd=ROOT, capture_output=True, timeout=60,
-    )  # fmt: skip
+        input=request,
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+    )
     assert done.returncode < 0 and time.monotonic() - started < 50

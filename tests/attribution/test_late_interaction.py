@@ -64,9 +64,15 @@ def library(retriever: LateInteractionRetriever, pair: TextPair) -> float:
     return float(model.similarity_pairwise(query, document))
 
 
-@pytest.mark.parametrize("expansion", [None, {"strategy": "fixed", "length": 12},
-                                       {"strategy": "fixed", "length": 12, "attend": True},
-                                       {"strategy": "min", "length": 12}])  # fmt: skip
+@pytest.mark.parametrize(
+    "expansion",
+    [
+        None,
+        {"strategy": "fixed", "length": 12},
+        {"strategy": "fixed", "length": 12, "attend": True},
+        {"strategy": "min", "length": 12},
+    ],
+)
 @pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
 def test_scores_are_the_librarys(make: Make, expansion: object, similarity: str) -> None:
     retriever = make(expansion=expansion, similarity_fn_name=similarity)
@@ -173,10 +179,19 @@ def test_the_layout_of_colbertv2_is_read(tiny_folder: Callable[..., Path], tmp_p
     )
     config = json.loads((raw / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "artifact.metadata").write_text(json.dumps(
-        {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "query_maxlen": 16,
-         "doc_maxlen": 40, "dim": 16, "mask_punctuation": True, "similarity": "cosine"}
-    ))  # fmt: skip
+    (folder / "artifact.metadata").write_text(
+        json.dumps(
+            {
+                "query_token_id": "[unused0]",
+                "doc_token_id": "[unused1]",
+                "query_maxlen": 16,
+                "doc_maxlen": 40,
+                "dim": 16,
+                "mask_punctuation": True,
+                "similarity": "cosine",
+            }
+        )
+    )
     assert family_of(folder) == "late_interaction"
     retriever = load(RetrieverSpec("c", "c", "late_interaction", f"folder:{folder}"), "cpu")
     assert any(torch.equal(p, projection) for p in retriever.model.parameters())

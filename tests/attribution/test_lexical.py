@@ -87,22 +87,27 @@ def test_a_word_asked_twice_counts_twice(typed: LexicalRetriever) -> None:
         ("\u03bb\u03cc\u03b3\u03bf\u03c2", "\u039b\u038c\u0393\u039f\u03a3"),
         ("\ud55c\uad6d", "\u1112\u1161\u11ab\u1100\u116e\u11a8"),
     ],
-)  # fmt: skip
+)
 def test_spellings_of_one_word_are_one_word(
     typed: LexicalRetriever, spellings: tuple[str, ...]
 ) -> None:
     assert len({terms_of(one) for one in spellings}) == 1 and len(terms_of(spellings[0])) == 1
     scores = {
         round(explain(typed, TextPair("p", asked, f"Sea. {found}, moon")).score, 6)
-        for asked in spellings for found in spellings
-    }  # fmt: skip
+        for asked in spellings
+        for found in spellings
+    }
     assert len(scores) == 1 and scores.pop() > 0
 
 
 def test_quotation_marks_around_a_word_are_no_part_of_it() -> None:
     assert terms_of("\u2018tide\u2019 \u201ctide\u201d 'tide' dogs\u2019 tide") == (
-        "tide", "tide", "tide", "dogs", "tide",
-    )  # fmt: skip
+        "tide",
+        "tide",
+        "tide",
+        "dogs",
+        "tide",
+    )
     assert len(set(terms_of("a\u00e4 aa ae"))) == 3, "letters with marks stay other letters"
 
 

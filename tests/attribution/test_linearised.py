@@ -30,11 +30,30 @@ PAIRS = [
     TextPair("short", "fox", "lazy dogs"),
 ]
 ARCHITECTURES = (
-    "bert", "bert-cls", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert",
-    "qwen3-right", "qwen3-left", "llama-left", "mistral", "gemma3", "phi3", "gpt2",
-)  # fmt: skip
-WITHOUT_BIASES = ("modernbert", "qwen3-right", "qwen3-left", "llama-left", "mistral", "gemma3",
-                  "phi3")  # fmt: skip
+    "bert",
+    "bert-cls",
+    "roberta",
+    "xlm-roberta",
+    "mpnet",
+    "distilbert",
+    "modernbert",
+    "qwen3-right",
+    "qwen3-left",
+    "llama-left",
+    "mistral",
+    "gemma3",
+    "phi3",
+    "gpt2",
+)
+WITHOUT_BIASES = (
+    "modernbert",
+    "qwen3-right",
+    "qwen3-left",
+    "llama-left",
+    "mistral",
+    "gemma3",
+    "phi3",
+)
 each = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
@@ -88,9 +107,11 @@ def traces(retriever: DenseRetriever) -> list[str]:
     found = [] if torch.overrides._get_current_function_mode() is None else ["mode"]
     for name, module in retriever.model.named_modules():
         hooks = (
-            *module._forward_hooks, *module._forward_pre_hooks,
-            *module._backward_hooks, *module._backward_pre_hooks,
-        )  # fmt: skip
+            *module._forward_hooks,
+            *module._forward_pre_hooks,
+            *module._backward_hooks,
+            *module._backward_pre_hooks,
+        )
         found += [f"hook on {name}"] * bool(hooks)
     for name, parameter in retriever.model.named_parameters():
         if parameter.grad is not None or parameter.requires_grad:
@@ -228,11 +249,23 @@ POINTS = torch.tensor([[[-30.0, -3.0, -1e-5, 0.0, 1e-9, 1e-3, 0.7, 5.0, 40.0]]])
 @pytest.mark.parametrize(
     "function",
     [
-        F.gelu, F.silu, F.relu, torch.tanh, torch.relu, F.tanh, nn.GELU(), nn.SiLU(), nn.ReLU(),
-        nn.Tanh(), lambda x: F.gelu(x, approximate="tanh"), lambda x: x.tanh(), lambda x: x.relu(),
-        lambda x: x * torch.sigmoid(x), lambda x: x * torch.sigmoid(1.702 * x),
+        F.gelu,
+        F.silu,
+        F.relu,
+        torch.tanh,
+        torch.relu,
+        F.tanh,
+        nn.GELU(),
+        nn.SiLU(),
+        nn.ReLU(),
+        nn.Tanh(),
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: x.tanh(),
+        lambda x: x.relu(),
+        lambda x: x * torch.sigmoid(x),
+        lambda x: x * torch.sigmoid(1.702 * x),
     ],
-)  # fmt: skip
+)
 def test_an_activation_is_a_ratio_times_its_input(function: Callable[[Tensor], Tensor]) -> None:
     """Element by element x * f(x)/x = f(x), zero and tiny inputs included."""
     y, product, bias = frozen(function, POINTS)
@@ -241,8 +274,21 @@ def test_an_activation_is_a_ratio_times_its_input(function: Callable[[Tensor], T
     assert float(bias) == 0
 
 
-@pytest.mark.parametrize("name", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu",
-                                  "gelu", "silu", "relu", "tanh", "gelu_10", "swish"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gelu_new",
+        "gelu_fast",
+        "gelu_pytorch_tanh",
+        "quick_gelu",
+        "gelu",
+        "silu",
+        "relu",
+        "tanh",
+        "gelu_10",
+        "swish",
+    ],
+)
 def test_activations_of_transformers(name: str) -> None:
     """Those written as formulas too; what is not covered (gelu_10 clips) must not add up."""
     from transformers.activations import ACT2FN
@@ -317,8 +363,10 @@ def test_attention_is_frozen_weights_times_values(causal: bool, groups: int, mas
 
 def test_a_gate_is_the_constant_side() -> None:
     x = torch.tensor([[[0.5, -2.0]]]).double()
-    for gated in (lambda x: F.silu(x[..., :1]) * x[..., 1:],
-                  lambda x: x[..., 1:] * F.silu(x[..., :1])):  # fmt: skip
+    for gated in (
+        lambda x: F.silu(x[..., :1]) * x[..., 1:],
+        lambda x: x[..., 1:] * F.silu(x[..., :1]),
+    ):
         y, product, _ = frozen(gated, x)
         torch.testing.assert_close(product[..., 1:], y)
         assert float(product[..., 0]) == 0
@@ -449,10 +497,12 @@ def test_two_threads_give_what_one_gives(lively: Callable[..., DenseRetriever]) 
     """On one retriever (they take turns) and each on its own (they run at once)."""
     shared, own = lively("bert"), lively("gpt2")
     work = [
-        [TextPair(f"{w}-{n}", "tide " * (n % 3 + 1), f"the {w} Moon pulls " * (n % 4 + w + 1))
-         for n in range(6)]
+        [
+            TextPair(f"{w}-{n}", "tide " * (n % 3 + 1), f"the {w} Moon pulls " * (n % 4 + w + 1))
+            for n in range(6)
+        ]
         for w in range(2)
-    ]  # fmt: skip
+    ]
 
     def run(retriever: DenseRetriever, pairs: list[TextPair]) -> list[Attribution]:
         return [attribute(retriever, MATRIX, [pair])[0] for pair in pairs]

@@ -102,8 +102,10 @@ def test_code_in_the_folder_is_not_run(copy: Path, where: str) -> None:
     if where == "modules.json":
         content[1]["type"] = "evil.Module"
     elif where == "config.json":
-        content |= {"auto_map": {"AutoModel": "evil.Module", "AutoConfig": "evil.Module"},
-                    "model_type": "evil"}  # fmt: skip
+        content |= {
+            "auto_map": {"AutoModel": "evil.Module", "AutoConfig": "evil.Module"},
+            "model_type": "evil",
+        }
     else:
         content |= {"auto_map": {"AutoTokenizer": ["evil.Module", "evil.Module"]}}
     (copy / where).write_text(json.dumps(content))
@@ -247,8 +249,10 @@ def test_float16_that_overflows_names_a_wider_format(
     save_file(tensors, path, metadata={"format": "pt"})
     pair = TextPair("p", "tide", "the Moon pulls the water")
     narrow = load(spec_of(folder), device="cpu", precision="float16")
-    with pytest.raises(UserError, match="float16 is too narrow for it, set POSLENS_PRECISION to "
-                                        "bfloat16 or float32"):  # fmt: skip
+    with pytest.raises(
+        UserError,
+        match="float16 is too narrow for it, set POSLENS_PRECISION to bfloat16 or float32",
+    ):
         prove(narrow)
     with pytest.raises(UserError, match="load it in float32 or bfloat16"):
         attribute(narrow, METHOD, [pair])
@@ -318,10 +322,14 @@ def test_settings_name_everything_that_changes_a_number(copy: Path) -> None:
     pair = TextPair("p", "tide fox " * 8, "the Moon pulls the water " * 8)
     numbers = {}
     for variant in (
-        spec, replace(spec, query_prompt="query: "), replace(spec, document_prompt="query: "),
-        replace(spec, max_length=16), replace(spec, query_max_length=8),
-        replace(spec, pooling="max"), replace(spec, similarity="dot"),
-    ):  # fmt: skip
+        spec,
+        replace(spec, query_prompt="query: "),
+        replace(spec, document_prompt="query: "),
+        replace(spec, max_length=16),
+        replace(spec, query_max_length=8),
+        replace(spec, pooling="max"),
+        replace(spec, similarity="dot"),
+    ):
         (result,) = attribute(load(variant, device="cpu"), METHOD, [pair])
         numbers[variant.settings] = round(result.score, 6)
     assert len(numbers) == 7 and len(set(numbers.values())) == 7
@@ -347,15 +355,18 @@ def test_another_pooling_on_the_same_weights(
             hidden = model.transformers_model(**features).last_hidden_state[0]  # type: ignore[misc]
             weights = torch.arange(1.0, len(hidden) + 1)[:, None]
             pooled = {
-                "cls": hidden[0], "mean": hidden.mean(0), "last": hidden[-1],
+                "cls": hidden[0],
+                "mean": hidden.mean(0),
+                "last": hidden[-1],
                 "max": hidden.max(0).values,
                 "weightedmean": (hidden * weights).sum(0) / weights.sum(),
-            }[pooling]  # fmt: skip
+            }[pooling]
             after = {"sentence_embedding": pooled[None]}
             for module in list(model.children())[2:]:
                 after = module(after)
-            torch.testing.assert_close(found[row], after["sentence_embedding"][0], atol=1e-5,
-                                       rtol=1e-4)  # fmt: skip
+            torch.testing.assert_close(
+                found[row], after["sentence_embedding"][0], atol=1e-5, rtol=1e-4
+            )
 
 
 def test_what_pools_otherwise_or_not_at_all_is_left_alone(
@@ -407,8 +418,11 @@ def test_nan_weights_are_a_sentence(copy: Path) -> None:
 def test_one_bad_pair_takes_nobody_with_it(copy: Path) -> None:
     retriever = poisoned(copy, "fox")
     good = [TextPair(f"g{n}", "tide", "the Moon pulls " * (n + 1)) for n in range(4)]
-    bad = [TextPair("b0", "tide", "a quick fox"), TextPair("b1", "fox", "the Moon"),
-           TextPair("b2", "\u200b", "the Moon")]  # fmt: skip
+    bad = [
+        TextPair("b0", "tide", "a quick fox"),
+        TextPair("b1", "fox", "the Moon"),
+        TextPair("b2", "\u200b", "the Moon"),
+    ]
     mixed = [good[0], bad[0], good[1], bad[1], good[2], bad[2], good[3]]
     batches = list(attribute_batches(retriever, METHOD, mixed))
     assert len(batches) == 1

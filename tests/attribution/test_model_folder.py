@@ -108,10 +108,18 @@ def test_a_dense_layer_imports_nothing_else(copy: Path, unopened: None, name: st
 
 @pytest.mark.parametrize(
     "name",
-    ["os.system", "sentence_transformers.util.misc.import_from_string", "evil.Module", "", "x",
-     "sentence_transformers.models.CLIPModel", "sentence_transformers.models.WordEmbeddings",
-     "sentence_transformers.util.misc.importlib.Dense", "torch.nn.Linear"],
-)  # fmt: skip
+    [
+        "os.system",
+        "sentence_transformers.util.misc.import_from_string",
+        "evil.Module",
+        "",
+        "x",
+        "sentence_transformers.models.CLIPModel",
+        "sentence_transformers.models.WordEmbeddings",
+        "sentence_transformers.util.misc.importlib.Dense",
+        "torch.nn.Linear",
+    ],
+)
 @pytest.mark.parametrize("by", ["modules.json", "router_config.json", "config.json"])
 def test_modules_are_those_that_are_known(copy: Path, unopened: None, name: str, by: str) -> None:
     modules = json.loads((copy / "modules.json").read_text())
@@ -135,9 +143,19 @@ def test_what_the_libraries_save_may_be_read() -> None:
     from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
     from sentence_transformers.util import fullname
 
-    for kind in (base.Transformer, base.Dense, base.Normalize, base.Router, dense.Pooling,
-                 dense.LayerNorm, dense.Dropout, LogitScore, MultiVectorMask, MLMTransformer,
-                 SpladePooling):  # fmt: skip
+    for kind in (
+        base.Transformer,
+        base.Dense,
+        base.Normalize,
+        base.Router,
+        dense.Pooling,
+        dense.LayerNorm,
+        dense.Dropout,
+        LogitScore,
+        MultiVectorMask,
+        MLMTransformer,
+        SpladePooling,
+    ):
         assert is_module(f"{kind.__module__}.{kind.__qualname__}"), kind
     for kind in (torch.nn.Tanh, torch.nn.Identity, torch.nn.GELU, torch.nn.Sigmoid):
         assert is_activation(fullname(kind())), kind
@@ -145,9 +163,16 @@ def test_what_the_libraries_save_may_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["config.json", "tokenizer_config.json", "1_Pooling/config.json",
-              "2_Dense/config.json", "processor_config.json", "sentence_bert_config.json"],
-)  # fmt: skip
+    "place",
+    [
+        "config.json",
+        "tokenizer_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "processor_config.json",
+        "sentence_bert_config.json",
+    ],
+)
 @pytest.mark.parametrize("key", ["AutoModel", "AutoTokenizer", "AutoConfig", "AutoProcessor"])
 def test_code_is_refused_wherever_it_is_named(
     copy: Path, unopened: None, place: str, key: str
@@ -177,11 +202,13 @@ def test_an_adapter_names_no_other_model(
         ("sentence_bert_config.json", {"model_kwargs": {"gguf_file": "x.gguf"}}),
         ("sentence_bert_config.json", {"config_args": {"cache_dir": "/tmp"}}),
         ("sentence_bert_config.json", {"processor_kwargs": {"subfolder": "../other"}}),
-        ("sentence_bert_config.json",
-         {"modality_config": {"text": {"method": "push_to_hub", "method_output_name": "x"}}}),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {"method": "push_to_hub", "method_output_name": "x"}}},
+        ),
         ("tokenizer_config.json", {"fast_tokenizer_files": ["../../other/tokenizer.9.0.0.json"]}),
     ],
-)  # fmt: skip
+)
 def test_settings_lead_to_no_other_files(
     copy: Path, unopened: None, place: str, settings: dict[str, Any]
 ) -> None:
@@ -214,10 +241,21 @@ def test_weights_of_a_module_are_no_pickle(copy: Path, unopened: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["config.json", "tokenizer.json", "modules.json", "model.safetensors", "README.md",
-              "2_Dense/config.json", "2_Dense/model.safetensors", "vocab.txt", "tokenizer.model",
-              "config_sentence_transformers.json", "chat_template.jinja"],
-)  # fmt: skip
+    "place",
+    [
+        "config.json",
+        "tokenizer.json",
+        "modules.json",
+        "model.safetensors",
+        "README.md",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "vocab.txt",
+        "tokenizer.model",
+        "config_sentence_transformers.json",
+        "chat_template.jinja",
+    ],
+)
 @pytest.mark.parametrize("kind", ["pipe", "zeros", "dangling", "folder", "socket", "loop"])
 def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> None:
     """In a process of its own: reading a pipe would wait for ever, zeros take all memory."""
@@ -275,7 +313,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
         ("2_Dense/config.json", {"in_features": 100_000, "out_features": 100_000}, "dense layer"),
         ("2_Dense/config.json", {"in_features": "x"}, "dense layer"),
     ],
-)  # fmt: skip
+)
 def test_sizes_and_types(
     copy: Path, unopened: None, place: str, settings: dict[str, Any], said: str
 ) -> None:
@@ -284,9 +322,16 @@ def test_sizes_and_types(
 
 
 @pytest.mark.parametrize(
-    "place", ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json",
-              "2_Dense/config.json", "config_sentence_transformers.json"],
-)  # fmt: skip
+    "place",
+    [
+        "config.json",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "2_Dense/config.json",
+        "config_sentence_transformers.json",
+    ],
+)
 @pytest.mark.parametrize("content", [NESTED, f'{{"a": {NESTED}}}', "[1" + ",1" * 13_000_000 + "]"])
 def test_json_is_bounded_before_it_is_parsed(
     copy: Path, unopened: None, place: str, content: str
@@ -369,8 +414,13 @@ def test_every_file_that_python_opens_is_in_the_fingerprint(
         folder = tiny_families.sparse(tiny_folder("bert"), tmp_path)
     else:
         folder = tiny_folder(kind)
-    done = subprocess.run([sys.executable, "-c", WATCH, str(folder)], cwd=Path(__file__).parents[2],
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, str(folder)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     opened = set(json.loads(done.stdout.splitlines()[-1]))
     covered = {place for place, _ in registry.ModelFiles(folder).places()}
@@ -382,8 +432,9 @@ def test_a_check_is_remembered_until_a_file_changes(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = []
-    monkeypatch.setattr(model_folder, "_read", lambda root, was=model_folder._read: (
-        times.append(1), was(root))[1])  # fmt: skip
+    monkeypatch.setattr(
+        model_folder, "_read", lambda root, was=model_folder._read: (times.append(1), was(root))[1]
+    )
     monkeypatch.setattr(model_folder.time, "time_ns", lambda: 2**62)
     for _ in range(3):
         plan(spec_of(copy), "cpu")

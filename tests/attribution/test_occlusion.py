@@ -20,9 +20,11 @@ from attribution.types import TextPair
 LEVELS = ("token", "word", "sentence")
 METHOD = {level: make_method("occlusion", {"level": level}) for level in LEVELS}
 PAIR = TextPair(
-    "p", "why does the tide rise?", "Fog lifts by noon. The Moon pulls unhydrodynamically! Salt.",
+    "p",
+    "why does the tide rise?",
+    "Fog lifts by noon. The Moon pulls unhydrodynamically! Salt.",
     language="eng",
-)  # fmt: skip
+)
 
 
 def starts(parts: list[str]) -> list[int]:
@@ -185,8 +187,11 @@ def test_a_token_that_is_padding_already_has_no_effect(
     )
     texts = [token.text for token in result.document.tokens]
     assert [t for t, s in zip(texts, result.document_scores, strict=True) if abs(s) < 1e-6] == [
-        "[CLS]", "moon", "moon", "[SEP]"
-    ]  # fmt: skip
+        "[CLS]",
+        "moon",
+        "moon",
+        "[SEP]",
+    ]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -23,9 +23,12 @@ Rows = list[dict[str, Any]]
 
 def query(query_id: str = "q1", **changes: Any) -> dict[str, Any]:
     return {
-        "_id": query_id, "text": "when does fog lift", "pos_char_span": [27, 44],
-        "pos_char_length": len(DOCUMENT), "pos_token_length": 10,
-    } | changes  # fmt: skip
+        "_id": query_id,
+        "text": "when does fog lift",
+        "pos_char_span": [27, 44],
+        "pos_char_length": len(DOCUMENT),
+        "pos_token_length": 10,
+    } | changes
 
 
 def judgement(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> dict[str, Any]:
@@ -83,9 +86,10 @@ def test_a_domain_is_read(write: Write) -> None:
     found = balanced(posir.read(write(), "mine", "My set"), 1)
     assert (found.name, found.title, found.rejected) == ("mine", "My set", ())
     assert found.pairs == (
-        TextPair("q1", "when does fog lift", DOCUMENT, EvidenceSpan(27, 44), "eng", "weather",
-                 "mine", 10),
-    )  # fmt: skip
+        TextPair(
+            "q1", "when does fog lift", DOCUMENT, EvidenceSpan(27, 44), "eng", "weather", "mine", 10
+        ),
+    )
     span = found.pairs[0].evidence
     assert span is not None and DOCUMENT[span.start : span.end] == "It lifts at noon."
     assert found.pair("q1") is found.pairs[0]
@@ -169,13 +173,21 @@ def test_an_unknown_length_is_no_reason_to_reject(write: Write) -> None:
 @pytest.mark.parametrize(
     ("arguments", "file", "column", "has"),
     [
-        ({"queries": [{"_id": "q1", "text": "x", "pos_char_length": 1, "pos_token_length": 1}]},
-         "queries.parquet", "pos_char_span", "_id, text, pos_char_length, pos_token_length"),
+        (
+            {"queries": [{"_id": "q1", "text": "x", "pos_char_length": 1, "pos_token_length": 1}]},
+            "queries.parquet",
+            "pos_char_span",
+            "_id, text, pos_char_length, pos_token_length",
+        ),
         ({"corpus": [{"id": "d1", "text": "x"}]}, "corpus.parquet", "_id", "id, text"),
-        ({"qrels": [{"query_id": "q1", "corpus-id": "d1", "score": 1}]},
-         "qrels/test.parquet", "query-id", "query_id, corpus-id, score"),
+        (
+            {"qrels": [{"query_id": "q1", "corpus-id": "d1", "score": 1}]},
+            "qrels/test.parquet",
+            "query-id",
+            "query_id, corpus-id, score",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_missing_column_names_what_is_missing_and_what_is_there(
     write: Write, arguments: dict[str, Rows], file: str, column: str, has: str
 ) -> None:
@@ -240,12 +252,18 @@ def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> N
 @pytest.mark.parametrize(
     ("tokens", "span", "chosen"),
     [
-        (1024, (49, 51), True), (1023, (49, 51), False), (None, (49, 51), False),
-        (1024, (39, 41), True), (1024, (39, 40), False),
-        (1024, (59, 61), True), (1024, (60, 61), False),
-        (5000, (0, 100), True), (5000, (0, 10), False), (5000, (90, 100), False),
+        (1024, (49, 51), True),
+        (1023, (49, 51), False),
+        (None, (49, 51), False),
+        (1024, (39, 41), True),
+        (1024, (39, 40), False),
+        (1024, (59, 61), True),
+        (1024, (60, 61), False),
+        (5000, (0, 100), True),
+        (5000, (0, 10), False),
+        (5000, (90, 100), False),
     ],
-)  # fmt: skip
+)
 def test_selection_of_the_posir_protocol(
     tokens: int | None, span: tuple[int, int], chosen: bool
 ) -> None:

@@ -68,10 +68,15 @@ def attribution_of(content_scores, *, n_full: int | None = None, **curve: str) -
     text = words_text(len(content_scores), n_full=n_full)
     params = {"normalization": "p99", "resampling": "bin_mean"} | curve
     return Attribution(
-        model="m", method=Method("saliency", {}, params), pair_id="p", score=0.5,
-        query=words_text(1), document=text, query_scores=np.ones(3, dtype=np.float32),
+        model="m",
+        method=Method("saliency", {}, params),
+        pair_id="p",
+        score=0.5,
+        query=words_text(1),
+        document=text,
+        query_scores=np.ones(3, dtype=np.float32),
         document_scores=np.array([1000.0, *content_scores, 1000.0], dtype=np.float32),
-    )  # fmt: skip
+    )
 
 
 # -- the PosIR protocol ------------------------------------------------------------------------
@@ -230,9 +235,17 @@ def test_the_asked_method_wins_over_the_stored_one() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "bucket"),
-    [(1, "Q1"), (512, "Q1"), (513, "Q2"), (1024, "Q2"), (1025, "Q3"), (1536, "Q3"), (1537, "Q4"),
-     (100_000, "Q4")],
-)  # fmt: skip
+    [
+        (1, "Q1"),
+        (512, "Q1"),
+        (513, "Q2"),
+        (1024, "Q2"),
+        (1025, "Q3"),
+        (1536, "Q3"),
+        (1537, "Q4"),
+        (100_000, "Q4"),
+    ],
+)
 def test_length_buckets_of_posir(tokens: int, bucket: str) -> None:
     assert length_bucket(tokens) == bucket
 
@@ -286,10 +299,15 @@ def test_unit_scores_by_hand() -> None:
     # Text:  "un do redo"  with words [0,2) [3,5) [6,10)
     words = [(0, 2), (3, 5), (6, 10)]
     tokens = (
-        Token("[CLS]", 0, 0, True), Token("u", 0, 1), Token("n", 1, 2),
-        Token(" do", 2, 5), Token(" ", 5, 6), Token("re", 6, 8), Token("do", 8, 10),
+        Token("[CLS]", 0, 0, True),
+        Token("u", 0, 1),
+        Token("n", 1, 2),
+        Token(" do", 2, 5),
+        Token(" ", 5, 6),
+        Token("re", 6, 8),
+        Token("do", 8, 10),
         Token("[SEP]", 0, 0, True),
-    )  # fmt: skip
+    )
     text = TokenizedText(tokens, 6, 512)
     scores = np.array([100, 1, 2, 4, 8, 16, 32, 100], dtype=np.float32)
     # " do" starts in the space before the word it belongs to; the lone space ends where the next
@@ -399,10 +417,15 @@ def test_published_curves_give_the_published_numbers(
     curves = np.load(path, allow_pickle=False)["curves"]
     assert curves.shape == (3131, 100)
     summary = summarize(
-        curves, None, magnitudes=curves, model=model, dataset="PosIR",
+        curves,
+        None,
+        magnitudes=curves,
+        model=model,
+        dataset="PosIR",
         method=make_method("saliency", POSIR_CURVE),
-        n_truncated=0, n_failed=0,
-    )  # fmt: skip
+        n_truncated=0,
+        n_failed=0,
+    )
     assert summary.curve.mean[0] == pytest.approx(start, abs=5e-4)
     assert summary.curve.mean[-1] == pytest.approx(end, abs=5e-4)
     assert summary.center_of_mass is not None
@@ -512,10 +535,15 @@ def test_bands_are_edges_of_what_they_say() -> None:
     sqrt(2 * 50 / 9)."""
     curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
     curve = summarize(
-        np.repeat(curves, 2, axis=0), None, magnitudes=None, model="m", dataset="d",
+        np.repeat(curves, 2, axis=0),
+        None,
+        magnitudes=None,
+        model="m",
+        dataset="d",
         method=make_method("saliency"),
-        n_truncated=0, n_failed=0,
-    ).curve  # fmt: skip
+        n_truncated=0,
+        n_failed=0,
+    ).curve
     assert curve.ci_low is not None and curve.ci_high is not None
     assert curve.quartiles is not None
     np.testing.assert_array_equal(curve.quartiles[:, 7], [2, 3, 4])

@@ -28,20 +28,37 @@ from attribution.retrievers.registry import RetrieverSpec, presets
 from attribution.types import TextPair
 
 ARCHITECTURE_OF = {
-    "MiniLM": "bert", "MiniLM-primacy": "bert", "MiniLM-recency": "bert", "mpnet": "mpnet",
-    "SmolLM2-135M": "llama-right", "roberta-30m": "roberta", "gte-multilingual-base": "code",
+    "MiniLM": "bert",
+    "MiniLM-primacy": "bert",
+    "MiniLM-recency": "bert",
+    "mpnet": "mpnet",
+    "SmolLM2-135M": "llama-right",
+    "roberta-30m": "roberta",
+    "gte-multilingual-base": "code",
     "bge-m3": "bge-m3",
-    "Qwen3-Embedding-0.6B": "qwen3-left", "Qwen3-Embedding-4B": "qwen3-left",
-    "Qwen3-Embedding-8B": "qwen3-left", "inf-retriever-v1": "qwen2",
-    "inf-retriever-v1-1.5b": "qwen2", "NV-Embed-v2": "code", "llama-embed-nemotron-8b": "code",
-    "KaLM-Embedding-Gemma3-12B-2511": "gemma3", "dragon-plus": "bert-cls",
-    "dragon-roberta": "roberta", "contriever": "bert", "contriever-msmarco": "bert",
-    "cocodr-base-msmarco": "bert-cls", "RetroMAE_MSMARCO_finetune": "bert-cls",
-    "ReasonIR-8B": "code", "gtr-t5-base": "t5", "sentence-t5-base": "t5",
-    "paraphrase-multilingual-mpnet-base-v2": "xlm-roberta", "LaBSE": "labse",
-    "distiluse-base-multilingual-cased-v2": "distiluse", "all-MiniLM-L12-v2": "bert",
+    "Qwen3-Embedding-0.6B": "qwen3-left",
+    "Qwen3-Embedding-4B": "qwen3-left",
+    "Qwen3-Embedding-8B": "qwen3-left",
+    "inf-retriever-v1": "qwen2",
+    "inf-retriever-v1-1.5b": "qwen2",
+    "NV-Embed-v2": "code",
+    "llama-embed-nemotron-8b": "code",
+    "KaLM-Embedding-Gemma3-12B-2511": "gemma3",
+    "dragon-plus": "bert-cls",
+    "dragon-roberta": "roberta",
+    "contriever": "bert",
+    "contriever-msmarco": "bert",
+    "cocodr-base-msmarco": "bert-cls",
+    "RetroMAE_MSMARCO_finetune": "bert-cls",
+    "ReasonIR-8B": "code",
+    "gtr-t5-base": "t5",
+    "sentence-t5-base": "t5",
+    "paraphrase-multilingual-mpnet-base-v2": "xlm-roberta",
+    "LaBSE": "labse",
+    "distiluse-base-multilingual-cased-v2": "distiluse",
+    "all-MiniLM-L12-v2": "bert",
     "SGPT-125M": "gpt_neo",
-}  # fmt: skip
+}
 OTHERS = ("gte", "gemma3-both-ways", "mistral")
 """Built into transformers too: what copies of gte-multilingual-base, of other Gemma 3 embedders and
 of Mistral embedders are."""
@@ -75,8 +92,10 @@ def directly(model: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
     table = getattr(backbone, "encoder", backbone) if hasattr(backbone, "shared") else backbone
     embeddings = table.get_input_embeddings()(features["input_ids"]).detach().requires_grad_()
     hidden = backbone(inputs_embeds=embeddings, attention_mask=features["attention_mask"])
-    found = {"token_embeddings": hidden.last_hidden_state,
-             "attention_mask": features["attention_mask"]}  # fmt: skip
+    found = {
+        "token_embeddings": hidden.last_hidden_state,
+        "attention_mask": features["attention_mask"],
+    }
     for module in list(model.children())[1:]:
         found = module(found)
     return embeddings, found["sentence_embedding"]

@@ -29,8 +29,10 @@ def test_groups_stay_together_and_the_seed_decides() -> None:
 def test_curves_are_compared_by_shape_not_by_height() -> None:
     rising, falling = np.linspace(0, 1, 100), np.linspace(1, 0, 100)
     heights = np.linspace(0.1, 5, 20)[:, None]
-    points = project(np.concatenate([heights * rising, heights * falling]),
-                     Layout(metric=METRICS["curves"], n_neighbors=5))  # fmt: skip
+    points = project(
+        np.concatenate([heights * rising, heights * falling]),
+        Layout(metric=METRICS["curves"], n_neighbors=5),
+    )
     a, b = points[:20].mean(0), points[20:].mean(0)
     own = np.linalg.norm(points[:20] - a, axis=1) < np.linalg.norm(points[:20] - b, axis=1)
     assert own.all()

@@ -62,9 +62,10 @@ def test_figure_5_is_what_was_published(model: str) -> None:
 
 def test_both_formats_give_the_same_curves() -> None:
     for name, data in (
-        ("a.npz", npz(curves=CURVES)), ("a.pkl", pickle.dumps(list(CURVES))),
+        ("a.npz", npz(curves=CURVES)),
+        ("a.pkl", pickle.dumps(list(CURVES))),
         ("a.PICKLE", pickle.dumps(list(CURVES), 2)),
-    ):  # fmt: skip
+    ):
         found = read_curves("m", name, data)
         assert np.allclose(found.curves, CURVES, atol=1e-6)
         assert np.allclose(found.std, CURVES.std(0, ddof=1), atol=1e-6)
@@ -78,7 +79,8 @@ class Calls:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.npz", b"", "holds no curves"), ("a.npz", b"PK\x03\x04" + b"\0" * 99, "holds no curves"),
+        ("a.npz", b"", "holds no curves"),
+        ("a.npz", b"PK\x03\x04" + b"\0" * 99, "holds no curves"),
         ("a.npz", npz(other=CURVES), "holds no curves"),
         ("a.npz", npz(curves=CURVES[:1]), "holds no curves"),
         ("a.npz", npz(curves=CURVES[:, :99]), "holds no curves"),
@@ -91,7 +93,7 @@ class Calls:
         ("a.csv", b"1,2", "give a .npz or .pkl file"),
         ("a.npz", b"x" * 20_000_001, "the limit is 20 MB"),
     ],
-)  # fmt: skip
+)
 def test_what_are_no_curves_is_one_sentence(
     name: str, data: bytes, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

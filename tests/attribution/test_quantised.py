@@ -47,9 +47,10 @@ def node(kind: str, inputs: list[str], outputs: list[str]) -> bytes:
 def product(name: str, matrix: str, scale: str, zero: str) -> bytes:
     where = ROOT + name
     return node(
-        "MatMulInteger", ["x_quantized", matrix, "x_zero", zero],
+        "MatMulInteger",
+        ["x_quantized", matrix, "x_zero", zero],
         [f"{where}/MatMul_output_0_output_quantized"],
-    ) + node("Mul", ["x_scale", scale], [f"{where}/MatMul_quant_scales_mul:0"])  # fmt: skip
+    ) + node("Mul", ["x_scale", scale], [f"{where}/MatMul_quant_scales_mul:0"])
 
 
 RNG = np.random.default_rng(5)

@@ -156,8 +156,11 @@ def test_same_language_share_and_what_the_corpus_gives() -> None:
         Document(f"d{i}", "text", "p" if i < 4 else "r", "eng" if i < 3 else "pol")
         for i in range(8)
     ]
-    queries = [query("e", {"d0": 1}, "eng", part="p"), query("p", {"d0": 1}, "pol", part="r"),
-               query("unknown", {"d0": 1})]  # fmt: skip
+    queries = [
+        query("e", {"d0": 1}, "eng", part="p"),
+        query("p", {"d0": 1}, "pol", part="r"),
+        query("unknown", {"d0": 1}),
+    ]
     known = [
         ranking("e", "d0", "d3", languages=("eng", "pol")),
         ranking("p", "d4", "d0", "d1", "d2", languages=("pol", "eng", "eng", None)),
@@ -206,14 +209,19 @@ def test_evaluation_by_bucket() -> None:
 def test_success_of_pairs_counts_every_answer() -> None:
     """MultiClaim's evaluate.py takes one rank of each pair; a post with three claims counts three
     times, one of them in the top 10."""
-    queries = [query("one", {"a": 1}), query("three", {"a": 1, "b": 2, "c": 1}),
-               query("none", {"z": 1})]  # fmt: skip
+    queries = [
+        query("one", {"a": 1}),
+        query("three", {"a": 1, "b": 2, "c": 1}),
+        query("none", {"z": 1}),
+    ]
     rest = [f"x{i}" for i in range(9)]
     ranked = [ranking("one", "a"), ranking("three", *rest, "b", "a", "c"), ranking("other", "z")]
     found = success_of_pairs(ranked, queries)
     assert (found.value, found.low, found.high) == (
-        2 / 5, agresti_coull(2, 5).low, agresti_coull(2, 5).high,
-    )  # fmt: skip
+        2 / 5,
+        agresti_coull(2, 5).low,
+        agresti_coull(2, 5).high,
+    )
     evaluated = evaluate("m", ranked[:2], collection(queries))
     assert evaluated.estimates[SUCCESS].value == 2 / 3
     assert evaluated.estimates[SUCCESS_OF_PAIRS] == found

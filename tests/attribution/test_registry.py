@@ -44,10 +44,32 @@ def test_presets_are_known_in_their_order() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "minilm", "../x", "/etc", "/etc/passwd", "a/b/c", "a/../b", "../../etc/passwd",
-     "./model", "a/.b", ".a/b", "~/model", "C:\\model", "file:///etc", "hub:a/b", "a/b\n", "a//b",
-     "a/b?x", "folder:/etc", "x" * 5000, "x" * 200 + "/y", "a/b\x00"],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "minilm",
+        "../x",
+        "/etc",
+        "/etc/passwd",
+        "a/b/c",
+        "a/../b",
+        "../../etc/passwd",
+        "./model",
+        "a/.b",
+        ".a/b",
+        "~/model",
+        "C:\\model",
+        "file:///etc",
+        "hub:a/b",
+        "a/b\n",
+        "a//b",
+        "a/b?x",
+        "folder:/etc",
+        "x" * 5000,
+        "x" * 200 + "/y",
+        "a/b\x00",
+    ],
+)
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(name)
@@ -160,8 +182,15 @@ def test_a_models_files_are_those_that_are_read(tiny_folder: Callable[..., Path]
     folder = tiny_folder("labse")
     names = [place for place, _ in registry.ModelFiles(folder).places()]
     assert names == [
-        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
-        "3_Normalize/config.json", "config.json", "config_sentence_transformers.json",
-        "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "3_Normalize/config.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
         "tokenizer_config.json",
-    ]  # fmt: skip
+    ]

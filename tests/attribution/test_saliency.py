@@ -53,9 +53,11 @@ def traces(retriever: DenseRetriever) -> list[str]:
     found = []
     for name, module in retriever.model.named_modules():
         hooks = (
-            *module._forward_hooks, *module._forward_pre_hooks,
-            *module._backward_hooks, *module._backward_pre_hooks,
-        )  # fmt: skip
+            *module._forward_hooks,
+            *module._forward_pre_hooks,
+            *module._backward_hooks,
+            *module._backward_pre_hooks,
+        )
         if hooks:
             found.append(f"hook on {name}")
     for name, parameter in retriever.model.named_parameters():
@@ -212,10 +214,12 @@ def test_nothing_remains_after_an_exception(
 def test_two_threads_give_what_one_gives(tiny: Callable[..., DenseRetriever]) -> None:
     retriever = tiny("bert")
     work = [
-        [TextPair(f"{w}-{n}", "tide " * (n % 4 + 1), f"the {w} Moon pulls " * (n % 5 + w + 1))
-         for n in range(25)]
+        [
+            TextPair(f"{w}-{n}", "tide " * (n % 4 + 1), f"the {w} Moon pulls " * (n % 5 + w + 1))
+            for n in range(25)
+        ]
         for w in range(2)
-    ]  # fmt: skip
+    ]
     expected = [[attribute(retriever, METHOD, [pair])[0] for pair in pairs] for pairs in work]
     found: list[list[Attribution]] = [[], []]
     failures: list[BaseException] = []

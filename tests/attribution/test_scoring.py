@@ -33,16 +33,25 @@ DOCUMENTS = [
 ]
 PAIRS = [(query, document) for document in DOCUMENTS for query in QUERIES]
 FAMILIES = [
-    "dense", "left padding", "prompts", "two encoders", "late interaction", "sparse",
-    "cross-encoder", "generative", "lexical", "lexical over a corpus",
-]  # fmt: skip
+    "dense",
+    "left padding",
+    "prompts",
+    "two encoders",
+    "late interaction",
+    "sparse",
+    "cross-encoder",
+    "generative",
+    "lexical",
+    "lexical over a corpus",
+]
 
 
 @pytest.fixture(scope="module")
 def make(
-    tiny_folder: Callable[..., Path], tiny: Callable[..., Any],
+    tiny_folder: Callable[..., Path],
+    tiny: Callable[..., Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str], Any]:  # fmt: skip
+) -> Callable[[str], Any]:
     def build(kind: str) -> Any:
         folder = tmp_path_factory.mktemp("family")
         raw = tiny_folder("bert").parent / "raw"

@@ -35,9 +35,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 tiny_families = import_module("tiny_families")
 
 TEXTS = [
-    "Ice melts in spring.", "Stone stays where it is.", "Fog lifts at noon.", "Ice is cold ice.",
-    "A ferry crosses the bay.", "Snow melts on stone.", "Bread rises overnight.", "Noon is bright.",
-]  # fmt: skip
+    "Ice melts in spring.",
+    "Stone stays where it is.",
+    "Fog lifts at noon.",
+    "Ice is cold ice.",
+    "A ferry crosses the bay.",
+    "Snow melts on stone.",
+    "Bread rises overnight.",
+    "Noon is bright.",
+]
 ASKED = ["what melts", "when does fog lift", "what is stone", "which bread rises"]
 
 

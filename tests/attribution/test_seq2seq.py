@@ -52,9 +52,12 @@ def make(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Make:
             folder = tmp_path_factory.mktemp(kind)
             built[kind] = tiny_families.seq2seq(folder, model_type, **settings)
         spec = RetrieverSpec(
-            f"tiny-{kind}", kind, "cross_encoder", f"folder:{built[kind]}",
+            f"tiny-{kind}",
+            kind,
+            "cross_encoder",
+            f"folder:{built[kind]}",
             **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         return load(spec, "cpu")
 
     return build

@@ -88,9 +88,14 @@ def test_small_files_take_little_memory_and_time(name: str, tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
 
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, capture_output=True, text=True,
-        check=True, timeout=300, preexec_fn=limited,
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        preexec_fn=limited,
+    )
     parent, child, seconds = map(float, done.stdout.split())
     # 60 MB are what reading anything imports.
     assert parent < 150, f"the server took {parent} MB more"

@@ -30,13 +30,19 @@ TEXTS = {
 @pytest.mark.parametrize(
     ("text", "script"),
     [
-        (TEXTS["tha"], "Thai"), ("ຂ້ອຍໄປຕະຫຼາດ ລາວມາ", "Lao"), ("ខ្ញុំទៅផ្សារ។ គាត់មក។", "Khmer"),
-        ("ང་འགྲོ་གི་ཡིན། ཁོང་ཕེབས་སོང་།", "Tibetan"), ("ကျွန်တော်သွားသည်။ သူလာသည်။", ""),
-        (f"{TEXTS['eng']} Its Thai name is นกเงือก.", ""), (f"{TEXTS['tha']} (Bucerotidae)", "Thai"),
-        ("", ""), ("40 % !", ""), ("…", ""),
+        (TEXTS["tha"], "Thai"),
+        ("ຂ້ອຍໄປຕະຫຼາດ ລາວມາ", "Lao"),
+        ("ខ្ញុំទៅផ្សារ។ គាត់មក។", "Khmer"),
+        ("ང་འགྲོ་གི་ཡིན། ཁོང་ཕེབས་སོང་།", "Tibetan"),
+        ("ကျွန်တော်သွားသည်။ သူလာသည်။", ""),
+        (f"{TEXTS['eng']} Its Thai name is นกเงือก.", ""),
+        (f"{TEXTS['tha']} (Bucerotidae)", "Thai"),
+        ("", ""),
+        ("40 % !", ""),
+        ("…", ""),
         *((TEXTS[one], "") for one in TEXTS if one != "tha"),
     ],
-)  # fmt: skip
+)
 def test_scripts_in_which_sentences_cannot_be_told(text: str, script: str) -> None:
     assert script_without_sentences(text) == script
     if script:
@@ -96,8 +102,10 @@ def cut(text: str, spans) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("It's a well-known 3.50, isn't it?",
-         ["It's", "a", "well-known", "3.50", ",", "isn't", "it", "?"]),
+        (
+            "It's a well-known 3.50, isn't it?",
+            ["It's", "a", "well-known", "3.50", ",", "isn't", "it", "?"],
+        ),
         ("end. Next", ["end", ".", "Next"]),
         ("cafe\u0301 naïve", ["cafe\u0301", "naïve"]),
         ("海洋 tides", ["海", "洋", "tides"]),
@@ -109,7 +117,7 @@ def cut(text: str, spans) -> list[str]:
         ("(x)", ["(", "x", ")"]),
         ("   ", []),
     ],
-)  # fmt: skip
+)
 def test_words_by_hand(text: str, expected: list[str]) -> None:
     assert cut(text, words(text)) == expected
 
@@ -165,8 +173,10 @@ def test_sentences_by_hand(language: str, expected: list[str]) -> None:
 def test_abbreviations_do_not_end_a_sentence() -> None:
     text = "Dr. Smith paid $3.50. Mrs. Jones did not. They live in the U.S. today."
     assert cut(text, sentences(text, "eng")) == [
-        "Dr. Smith paid $3.50.", "Mrs. Jones did not.", "They live in the U.S. today.",
-    ]  # fmt: skip
+        "Dr. Smith paid $3.50.",
+        "Mrs. Jones did not.",
+        "They live in the U.S. today.",
+    ]
 
 
 def test_repeated_sentences_keep_their_places() -> None:

@@ -29,9 +29,14 @@ OTHER = TextPair("o", "fox", "lazy dogs jumping over a quick brown fox")
 def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
     """Two tiny BERTs of different weights, first token, dot product: built like DRAGON."""
     return RetrieverSpec(
-        "two", "two", "dense", f"folder:{tiny_folder('bert')}", pooling="cls", similarity="dot",
+        "two",
+        "two",
+        "dense",
+        f"folder:{tiny_folder('bert')}",
+        pooling="cls",
+        similarity="dot",
         query_source=f"folder:{tiny_folder('bert', seed=8)}",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -27,18 +27,33 @@ TEXT = TokenizedText((Token("[CLS]", 0, 0, True), Token("fog", 0, 3), Token("##s
 
 def make(**changes) -> Attribution:
     fields = {
-        "model": "m", "method": Method("saliency"), "pair_id": "p", "score": 0.5, "query": TEXT,
-        "document": TEXT, "query_scores": np.ones(3), "document_scores": np.ones(3),
-    } | changes  # fmt: skip
+        "model": "m",
+        "method": Method("saliency"),
+        "pair_id": "p",
+        "score": 0.5,
+        "query": TEXT,
+        "document": TEXT,
+        "query_scores": np.ones(3),
+        "document_scores": np.ones(3),
+    } | changes
     return Attribution(**fields)
 
 
 def curve(**changes) -> PositionCurve:
     fields = {
-        "model": "m", "dataset": "d", "method": Method("saliency"), "mean": np.ones(100),
-        "std": np.ones(100), "ci_low": np.ones(100), "ci_high": np.ones(100), "n": 1,
-        "positions": positions("bin_mean"), "n_documents": 1, "n_truncated": 0, "n_failed": 0,
-    } | changes  # fmt: skip
+        "model": "m",
+        "dataset": "d",
+        "method": Method("saliency"),
+        "mean": np.ones(100),
+        "std": np.ones(100),
+        "ci_low": np.ones(100),
+        "ci_high": np.ones(100),
+        "n": 1,
+        "positions": positions("bin_mean"),
+        "n_documents": 1,
+        "n_truncated": 0,
+        "n_failed": 0,
+    } | changes
     return PositionCurve(**fields)
 
 
@@ -78,9 +93,13 @@ def test_shares_refuse_what_is_not_finite(field: str, bad: float) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"document_scores": np.ones(2)}, {"query_scores": np.ones((3, 1))}, {"matrix": np.ones(3)},
-     {"matrix": np.ones((3, 2))}],
-)  # fmt: skip
+    [
+        {"document_scores": np.ones(2)},
+        {"query_scores": np.ones((3, 1))},
+        {"matrix": np.ones(3)},
+        {"matrix": np.ones((3, 2))},
+    ],
+)
 def test_a_wrong_shape_is_a_defect(change: dict) -> None:
     with pytest.raises(ValueError, match="expected"):
         make(**change)
@@ -159,10 +178,13 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
         ("../x", None, f"There is no method '../x': choose one of {', '.join(METHODS)}."),
         ("saliency", {"norm": "l1"}, "norm cannot be 'l1': choose one of l2."),
         ("saliency", {"resampling": ""}, "resampling cannot be '': choose one of bin_mean, point."),
-        ("saliency", {"steps": "3"}, "saliency has no parameter 'steps': it has norm, "
-         "normalization, resampling."),
+        (
+            "saliency",
+            {"steps": "3"},
+            "saliency has no parameter 'steps': it has norm, normalization, resampling.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_choice_is_named(name: str, options: dict | None, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         make_method(name, options)
@@ -179,9 +201,18 @@ def test_the_table_of_methods_fits_itself() -> None:
 
 def test_provenance_says_what_it_knows() -> None:
     full = Provenance(
-        poslens="0.1.0", model="MiniLM", model_source="hub", weights="ab12", method="saliency()",
-        dataset="sample", n_pairs=3, max_length=512, truncated=0, precision="float32", prompts="",
-    )  # fmt: skip
+        poslens="0.1.0",
+        model="MiniLM",
+        model_source="hub",
+        weights="ab12",
+        method="saliency()",
+        dataset="sample",
+        n_pairs=3,
+        max_length=512,
+        truncated=0,
+        precision="float32",
+        prompts="",
+    )
     names = [name for name, _ in full.items()]
     assert "truncated" in names and "prompts" not in names and "selection" not in names
     assert full.caption().startswith("poslens 0.1.0 · model MiniLM · model source hub · ")

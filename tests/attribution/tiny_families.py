@@ -28,12 +28,17 @@ def late_interaction(raw: Path, folder: Path, **options: Any) -> Path:
     without bias, vectors of length 1."""
     torch.manual_seed(3)
     expansion = options.pop("expansion", {"strategy": "fixed", "length": 12})
-    reader = Transformer(str(raw), query_expansion=expansion, document_length=options.pop(
-        "document_length", 64))  # fmt: skip
+    reader = Transformer(
+        str(raw), query_expansion=expansion, document_length=options.pop("document_length", 64)
+    )
     projection = Dense(
-        32, 16, bias=False, activation_function=torch.nn.Identity(),
-        module_input_name="token_embeddings", module_output_name="token_embeddings",
-    )  # fmt: skip
+        32,
+        16,
+        bias=False,
+        activation_function=torch.nn.Identity(),
+        module_input_name="token_embeddings",
+        module_output_name="token_embeddings",
+    )
     modules = [
         reader,
         projection,
@@ -105,12 +110,22 @@ def seq2seq(folder: Path, model_type: str = "t5", **settings: Any) -> Path:
         t[1:] for t in words if len(tokenizer(t[1:], add_special_tokens=False)["input_ids"]) == 1
     ]
     config = AutoConfig.for_model(
-        model_type, vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=48, num_layers=2,
-        num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
-        relative_attention_max_distance=32, decoder_start_token_id=tokenizer.pad_token_id,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        answers=words[:2], **settings,
-    )  # fmt: skip
+        model_type,
+        vocab_size=len(tokenizer),
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=32,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        answers=words[:2],
+        **settings,
+    )
     torch.manual_seed(19)
     model = AutoModelForSeq2SeqLM.from_config(config).eval()
     _spread(model)

@@ -165,10 +165,12 @@ def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
         )
         raw.decoder = decoders.ByteLevel()
     raw.train_from_iterator(CORPUS * 4, trainer)
-    template = [processors.TemplateProcessing(
-        single=f"{begin} $A {end}".strip(),
-        special_tokens=[(t, raw.token_to_id(t)) for t in (begin, end) if t],
-    )]  # fmt: skip
+    template = [
+        processors.TemplateProcessing(
+            single=f"{begin} $A {end}".strip(),
+            special_tokens=[(t, raw.token_to_id(t)) for t in (begin, end) if t],
+        )
+    ]
     if family in ("bytelevel", "causal"):
         template.insert(0, processors.ByteLevel(trim_offsets=True))
     raw.post_processor = processors.Sequence(template)  # type: ignore[arg-type]
@@ -192,12 +194,18 @@ def build(
     if tokenizer_limit is not None:
         tokenizer.model_max_length = tokenizer_limit
     settings: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "intermediate_size": 48,
-        "max_position_embeddings": tiny.positions, "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
-        "cls_token_id": None, "sep_token_id": None,
-    }  # fmt: skip
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": tiny.positions,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "cls_token_id": None,
+        "sep_token_id": None,
+    }
     if tiny.model_type == "distilbert":
         settings |= {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
     config = AutoConfig.for_model(tiny.model_type, **settings, **dict(tiny.extra))
@@ -220,9 +228,10 @@ def build(
     for kind in tiny.modules.split():
         activation = torch.nn.Tanh() if kind == "tanh" else torch.nn.Identity()
         modules.append(
-            Normalize() if kind == "normalize"
+            Normalize()
+            if kind == "normalize"
             else Dense(32, 24, bias=kind == "tanh", activation_function=activation)
-        )  # fmt: skip
+        )
     SentenceTransformer(modules=modules, prompts=dict(prompts) or None).save_pretrained(str(folder))
     if tiny.padding == "left":  # not among what saving keeps
         path = folder / "tokenizer_config.json"

@@ -47,12 +47,17 @@ def result() -> Make:
         q, d = _text(query, None), _text(document, n_full)
         generator = np.random.default_rng(list(pair_id.encode()))
         result = Attribution(
-            model="M", method=make_method("saliency"), pair_id=pair_id,
-            score=float(np.float32(generator.normal())), query=q, document=d,
+            model="M",
+            method=make_method("saliency"),
+            pair_id=pair_id,
+            score=float(np.float32(generator.normal())),
+            query=q,
+            document=d,
             query_scores=generator.gamma(2, 0.01, len(q.tokens)),
             document_scores=generator.gamma(2, 0.01, len(d.tokens)),
-            seconds=0.1 + generator.random(), **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+            seconds=0.1 + generator.random(),
+            **fields,  # type: ignore[arg-type]
+        )
         return pair, result
 
     return make

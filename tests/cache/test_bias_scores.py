@@ -52,9 +52,13 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
 def test_a_run_stops_and_goes_on(bert, items, store) -> None:
     done: list[int] = []
     progress = bias_scores.run(
-        bert, MODEL, items, store, should_stop=lambda: len(done) > 3,
+        bert,
+        MODEL,
+        items,
+        store,
+        should_stop=lambda: len(done) > 3,
         on_progress=lambda p: done.append(p.done),
-    )  # fmt: skip
+    )
     assert progress.stopped and progress.done == 3
     assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
     progress = bias_scores.run(bert, MODEL, items, store)
@@ -65,9 +69,11 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
     bias_scores.run(bert, MODEL, items[:1], store)
     one = items[0]
     changed = DocumentPair(
-        one.test, one.item_id, one.first,
+        one.test,
+        one.item_id,
+        one.first,
         TextPair(one.second.pair_id, one.second.query, "Another.", dataset=one.second.dataset),
-    )  # fmt: skip
+    )
     assert store.get(MODEL, BIAS_SCORES, one) is not None
     assert store.get(MODEL, BIAS_SCORES, changed) is None
 
@@ -75,9 +81,11 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
 def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
     empty = "\N{ZERO WIDTH SPACE}"
     broken = DocumentPair(
-        "brevity", "brevity/broken",
-        TextPair("1", "q", empty, dataset="d"), TextPair("2", "q", "Ice melts.", dataset="d"),
-    )  # fmt: skip
+        "brevity",
+        "brevity/broken",
+        TextPair("1", "q", empty, dataset="d"),
+        TextPair("2", "q", "Ice melts.", dataset="d"),
+    )
     listed = [items[0], broken, *items[1:4]]
     progress = bias_scores.run(bert, MODEL, listed, store)
     stored = store.select(MODEL, BIAS_SCORES, listed)

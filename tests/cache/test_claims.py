@@ -61,8 +61,10 @@ print(json.dumps([done.total, done.done, done.computed, done.stopped]), flush=Tr
 def hold(folder: Path, *keys: str) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder), *keys],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
@@ -151,8 +153,11 @@ class Jobs:
         log = self.root.with_name(f"log{len(self.processes)}")
         process = subprocess.Popen(
             [sys.executable, "-c", JOB, str(self.root), str(log), str(self._n), str(pause)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.processes.append(process)
         return process
 

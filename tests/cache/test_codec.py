@@ -31,9 +31,14 @@ def same(one: Attribution, other: Attribution) -> bool:
 
 def test_round_trip_bit_for_bit(result) -> None:
     for n, fields in enumerate(
-        ({}, {"n_full": 900}, {"bias_share": -0.125, "completeness_error": 1e-17},
-         {"matrix": np.arange(78, dtype=np.float32).reshape(6, 13) / 7}, {"query": "x"})
-    ):  # fmt: skip
+        (
+            {},
+            {"n_full": 900},
+            {"bias_share": -0.125, "completeness_error": 1e-17},
+            {"matrix": np.arange(78, dtype=np.float32).reshape(6, 13) / 7},
+            {"query": "x"},
+        )
+    ):
         pair, stored = result(f"p{n}", **fields)
         back = decode(encode(stored, pair), "M", METHOD, stored.pair_id, identity_of(pair))
         assert same(back, stored)
@@ -103,6 +108,10 @@ def test_a_payload_says_what_its_summary_needs() -> None:
     stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
     pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)
     assert pair_fields(encode(stored, pair), identity_of(pair)) == {
-        "language": "eng", "domain": "music", "document_tokens": 7,
-        "start": 2, "end": 4, "characters": 6,
-    }  # fmt: skip
+        "language": "eng",
+        "domain": "music",
+        "document_tokens": 7,
+        "start": 2,
+        "end": 4,
+        "characters": 6,
+    }

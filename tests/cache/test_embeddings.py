@@ -64,6 +64,9 @@ def test_a_map_is_fitted_once(store: EmbeddingStore, monkeypatch: pytest.MonkeyP
     first = make_map(MODEL, vectors, Layout(n_neighbors=4), store)
     monkeypatch.setattr(embeddings, "project", lambda *_: pytest.fail("fitted again"))
     np.testing.assert_array_equal(first, make_map(MODEL, vectors, Layout(n_neighbors=4), store))
-    keys = {map_key(Layout(), vectors), map_key(Layout(seed=1), vectors),
-            map_key(Layout(), vectors[::-1])}  # fmt: skip
+    keys = {
+        map_key(Layout(), vectors),
+        map_key(Layout(seed=1), vectors),
+        map_key(Layout(), vectors[::-1]),
+    }
     assert len(keys) == 3

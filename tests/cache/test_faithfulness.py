@@ -73,13 +73,19 @@ def made(pair_id: str, method=METHOD, parameters: Parameters = FEW, **changes) -
     generator = np.random.default_rng(list(pair_id.encode()))
     shape = (parameters.n_random, len(parameters.fractions))
     fields = {
-        "model": MODEL.name, "method": method, "pair_id": pair_id, "parameters": parameters,
-        "n_units": 40, "truncated": True, "deletion": generator.normal(size=shape[1]),
+        "model": MODEL.name,
+        "method": method,
+        "pair_id": pair_id,
+        "parameters": parameters,
+        "n_units": 40,
+        "truncated": True,
+        "deletion": generator.normal(size=shape[1]),
         "insertion": generator.normal(size=shape[1]),
         "baseline": Baseline(generator.normal(size=shape), generator.normal(size=shape)),
-        "enrichment": float(generator.random()), "attribution_seconds": generator.random(),
+        "enrichment": float(generator.random()),
+        "attribution_seconds": generator.random(),
         "seconds": generator.random(),
-    }  # fmt: skip
+    }
     return Faithfulness(**{**fields, **changes})
 
 
@@ -87,11 +93,13 @@ def flat(result: Faithfulness | None) -> list[object]:
     """Everything in it, in a form that compares."""
     assert result is not None
     return [
-        value.tobytes() if isinstance(value, np.ndarray)
-        else (value.deletion.tobytes(), value.insertion.tobytes()) if isinstance(value, Baseline)
+        value.tobytes()
+        if isinstance(value, np.ndarray)
+        else (value.deletion.tobytes(), value.insertion.tobytes())
+        if isinstance(value, Baseline)
         else value
         for value in (getattr(result, name) for name in Faithfulness.__slots__)
-    ]  # fmt: skip
+    ]
 
 
 def kept(fstore: FaithfulnessStore) -> Results[TextPair, Faithfulness]:
@@ -132,9 +140,13 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
     kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
     assert kept(fstore).get(MODEL, METHOD, pair) is not None
     changes: list[dict[str, object]] = [
-        {"query": "tides"}, {"document": pair.document + "."}, {"evidence": EvidenceSpan(4, 9)},
-        {"evidence": None}, {"pair_id": "q0"}, {"dataset": "other"},
-    ]  # fmt: skip
+        {"query": "tides"},
+        {"document": pair.document + "."},
+        {"evidence": EvidenceSpan(4, 9)},
+        {"evidence": None},
+        {"pair_id": "q0"},
+        {"dataset": "other"},
+    ]
     for change in changes:
         other = dataclasses.replace(pair, **change)  # type: ignore[arg-type]
         assert kept(fstore).get(MODEL, METHOD, other) is None, change
@@ -142,8 +154,12 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
         assert kept(fstore).select(MODEL, METHOD, [other]).results == {}
     assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
     assert fstore.tests(MODEL, OTHER, FEW).get(MODEL, OTHER, pair) is None
-    others = (Parameters(), Parameters(n_random=2, unit="token"),
-              Parameters(n_random=2, seed=1), Parameters((0.33,), n_random=2))  # fmt: skip
+    others = (
+        Parameters(),
+        Parameters(n_random=2, unit="token"),
+        Parameters(n_random=2, seed=1),
+        Parameters((0.33,), n_random=2),
+    )
     for parameters in others:
         assert fstore.tests(MODEL, METHOD, parameters).get(MODEL, METHOD, pair) is None
     # Another normalization or resampling of the curve is the same per-token result.
@@ -252,18 +268,28 @@ def test_methods_share_random_orders(
 
 @pytest.mark.parametrize("allowed", [0, 1, 2, 4])
 def test_stopped_and_resumed_gives_the_same(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, tmp_path: Path,
-    computed: list[str], allowed: int,
-) -> None:  # fmt: skip
+    retriever: DenseRetriever,
+    store: Store,
+    fstore: FaithfulnessStore,
+    tmp_path: Path,
+    computed: list[str],
+    allowed: int,
+) -> None:
     """Two questions a pair: before it, and before its one batch."""
     whole = FaithfulnessStore(tmp_path / "whole")
     run(retriever, MODEL, METHOD, PAIRS, Store(tmp_path / "whole"), whole, parameters=FEW)
     computed.clear()
     answers = iter([False] * allowed + [True])
     first = run(
-        retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW,
+        retriever,
+        MODEL,
+        METHOD,
+        PAIRS,
+        store,
+        fstore,
+        parameters=FEW,
         should_stop=lambda: next(answers),
-    )  # fmt: skip
+    )
     assert first.stopped and first.done == first.computed == allowed // 2
     assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
     # An attribution that was finished is kept though its test was not.
@@ -320,16 +346,25 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
 
     taken: list[int] = []
     run(
-        retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, turn=turn,
+        retriever,
+        MODEL,
+        METHOD,
+        PAIRS[:3],
+        store,
+        fstore,
+        parameters=FEW,
+        turn=turn,
         on_progress=lambda _: None if not held else pytest.fail("the device is held"),
-    )  # fmt: skip
+    )
     assert len(taken) == 3
 
 
 def test_a_defect_is_no_failure_of_the_pair(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore,
+    retriever: DenseRetriever,
+    store: Store,
+    fstore: FaithfulnessStore,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     def breaks(*_args: object, **_options: object) -> None:
         raise RuntimeError("planted")
 
@@ -346,7 +381,12 @@ def test_a_store_that_cannot_be_written_is_told(
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cache could not be used") as caught:
         run(
-            retriever, MODEL, METHOD, PAIRS[:1], store, FaithfulnessStore(tmp_path / "file"),
+            retriever,
+            MODEL,
+            METHOD,
+            PAIRS[:1],
+            store,
+            FaithfulnessStore(tmp_path / "file"),
             parameters=FEW,
-        )  # fmt: skip
+        )
     assert not isinstance(caught.value, Stopped)

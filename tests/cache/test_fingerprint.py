@@ -46,8 +46,15 @@ def change_in_place(path: Path) -> None:
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-FILES = ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json",
-         "config_sentence_transformers.json", "modules.json", "1_Pooling/config.json"]  # fmt: skip
+FILES = [
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "config.json",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "1_Pooling/config.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -192,11 +199,15 @@ def test_prompts_and_lengths_are_part_of_the_key(tiny_folder: Callable[..., Path
 
     spec = RetrieverSpec("m", "m", "dense", f"folder:{tiny_folder('bert')}")
     variants = [
-        spec, replace(spec, query_prompt="a"), replace(spec, document_prompt="a"),
-        replace(spec, query_prompt=""), replace(spec, max_length=9),
-        replace(spec, query_max_length=9), replace(spec, query_prompt="a', document_prompt='b"),
+        spec,
+        replace(spec, query_prompt="a"),
+        replace(spec, document_prompt="a"),
+        replace(spec, query_prompt=""),
+        replace(spec, max_length=9),
+        replace(spec, query_max_length=9),
+        replace(spec, query_prompt="a', document_prompt='b"),
         replace(spec, query_prompt="a", document_prompt="b"),
-    ]  # fmt: skip
+    ]
     keys = [model_fingerprint("weights", variant.settings) for variant in variants]
     assert len(set(keys)) == len(variants)
     assert model_fingerprint("other", spec.settings) not in keys

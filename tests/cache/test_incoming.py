@@ -83,22 +83,31 @@ def floats(*values: float) -> bytes:
 def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
     more = [
         beside("other: ranking", with_checksum({"scores": [1.0]})),
-        beside("embedding: query", floats(1, 2, 3)), beside("map", floats(1, 2)),
+        beside("embedding: query", floats(1, 2, 3)),
+        beside("map", floats(1, 2)),
         beside("other: ranking", None, reason="it has no token"),  # type: ignore[arg-type]
-    ]  # fmt: skip
+    ]
     assert list(checked(file_of(SOURCE, rows, *more), "x", "")) == [b""]
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        {"evidence_start": 9, "evidence_end": 2}, {"evidence_start": 1}, {"characters": -5},
-        {"document_tokens": -1}, {"score": float("inf")}, {"language": "x" * 100_000},
-        {"variant": '{"a": Infinity}'}, {"variant": "[" * 100_000}, {"variant": '{"a": {"b": []}}'},
-        {"curve": [float("nan")] * 100}, {"text": "0"}, {"reason": "x"},
+        {"evidence_start": 9, "evidence_end": 2},
+        {"evidence_start": 1},
+        {"characters": -5},
+        {"document_tokens": -1},
+        {"score": float("inf")},
+        {"language": "x" * 100_000},
+        {"variant": '{"a": Infinity}'},
+        {"variant": "[" * 100_000},
+        {"variant": '{"a": {"b": []}}'},
+        {"curve": [float("nan")] * 100},
+        {"text": "0"},
+        {"reason": "x"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(SOURCE, changed(rows, **values)), "x", ""))
@@ -110,10 +119,12 @@ def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, A
         beside("other: ranking", with_checksum({"scores": [float("inf")]})),
         beside("other: ranking", zlib.crc32(b"[1]").to_bytes(4, "big") + b"[1]"),
         beside("other: ranking", zlib.crc32(b"\xff").to_bytes(4, "big") + b"\xff"),
-        beside("embedding: query", floats(1, float("nan"))), beside("embedding: else", floats(1)),
-        beside("map", floats(1, 2, 3)), beside("nothing known", floats(1)),
+        beside("embedding: query", floats(1, float("nan"))),
+        beside("embedding: else", floats(1)),
+        beside("map", floats(1, 2, 3)),
+        beside("nothing known", floats(1)),
     ],
-)  # fmt: skip
+)
 def test_made_up_results_of_other_kinds_are_refused(row: pa.RecordBatch) -> None:
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(SOURCE, row), "x", ""))
@@ -122,12 +133,16 @@ def test_made_up_results_of_other_kinds_are_refused(row: pa.RecordBatch) -> None
 @pytest.mark.parametrize(
     "about",
     [
-        {"spec": {"max_length": float("inf")}}, {"spec": {"max_length": 10**400}},
-        {"spec": {"name": "x" * 100_000}}, {"spec": {"name": [["M"]]}}, {"spec": {"a": {"b": {}}}},
-        {"weights": "\0"}, {str(n): n for n in range(1000)},
+        {"spec": {"max_length": float("inf")}},
+        {"spec": {"max_length": 10**400}},
+        {"spec": {"name": "x" * 100_000}},
+        {"spec": {"name": [["M"]]}},
+        {"spec": {"a": {"b": {}}}},
+        {"weights": "\0"},
+        {str(n): n for n in range(1000)},
     ],
     ids=lambda about: str(about)[:40],
-)  # fmt: skip
+)
 def test_made_up_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any]) -> None:
     source = Source(replace(MODEL, about=json.dumps(about)), SOURCE.method)
     with pytest.raises(UserError, match="is damaged"):
@@ -182,11 +197,16 @@ def test_rows_that_unpack_to_many_times_the_file_are_refused() -> None:
     with SealedWriter(stream, [SOURCE], "1.0") as writer:
         writer._writer.write_table(
             pa.Table.from_arrays(
-                [*(pa.repeat(pa.scalar(v), many.num_rows) for v in (
-                    MODEL.name, MODEL.fingerprint, SOURCE.method.core)), *many.columns],
+                [
+                    *(
+                        pa.repeat(pa.scalar(v), many.num_rows)
+                        for v in (MODEL.name, MODEL.fingerprint, SOURCE.method.core)
+                    ),
+                    *many.columns,
+                ],
                 schema=writer._writer.schema,
             )
-        )  # fmt: skip
+        )
         writer.rows = many.num_rows
     data = stream.getvalue()
     assert len(data) < 100_000

@@ -34,8 +34,11 @@ os.truncate(index, int(sys.argv[2]))
 @pytest.mark.parametrize("left", [0, 4096])
 def test_a_cut_index_is_made_again(tmp_path: Path, left: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(left)], cwd=ROOT,
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(left)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[True, True, True, False]", "[True, True, True, True]"]

@@ -166,8 +166,10 @@ isolated.serve()
     assert found.problems == (
         f"{names[1]} is damaged or not a Parquet file: copy or export it again.",
     )
-    assert len(writer(place, tmp_path).missing(
-        MODEL, METHOD, [result(f"p{k}")[0] for k in range(5)])) == 1  # fmt: skip
+    assert (
+        len(writer(place, tmp_path).missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(5)]))
+        == 1
+    )
     monkeypatch.setattr(isolated, "_CHILD", "import time; time.sleep(60)")
     slow = isolated.Limits(seconds=0.2)
     with pytest.raises(UserError, match="is damaged"), isolated.Reader(slow) as reader:

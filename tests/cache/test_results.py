@@ -185,10 +185,13 @@ def test_two_processes_compute_each_pair_once_and_take_over_from_a_killed_one(
     jobs = [
         subprocess.Popen(
             [sys.executable, "-c", JOB, str(tmp_path / "cache"), str(log), str(pause)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for log, pause in zip(logs, (60, 0.05, 0.05), strict=True)
-    ]  # fmt: skip
+    ]
 
     def computed(number: int) -> list[str]:
         return logs[number].read_text().split() if logs[number].exists() else []

@@ -45,10 +45,15 @@ def same(store: Store, pair, attribution) -> bool:
 def filled(store: Store, result, n: int = 5) -> list:
     stored = [result(f"p{k}") for k in range(n)]
     stored[0] = (
-        replace(stored[0][0], evidence=EvidenceSpan(2, 9), language="eng", domain="fog",
-                document_tokens=700),
+        replace(
+            stored[0][0],
+            evidence=EvidenceSpan(2, 9),
+            language="eng",
+            domain="fog",
+            document_tokens=700,
+        ),
         stored[0][1],
-    )  # fmt: skip
+    )
     store.put(MODEL, METHOD, stored)
     store.put_failures(MODEL, METHOD, [(result("bad")[0], "it has no token")])
     return stored
@@ -109,10 +114,15 @@ def test_any_reader_opens_it(store: Store, result, tmp_path: Path) -> None:
     assert json.loads(row["variant"]) == dict(METHOD.curve_params)
     says = json.loads(pq.read_schema(path).metadata[b"poslens"])
     assert says["poslens"] == "1.2.3"
-    assert says["sources"] == [{
-        "model": "M", "fingerprint": MODEL.fingerprint, "about": json.loads(ABOUT),
-        "method": ["saliency", dict(METHOD.params)], "core": METHOD.core,
-    }]  # fmt: skip
+    assert says["sources"] == [
+        {
+            "model": "M",
+            "fingerprint": MODEL.fingerprint,
+            "about": json.loads(ABOUT),
+            "method": ["saliency", dict(METHOD.params)],
+            "core": METHOD.core,
+        }
+    ]
     columns = pq.ParquetFile(path).metadata.row_group(0)
     assert {columns.column(i).compression for i in range(columns.num_columns)} == {"ZSTD"}
 
@@ -239,10 +249,19 @@ print(rows)
     survived = 0
     for seed in range(1, 3):
         done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "results.parquet"), str(seed),
-             str(tmp_path / f"other{seed}")],
-            capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                program,
+                str(tmp_path / "results.parquet"),
+                str(seed),
+                str(tmp_path / f"other{seed}"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            check=False,
+        )
         assert "Traceback" not in done.stderr, done.stderr
         if done.returncode == 0:
             survived += 1
@@ -287,9 +306,13 @@ def test_a_file_of_a_newer_version_is_a_sentence(
 
 @pytest.mark.parametrize(
     "change",
-    [{"fingerprint": "../../../../etc"}, {"method": ["../up", {}]}, {"model": "a\nb"},
-     {"core": "saliency(norm=other)"}],
-)  # fmt: skip
+    [
+        {"fingerprint": "../../../../etc"},
+        {"method": ["../up", {}]},
+        {"model": "a\nb"},
+        {"core": "saliency(norm=other)"},
+    ],
+)
 def test_names_that_would_leave_the_folder_are_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:

@@ -446,8 +446,11 @@ PREAMBLE = textwrap.dedent("""
 def child(store: Store, who: str, body: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + textwrap.dedent(body), str(store.root), who],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_two_processes_writing_at_once_lose_nothing(store: Store, result) -> None:

@@ -116,8 +116,9 @@ def test_filters_say_what_the_pairs_say(store: Store, result) -> None:
     kinds = [
         ("a", "eng", "music", 100, EvidenceSpan(0, 2)),
         ("b", "eng", "food", 600, EvidenceSpan(40, 50)),
-        ("c", "pol", "music", 2000, None), ("d", None, None, None, EvidenceSpan(20, 30)),
-    ]  # fmt: skip
+        ("c", "pol", "music", 2000, None),
+        ("d", None, None, None, EvidenceSpan(20, 30)),
+    ]
     stored = []
     for name, language, domain, tokens, span in kinds:
         pair, attribution = result(name)
@@ -144,8 +145,10 @@ def test_filters_say_what_the_pairs_say(store: Store, result) -> None:
     assert store.select(MODEL, METHOD, Where(languages=("pol",))).failed == {}
     found = store.select(MODEL, METHOD)
     assert (found.languages, found.domains[0], found.datasets[3]) == (
-        ("eng", "eng", "pol", None), "music", "set",
-    )  # fmt: skip
+        ("eng", "eng", "pol", None),
+        "music",
+        "set",
+    )
     assert len(store.select(ModelKey("N", "e" * 16), METHOD).curves) == 0
 
 
@@ -188,9 +191,12 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
             put(line.strip())
     """
     child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(body), str(store.root)], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", textwrap.dedent(body), str(store.root)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "theirs\n"
     drop(store, MODEL)
@@ -378,8 +384,13 @@ def test_a_damaged_entry_is_refused_whole(store: Store, result, tmp_path: Path) 
     put(store, result, ["a", "b"])
     (batch,) = entries(store, MODEL, METHOD)
     rows = batch.to_pylist()
-    for change in ({"payload": rows[0]["payload"][:-1]}, {"pair_id": "x"}, {"text": "0" * 16},
-                   {"score": None}, {"payload": None}):  # fmt: skip
+    for change in (
+        {"payload": rows[0]["payload"][:-1]},
+        {"pair_id": "x"},
+        {"text": "0" * 16},
+        {"score": None},
+        {"payload": None},
+    ):
         bad = pa.RecordBatch.from_pylist([rows[0], rows[1] | change], schema=ENTRY)
         other = Store(tmp_path / "other")
         with pytest.raises(UserError, match="could not be imported, since its entry is damaged"):
@@ -415,9 +426,16 @@ def test_a_network_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(shares, "_MOUNTS", tmp_path / "mounts")
     shares._kind.cache_clear()
-    expected = {"/": "ext4", "/home": "ext4", "/home/lab": "nfs4", "/home/labx": "ext4",
-                "/home/lab/me/cache": "nfs4", "/home/lab/local/x": "xfs", "/mnt/a b/c": "cifs",
-                "/mnt/a b/over/c": "ext4"}  # fmt: skip
+    expected = {
+        "/": "ext4",
+        "/home": "ext4",
+        "/home/lab": "nfs4",
+        "/home/labx": "ext4",
+        "/home/lab/me/cache": "nfs4",
+        "/home/lab/local/x": "xfs",
+        "/mnt/a b/c": "cifs",
+        "/mnt/a b/over/c": "ext4",
+    }
     assert {folder: shares._kind(folder) for folder in expected} == expected
     shares._kind.cache_clear()
 

@@ -259,9 +259,11 @@ def _forked(work: Work, setting: Setting, folder: Path, fault: Fault, number: in
         error = f"the child ended with {status}: {said['!sentence']}"
     return _Told(
         frozenset(line for line in lines if not line.startswith("!")),
-        tuple(said["!sentence"]), error, int((said["!calls"] or ["0"])[0]),
+        tuple(said["!sentence"]),
+        error,
+        int((said["!calls"] or ["0"])[0]),
         (said["!failed"] or [""])[0],
-    )  # fmt: skip
+    )
 
 
 def _shown(store: Store, pairs: tuple[TextPair, ...]) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -274,9 +276,15 @@ def _aggregate(store: Store, pairs: tuple[TextPair, ...]) -> bytes:
     """The curve on the page: mean, band and quartiles."""
     found = store.curves(MODEL, METHOD, pairs)
     curve = summarize(
-        found.curves, found.pair_ids, magnitudes=found.magnitudes, model="m", dataset="d",
-        method=METHOD, n_truncated=found.n_truncated, n_failed=len(found.failed),
-    ).curve  # fmt: skip
+        found.curves,
+        found.pair_ids,
+        magnitudes=found.magnitudes,
+        model="m",
+        dataset="d",
+        method=METHOD,
+        n_truncated=found.n_truncated,
+        n_failed=len(found.failed),
+    ).curve
     parts = (curve.mean, curve.std, curve.ci_low, curve.ci_high, curve.quartiles)
     return b"".join(part.tobytes() for part in parts if part is not None)
 
@@ -429,8 +437,10 @@ def main() -> None:
         print("failed:", ", ".join(f"{n} {call}" for call, n in failed.most_common()))
         for sentence, n in said.most_common():
             print(f"{n:6} {sentence}")
-        print(f"{sum(outcome.cases for outcome in outcomes)} cases, "
-              f"{time.perf_counter() - started:.0f} s")  # fmt: skip
+        print(
+            f"{sum(outcome.cases for outcome in outcomes)} cases, "
+            f"{time.perf_counter() - started:.0f} s"
+        )
         if not all(outcome.good for outcome in outcomes):
             raise SystemExit(1)
 

@@ -60,11 +60,13 @@ def some_pairs(n: int) -> tuple[TextPair, ...]:
     generator = random.Random(1)
     return tuple(
         TextPair(
-            f"p{k:03}", "\u200b" if k % 9 == 8 else "when does the tide turn",
-            " ".join(generator.choices(WORDS, k=generator.randint(3, 90))), dataset="set",
+            f"p{k:03}",
+            "\u200b" if k % 9 == 8 else "when does the tide turn",
+            " ".join(generator.choices(WORDS, k=generator.randint(3, 90))),
+            dataset="set",
         )
         for k in range(n)
-    )  # fmt: skip
+    )
 
 
 def lexical() -> Retriever:

@@ -147,8 +147,10 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
         for height, up, one in zip(trace.y, trace.error_y.array, group, strict=True):
             known = one.result
             wanted = {
-                "t": known.t, "mean difference": known.difference, "effect size": known.effect_size
-            }[measure]  # fmt: skip
+                "t": known.t,
+                "mean difference": known.difference,
+                "effect size": known.effect_size,
+            }[measure]
             assert height == pytest.approx(wanted or 0)
             if measure == "mean difference":
                 assert height + up == pytest.approx(known.high)
@@ -191,9 +193,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     assert not page.exception and not page.error
     assert any("press Test" in info.value for info in page.info)
     page.button(key="bias.start").click().run()
-    run = bias_runs.run_of(
-        service(), bm25(), f"sample-bias: {', '.join(TESTS)}; end; 250"
-    )  # fmt: skip
+    run = bias_runs.run_of(service(), bm25(), f"sample-bias: {', '.join(TESTS)}; end; 250")
     assert run is not None
     run.wait()
     page = opened(models=["BM25"], test="brevity", item="brevity_bias/iss")

@@ -100,8 +100,10 @@ def test_the_page_lists_what_is_stored(store: Store) -> None:
     assert not app.exception and [e.value for e in app.error] == []
     frame = app.dataframe[0].value
     assert sorted(zip(frame["model"], frame["results"], frame["failed"], strict=True)) == [
-        ("M*", 1, 0), ("M*", 4, 1), ("N", 1, 0),
-    ]  # fmt: skip
+        ("M*", 1, 0),
+        ("M*", 4, 1),
+        ("N", 1, 0),
+    ]
     assert any("Models: 2 · results: 6" in caption.value for caption in app.caption)
     assert str(store.root) not in str(app.main)
 
@@ -265,8 +267,10 @@ def said(*arguments: str, code: int = 2) -> str:
 
 def test_a_model_goes_out_and_comes_back(store: Store, tmp_path: Path) -> None:
     assert [(row["model"], row["results"]) for row in run("list")] == [
-        ("M*", 1), ("M*", 4), ("N", 1),
-    ]  # fmt: skip
+        ("M*", 1),
+        ("M*", 4),
+        ("N", 1),
+    ]
     path = tmp_path / "out.parquet"
     (row,) = run("export", str(path), "--model", "012345", "--method", "saliency")
     assert row["rows"] == 5 and row["bytes"] == path.stat().st_size

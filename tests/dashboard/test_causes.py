@@ -145,9 +145,21 @@ def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None
 
 def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = CliRunner().invoke(
-        app, ["cause", "--model", "BM25", "--pairs", "2", "--intervention", "ablation", "--by",
-              "mask", "--against", "terms"],
-    )  # fmt: skip
+        app,
+        [
+            "cause",
+            "--model",
+            "BM25",
+            "--pairs",
+            "2",
+            "--intervention",
+            "ablation",
+            "--by",
+            "mask",
+            "--against",
+            "terms",
+        ],
+    )
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)
     assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2

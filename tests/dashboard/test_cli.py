@@ -14,9 +14,19 @@ from dashboard.__main__ import app
 
 runner = CliRunner()
 KEYS = {
-    "model", "method", "score", "query", "document", "query_scores", "document_scores", "matrix",
-    "bias_share", "completeness_error", "curve", "provenance",
-}  # fmt: skip
+    "model",
+    "method",
+    "score",
+    "query",
+    "document",
+    "query_scores",
+    "document_scores",
+    "matrix",
+    "bias_share",
+    "completeness_error",
+    "curve",
+    "provenance",
+}
 
 
 def run(*arguments: str):
@@ -27,9 +37,18 @@ def test_explain_prints_one_object(tmp_path: Path) -> None:
     text = tmp_path / "document.txt"
     text.write_text("Stone stays. Ice melts in spring. 你好", encoding="utf-8")
     result = run(
-        "explain", "--model", "MiniLM", "--method", "saliency", "--query", "what melts",
-        "--document-file", str(text), "--format", "json",
-    )  # fmt: skip
+        "explain",
+        "--model",
+        "MiniLM",
+        "--method",
+        "saliency",
+        "--query",
+        "what melts",
+        "--document-file",
+        str(text),
+        "--format",
+        "json",
+    )
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert set(found) == KEYS
@@ -46,9 +65,16 @@ def test_explain_prints_one_object(tmp_path: Path) -> None:
 
 def test_decomposition_adds_up_and_has_a_matrix_on_request() -> None:
     result = run(
-        "explain", "--method", "decomposition", "--option", "matrix=yes", "--query", "what melts",
-        "--document", "Ice melts.",
-    )  # fmt: skip
+        "explain",
+        "--method",
+        "decomposition",
+        "--option",
+        "matrix=yes",
+        "--query",
+        "what melts",
+        "--document",
+        "Ice melts.",
+    )
     found = json.loads(result.stdout)
     total = sum(found["document_scores"]) + found["bias_share"]
     assert total == pytest.approx(found["score"], abs=1e-5)
@@ -100,8 +126,13 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
 
     folder = tmp_path / "corpus" / "eng" / "ice"
     (folder / "qrels").mkdir(parents=True)
-    query = {"_id": "q", "text": "what melts", "pos_char_span": [0, 10], "pos_char_length": 20,
-             "pos_token_length": 6}  # fmt: skip
+    query = {
+        "_id": "q",
+        "text": "what melts",
+        "pos_char_span": [0, 10],
+        "pos_char_length": 20,
+        "pos_token_length": 6,
+    }
     pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
     corpus = [{"_id": "d", "text": "Ice melts. Stone stays."}]
     pq.write_table(pa.Table.from_pylist(corpus), folder / "corpus.parquet")
@@ -122,8 +153,10 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
 
 def test_failures_are_listed_and_tried_again_on_demand(tmp_path: Path) -> None:
     data = tmp_path / "two.jsonl"
-    rows = [{"pair_id": "good", "query": "what melts", "document": "Ice melts."},
-            {"pair_id": "bad", "query": "\u200b", "document": "Ice melts."}]  # fmt: skip
+    rows = [
+        {"pair_id": "good", "query": "what melts", "document": "Ice melts."},
+        {"pair_id": "bad", "query": "\u200b", "document": "Ice melts."},
+    ]
     data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     done = json.loads(run("precompute", "--dataset", str(data)).stdout)
     assert (done["total"], done["done"], done["computed"], done["failed"]) == (2, 2, 2, 1)

@@ -47,12 +47,14 @@ def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ("mine", "NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME"),
-        ("mine=", "NAME=FOLDER"), ("=x", "NAME=FOLDER"),
+        ("mine=", "NAME=FOLDER"),
+        ("=x", "NAME=FOLDER"),
         ("mine=/nonexistent", "is not a folder or a file"),
-        ("mine=hf:BeIR/scifact", "The hub cannot be reached"), ("mine=hf:x", "is not hf:"),
+        ("mine=hf:BeIR/scifact", "The hub cannot be reached"),
+        ("mine=hf:x", "is not hf:"),
         ("mine=hf:BeIR/scifact@eng-pol", "The hub cannot be reached for BeIR/scifact:"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("command", ["datasets", "run"])
 def test_a_wrong_data_option_is_one_sentence(command: str, value: str, message: str) -> None:
     done = run(command, "--data", value)

@@ -214,8 +214,9 @@ def test_a_curve_is_averaged_once_and_again_when_a_result_came(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path / "home")
-    pairs = [replace(PAIR, pair_id=f"p{n}", document=f"Ice melts. Stone {n} stays.")
-             for n in range(3)]  # fmt: skip
+    pairs = [
+        replace(PAIR, pair_id=f"p{n}", document=f"Ice melts. Stone {n} stays.") for n in range(3)
+    ]
     averaged: list[int] = []
     real = compute_module.summarize
 

@@ -12,9 +12,15 @@ from dashboard.curve_words import counted, over_what, why_no_number
 def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
     curves = np.full((1200, 100), level)
     return summarize(
-        curves, [k // 4 for k in range(1200)], magnitudes=curves, model=model, dataset="d",
-        method=make_method("saliency"), n_truncated=cut, n_failed=0,
-    )  # fmt: skip
+        curves,
+        [k // 4 for k in range(1200)],
+        magnitudes=curves,
+        model=model,
+        dataset="d",
+        method=make_method("saliency"),
+        n_truncated=cut,
+        n_failed=0,
+    )
 
 
 def test_legends_count_pairs_and_documents_and_what_was_cut() -> None:

@@ -74,8 +74,17 @@ def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
 
 
 def test_typed_texts_take_statistics_on_the_command_line() -> None:
-    asked = ["explain", "--model", "BM25", "--method", "terms", "--query", "the basalt",
-             "--document", "the basalt and the sea"]  # fmt: skip
+    asked = [
+        "explain",
+        "--model",
+        "BM25",
+        "--method",
+        "terms",
+        "--query",
+        "the basalt",
+        "--document",
+        "the basalt and the sea",
+    ]
     found = {}
     for name in ("sample", "sample-bias"):
         run = CliRunner().invoke(app, [*asked, "--statistics", name])

@@ -376,8 +376,9 @@ def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
     words = [f"domain {i % 9}" for i in range(30)]
     points = np.arange(60.0).reshape(30, 2)
     figure = point_map(points, words, words, "Domain", STYLE)
-    drawn = {int(i): (x, y) for t in figure.data for i, x, y in zip(t.customdata, t.x, t.y,
-                                                                   strict=True)}  # fmt: skip
+    drawn = {
+        int(i): (x, y) for t in figure.data for i, x, y in zip(t.customdata, t.x, t.y, strict=True)
+    }
     assert drawn == {i: (2.0 * i, 2.0 * i + 1) for i in range(30)}
     # Six commonest and the others, told apart by more than colour.
     assert [t.name.split(" (")[0] for t in figure.data][-1] == "others"

@@ -138,9 +138,7 @@ def test_rows_are_the_query_s_tokens() -> None:
     np.testing.assert_array_equal(values.reshape(2, 3)[1], [3, 4, 5])
     found = attribution()
     query = TokenizedText((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
-    two = replace(
-        found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5)
-    )  # fmt: skip
+    two = replace(found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5))
     packed = link.link_of(two)
     assert packed is not None and (packed.rows, packed.columns) == (2, 3)
     np.testing.assert_array_equal(np.frombuffer(packed.values, "<f4"), [1, 2, 3, 11, 12, 13])

@@ -32,9 +32,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         env = {**os.environ, "POSLENS_HOME": str(tmp_path / "home"), **extra}  # type: ignore[dict-item]
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
-            [sys.executable, "-m", "dashboard", *arguments], cwd=ROOT, env=env,
+            [sys.executable, "-m", "dashboard", *arguments],
+            cwd=ROOT,
+            env=env,
             **given,  # type: ignore[call-overload]
-        )  # fmt: skip
+        )
         running.append(process)
         return process
 
@@ -71,13 +73,20 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
         (["cache", "merge", LONG], ""),
         (["cache", "verify", "--parts", LONG], ""),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_one_sentence(
     start: Callable[..., subprocess.Popen[bytes]], arguments: list[str], words: str
 ) -> None:
     code, out, said = ended(start(*arguments))
-    lines = [line for line in said.strip().splitlines() if "it/s" not in line and "%|" not in line
-             and "?pair" not in line and "?row" not in line and "?part" not in line]  # fmt: skip
+    lines = [
+        line
+        for line in said.strip().splitlines()
+        if "it/s" not in line
+        and "%|" not in line
+        and "?pair" not in line
+        and "?row" not in line
+        and "?part" not in line
+    ]
     assert code == 2 and out == "", said
     assert len(lines) == 1 and words in lines[0] and "unexpected" not in said, said
 
@@ -86,8 +95,18 @@ def test_what_cannot_be_used_is_one_sentence(
 def test_a_home_that_can_be_none_is_one_sentence(
     start: Callable[..., subprocess.Popen[bytes]], home: str
 ) -> None:
-    process = start("explain", "--query", "ice", "--document", "Ice melts.", "--model", "BM25",
-                    "--method", "terms", env={"POSLENS_HOME": home})  # fmt: skip
+    process = start(
+        "explain",
+        "--query",
+        "ice",
+        "--document",
+        "Ice melts.",
+        "--model",
+        "BM25",
+        "--method",
+        "terms",
+        env={"POSLENS_HOME": home},
+    )
     code, out, said = ended(process)
     lines = said.strip().splitlines()
     assert len(lines) == 1, said
@@ -97,8 +116,17 @@ def test_a_home_that_can_be_none_is_one_sentence(
         assert code == 2 and ("no user of that name" in said or "cache" in said)
 
 
-EXPLAIN = ["explain", "--query", "ice 你好", "--document", "Ice melts. 你好 \udcff",
-           "--model", "BM25", "--method", "terms"]  # fmt: skip
+EXPLAIN = [
+    "explain",
+    "--query",
+    "ice 你好",
+    "--document",
+    "Ice melts. 你好 \udcff",
+    "--model",
+    "BM25",
+    "--method",
+    "terms",
+]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
@@ -118,9 +146,12 @@ def test_closed_streams_end_nothing_in_a_traceback(
     def run(redirections: str, *arguments: str) -> tuple[int, str]:
         words = " ".join(f"'{a}'" for a in (sys.executable, "-m", "dashboard", *arguments))
         done = subprocess.run(
-            ["sh", "-c", f"{words} {redirections}"], cwd=ROOT, capture_output=True, timeout=240,
+            ["sh", "-c", f"{words} {redirections}"],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=240,
             env={**os.environ, "POSLENS_HOME": str(tmp_path)},
-        )  # fmt: skip
+        )
         return done.returncode, done.stderr.decode()
 
     text = ("explain", "--query", "ice", "--model", "BM25", "--method", "terms")

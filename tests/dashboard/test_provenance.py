@@ -132,10 +132,13 @@ def test_published_curves_claim_no_limit_and_no_cuts() -> None:
 
     said = of_published(PublishedCurves("NV", np.ones((4, 100)), "nv.npz")).entry()
     assert said == {
-        "poslens": poslens_version(), "model": "NV", "model_source": "published",
+        "poslens": poslens_version(),
+        "model": "NV",
+        "model_source": "published",
         "method": "curves as published, mean and standard deviation (ddof=1)",
-        "dataset": "file nv.npz", "n_pairs": 4,
-    }  # fmt: skip
+        "dataset": "file nv.npz",
+        "n_pairs": 4,
+    }
 
 
 def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None:
@@ -240,12 +243,16 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
     found = {
         each: rank_correlation(
             *(
-                unit_scores(r.attribution.document, r.attribution.document_scores,
-                            words(pair.document), each)
+                unit_scores(
+                    r.attribution.document,
+                    r.attribution.document_scores,
+                    words(pair.document),
+                    each,
+                )
                 for r in results
             )
         )
         for each in ("sum", "mean")
-    }  # fmt: skip
+    }
     assert found["sum"] != found["mean"] and metric.value == f"{found[how]:.3f}"
     assert f"the {how} of its tokens" in metric.help

@@ -18,7 +18,7 @@ VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
     for word in ("ice", "stone", "fog")
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -86,8 +86,9 @@ def test_each_query_among_the_documents_of_its_language(
     assert not app.exception and not app.error
     languages = next(f.value for f in app.dataframe if "pairs" in f.value.columns)
     assert languages[["language", "queries", "S@10 per pair"]].values.tolist() == [
-        ["spa", 2, 1.0], ["pol", 1, 1.0],
-    ]  # fmt: skip
+        ["spa", 2, 1.0],
+        ["pol", 1, 1.0],
+    ]
 
 
 def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,14 @@ from dashboard.recent import Recent
 from dashboard.runs import Report, Run
 
 BM25 = resolve("BM25")
-ROWS = "query,document,evidence,language\n" + "".join(
-    f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.,eng\n"
-    for word in ("ice", "stone", "fog")
-) + "qqqq,Nothing matches this. Stone.,Stone.,eng\n"  # fmt: skip
+ROWS = (
+    "query,document,evidence,language\n"
+    + "".join(
+        f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.,eng\n"
+        for word in ("ice", "stone", "fog")
+    )
+    + "qqqq,Nothing matches this. Stone.,Stone.,eng\n"
+)
 
 
 @pytest.fixture
@@ -158,8 +162,9 @@ def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.Mo
     found = json.loads(run("rank", "--model", "BM25", "--dataset", str(path)).stdout)
     assert found["rows"][0][NDCG] == 0.75 and found["rows"][0]["queries"] == 4
     assert found["provenance"][0]["method"].startswith("ranking(corpus=whole")
-    table = run("rank", "--model", "BM25", "--dataset", str(path), "--table", "queries",
-                "--format", "csv").stdout  # fmt: skip
+    table = run(
+        "rank", "--model", "BM25", "--dataset", str(path), "--table", "queries", "--format", "csv"
+    ).stdout
     frame = pd.read_csv(io.StringIO(table), comment="#")
     assert len(frame) == 4 and set(frame["model"]) == {"BM25"}
     for option in (["--table", "psi"], ["--table", "bins"], ["--own-corpus"]):
@@ -213,8 +218,9 @@ def test_rank_within_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for table in (whole, within):
         rows = {row["language"]: row for row in table["rows"]}
         assert {k: (r["queries"], r["pairs"]) for k, r in rows.items()} == {
-            "pol": (1, 2), "spa": (2, 2),
-        }  # fmt: skip
+            "pol": (1, 2),
+            "spa": (2, 2),
+        }
         assert rows["pol"][SUCCESS_OF_PAIRS] == 1.0 and rows["pol"][SUCCESS] == 1.0
     # Among all documents the Polish one that says "ice two" comes before the Spanish answer.
     assert rows["spa"][NDCG] == 1.0 > {r["language"]: r for r in whole["rows"]}["spa"][NDCG]
@@ -225,8 +231,9 @@ def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
     """512 and 2,048 belong to its saliency scripts."""
     long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
     for spec, lengths in (
-        (posir_ranking_spec(long), (8192, 8192)), (posir_spec(long), (2048, 512)),
-    ):  # fmt: skip
+        (posir_ranking_spec(long), (8192, 8192)),
+        (posir_spec(long), (2048, 512)),
+    ):
         assert (spec.max_length, spec.query_max_length) == lengths
         assert spec.query_prompt == POSIR_PROMPT
     assert posir_ranking_spec(replace(long, max_length=512)).max_length == 512

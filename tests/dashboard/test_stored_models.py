@@ -108,22 +108,32 @@ def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
 @pytest.mark.parametrize(
     "about",
     [
-        "[]", "{}", "not json", '{"spec": {}}', '{"spec": {"name": "other"}, "weights": 1}',
-        "[" * 100_000, '"spec"', "{}]",
+        "[]",
+        "{}",
+        "not json",
+        '{"spec": {}}',
+        '{"spec": {"name": "other"}, "weights": 1}',
+        "[" * 100_000,
+        '"spec"',
+        "{}]",
         *(
             stored_models.about(RetrieverSpec("M", "M", "dense", "x"), "w", "float32").replace(
                 f'"{name}": {was}', f'"{name}": {value}'
             )
             for name, was, value in (
-                ("max_length", "null", "Infinity"), ("max_length", "null", "1e300"),
-                ("max_length", "null", "-1"), ("query_max_length", "null", "true"),
-                ("query_prompt", "null", "[1]"), ("family", '"dense"', '"none"'),
-                ("name", '"M"', '"N"'), ("precision", '"float32"', '"x", "spec": 1'),
+                ("max_length", "null", "Infinity"),
+                ("max_length", "null", "1e300"),
+                ("max_length", "null", "-1"),
+                ("query_max_length", "null", "true"),
+                ("query_prompt", "null", "[1]"),
+                ("family", '"dense"', '"none"'),
+                ("name", '"M"', '"N"'),
+                ("precision", '"float32"', '"x", "spec": 1'),
             )
         ),
     ],
     ids=lambda about: about[-60:],
-)  # fmt: skip
+)
 def test_nonsense_about_a_model_is_left_out(tmp_path: Path, about: str) -> None:
     store = Store(tmp_path / "cache")
     with store.writing(ModelKey("M", "f" * 16, about), METHOD):

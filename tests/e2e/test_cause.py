@@ -101,8 +101,9 @@ def test_curves_minus_null(app: App, visit: Visit) -> None:
     page.get_by_role("button", name="Compute", exact=True).first.click()
     expect(page.get_by_text("complete").first).to_be_visible(timeout=RUN_MS)
     page.get_by_role("button", name="Compute", exact=True).first.click()
-    expect(page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
-           ).to_be_visible()  # fmt: skip
+    expect(
+        page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
+    ).to_be_visible()
     no_error(page)
 
 

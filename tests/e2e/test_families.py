@@ -19,10 +19,14 @@ from tests.e2e.conftest import TIMEOUT_MS, App
 expect.set_options(timeout=TIMEOUT_MS)
 
 ROWS = [
-    {"query": "what melts", "document": "Stone stays. Ice melts in spring.",
-     "evidence": "Ice melts in spring.", "query_type": "question"},
+    {
+        "query": "what melts",
+        "document": "Stone stays. Ice melts in spring.",
+        "evidence": "Ice melts in spring.",
+        "query_type": "question",
+    },
     {"query": "what stays", "document": "Stone stays. Ice melts in spring."},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,16 @@ def column(
     full = np.full((len(of_query.tokens), len(of_document.tokens)), 9.0, dtype=np.float32)
     full[1:-1, 1:-1] = matrix
     attribution = Attribution(
-        model, Method("decomposition"), "p", 1.0, of_query, of_document,
-        full.sum(1), full.sum(0), matrix=full,
-    )  # fmt: skip
+        model,
+        Method("decomposition"),
+        "p",
+        1.0,
+        of_query,
+        of_document,
+        full.sum(1),
+        full.sum(0),
+        matrix=full,
+    )
     return [
         pane(attribution, "query", query, signed=True),
         pane(attribution, "document", document, signed=True),

@@ -12,15 +12,44 @@ from tests.e2e.conftest import TIMEOUT_MS, App
 
 expect.set_options(timeout=TIMEOUT_MS)
 
-PAGES = ["", "compare", "curves", "cause", "ranking", "map", "faithfulness", "bias", "published",
-         "cache"]  # fmt: skip
+PAGES = [
+    "",
+    "compare",
+    "curves",
+    "cause",
+    "ranking",
+    "map",
+    "faithfulness",
+    "bias",
+    "published",
+    "cache",
+]
 OUTSIDE = "outside.invalid"
 TEXT = (
     f"![x](http://{OUTSIDE}/i.png) [y](https://{OUTSIDE}/l) http://{OUTSIDE} www.{OUTSIDE}/w "
     f"me@{OUTSIDE}"
 )
-NAMES = ("pair", "dataset", "models", "a", "b", "model", "first", "method", "methods", "tests",
-         "test", "under", "item", "search", "domain", "order", "of", "colour", "by")  # fmt: skip
+NAMES = (
+    "pair",
+    "dataset",
+    "models",
+    "a",
+    "b",
+    "model",
+    "first",
+    "method",
+    "methods",
+    "tests",
+    "test",
+    "under",
+    "item",
+    "search",
+    "domain",
+    "order",
+    "of",
+    "colour",
+    "by",
+)
 
 
 def linked(page: Page) -> list[str]:

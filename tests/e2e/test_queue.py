@@ -30,9 +30,12 @@ def own(start_app: Callable[..., App]) -> App:
 def commands(app: App, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "dashboard", *arguments],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "POSLENS_HOME": str(app.home)},
-    )  # fmt: skip
+    )
 
 
 def stored(app: App, method: str) -> int:

@@ -66,8 +66,9 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(ranking_app: App, visit:
     page.wait_for_url(re.compile("posir=true"))
     page.get_by_role("button", name="Rank all").click()
     expect(page.get_by_text("retrieve relevant passages that answer")).to_have_count(2)
-    expect(page.get_by_text("2 of 2 models").or_(page.get_by_text("Not ranked yet"))
-           ).to_have_count(0)  # fmt: skip
+    expect(page.get_by_text("2 of 2 models").or_(page.get_by_text("Not ranked yet"))).to_have_count(
+        0
+    )
     no_error(page)
 
 

@@ -32,42 +32,171 @@ Query = dict[str, str | list[str]]
 PAGES: dict[str, Query] = {
     "explain": {"models": ["tiny"], "method": "saliency", "dataset": "few"},
     "compare": {"a": "tiny", "b": "BM25", "method": "occlusion", "dataset": "few"},
-    "curves": {"models": ["tiny", "BM25"], "method": "saliency", "posir": "false", "null": "off",
-               "band": "quartiles", "dataset": "few"},
+    "curves": {
+        "models": ["tiny", "BM25"],
+        "method": "saliency",
+        "posir": "false",
+        "null": "off",
+        "band": "quartiles",
+        "dataset": "few",
+    },
     "cause": {"models": ["tiny"], "by": "mask", "against": ["saliency"], "dataset": "few"},
-    "ranking": {"models": ["BM25", "tiny"], "posir": "true", "searched": "all documents",
-                "first": "BM25", "dataset": "few"},
-    "map": {"model": "tiny", "of": "curves", "colour": "score", "method": "saliency",
-            "dataset": "few"},
+    "ranking": {
+        "models": ["BM25", "tiny"],
+        "posir": "true",
+        "searched": "all documents",
+        "first": "BM25",
+        "dataset": "few",
+    },
+    "map": {
+        "model": "tiny",
+        "of": "curves",
+        "colour": "score",
+        "method": "saliency",
+        "dataset": "few",
+    },
     "faithfulness": {"models": ["tiny"], "methods": ["saliency"], "dataset": "few"},
-    "bias": {"dataset": "few", "models": ["tiny"], "tests": ["brevity"], "pairs": "4",
-             "measure": "t", "place": "end", "test": "brevity", "under": "tiny", "item": "x"},
+    "bias": {
+        "dataset": "few",
+        "models": ["tiny"],
+        "tests": ["brevity"],
+        "pairs": "4",
+        "measure": "t",
+        "place": "end",
+        "test": "brevity",
+        "under": "tiny",
+        "item": "x",
+    },
     "published": {},
     "cache": {},
-}  # fmt: skip
+}
 SHARED: Query = {
-    "text": "Own text", "q": "what melts", "d": "Ice melts. Stone stays.", "pair": "x",
-    "search": "ice", "domain": "any", "language": "any", "bucket": "Q1", "query_type": "any",
-    "evidence": ["10", "60"], "order": "score", "normalization": "p99", "resampling": "point",
-    "versions": "true", "unit": "words", "scale": "each", "matrix": "yes", "biases": "explicit",
-}  # fmt: skip
-MODELS = ["tiny", "tiny@last", "BM25", "tiny@max", "nope", "organisation/model", "MiniLM@", "@last",
-          "MiniLM@cls", "MiniLM@nope", "BM25@last", "MiniLM-recency@0.5", "MiniLM-recency@1e9",
-          "MiniLM@0.5", "MiniLM#1234", "../MiniLM", "/etc", "mpnet", "a/b@last", "MiniLM@last@cls",
-          "minilm", "organisation/model@0.5", "MiniLM (not fetched)", "bge-m3"]  # fmt: skip
-METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient",
-           "nope"]  # fmt: skip
-VALUES = ["", " ", "nope", "0", "-1", "1", "2", "1e999", "nan", "inf", "99999999999999999999",
-          "true", "false", "None", "null", "[]", "{}", "[1,", "any", "a,b", "10,60", "5-1", "\0",
-          "\ufffd", "\u202e", "\u200b", "😀", "ß" * 40, "x" * 9000, "![x](http://outside.invalid)",
-          "<b>x</b>", "$x$", ":red[x]", "%", "%00", "../../etc/passwd", "C:\\x", "=1+1", "'", '"',
-          "0.5", "1,2,3", "upload-1", "sample", "sample-bias", "MiniLM", "saliency",
-          "2026-01-01"]  # fmt: skip
-STRANGE = ["", "=", "$$ID-x", "$$ID-1-None", "$$STREAMLIT", "page", "url.pair", "upload", "next",
-           "uploaded data sets", "curves.bin", "cause.place", "embed", "embed_options", "__proto__",
-           "explain.heatmap", "x" * 300, "ice cream", "\0", "pair[]", "models[0]",
-           "filter.sample.domain", "typed.query", "curves.error", "curves.clicked", "run",
-           "app.page", "formsubmitter"]  # fmt: skip
+    "text": "Own text",
+    "q": "what melts",
+    "d": "Ice melts. Stone stays.",
+    "pair": "x",
+    "search": "ice",
+    "domain": "any",
+    "language": "any",
+    "bucket": "Q1",
+    "query_type": "any",
+    "evidence": ["10", "60"],
+    "order": "score",
+    "normalization": "p99",
+    "resampling": "point",
+    "versions": "true",
+    "unit": "words",
+    "scale": "each",
+    "matrix": "yes",
+    "biases": "explicit",
+}
+MODELS = [
+    "tiny",
+    "tiny@last",
+    "BM25",
+    "tiny@max",
+    "nope",
+    "organisation/model",
+    "MiniLM@",
+    "@last",
+    "MiniLM@cls",
+    "MiniLM@nope",
+    "BM25@last",
+    "MiniLM-recency@0.5",
+    "MiniLM-recency@1e9",
+    "MiniLM@0.5",
+    "MiniLM#1234",
+    "../MiniLM",
+    "/etc",
+    "mpnet",
+    "a/b@last",
+    "MiniLM@last@cls",
+    "minilm",
+    "organisation/model@0.5",
+    "MiniLM (not fetched)",
+    "bge-m3",
+]
+METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient", "nope"]
+VALUES = [
+    "",
+    " ",
+    "nope",
+    "0",
+    "-1",
+    "1",
+    "2",
+    "1e999",
+    "nan",
+    "inf",
+    "99999999999999999999",
+    "true",
+    "false",
+    "None",
+    "null",
+    "[]",
+    "{}",
+    "[1,",
+    "any",
+    "a,b",
+    "10,60",
+    "5-1",
+    "\0",
+    "\ufffd",
+    "\u202e",
+    "\u200b",
+    "😀",
+    "ß" * 40,
+    "x" * 9000,
+    "![x](http://outside.invalid)",
+    "<b>x</b>",
+    "$x$",
+    ":red[x]",
+    "%",
+    "%00",
+    "../../etc/passwd",
+    "C:\\x",
+    "=1+1",
+    "'",
+    '"',
+    "0.5",
+    "1,2,3",
+    "upload-1",
+    "sample",
+    "sample-bias",
+    "MiniLM",
+    "saliency",
+    "2026-01-01",
+]
+STRANGE = [
+    "",
+    "=",
+    "$$ID-x",
+    "$$ID-1-None",
+    "$$STREAMLIT",
+    "page",
+    "url.pair",
+    "upload",
+    "next",
+    "uploaded data sets",
+    "curves.bin",
+    "cause.place",
+    "embed",
+    "embed_options",
+    "__proto__",
+    "explain.heatmap",
+    "x" * 300,
+    "ice cream",
+    "\0",
+    "pair[]",
+    "models[0]",
+    "filter.sample.domain",
+    "typed.query",
+    "curves.error",
+    "curves.clicked",
+    "run",
+    "app.page",
+    "formsubmitter",
+]
 
 
 @dataclass(frozen=True)
@@ -90,10 +219,16 @@ def prepare(folder: Path) -> None:
     registry.register_folder("tiny", tiny_models.build("bert", folder / "model"))
     text = "Ice melts in spring. The tide rises twice a day. Stone stays where it is."
     rows = [
-        {"query": f"what {word}", "document": text, "evidence": text.split(". ")[k],
-         "pair_id": word, "domain": word, "language": "eng"}
+        {
+            "query": f"what {word}",
+            "document": text,
+            "evidence": text.split(". ")[k],
+            "pair_id": word,
+            "domain": word,
+            "language": "eng",
+        }
         for k, word in enumerate(("melts", "rises", "stays"))
-    ]  # fmt: skip
+    ]
     file = folder / "few.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     datasets.register("few", file)
@@ -164,13 +299,23 @@ def fuzz(n: int, seed: int = 0, pages: list[str] | None = None) -> Iterator[tupl
 
 
 # What a browser may send of a table or chart whose rows have changed meanwhile, or of a component.
-JSON = ["null", "{}", '{"selection": {}}', '{"selection": {"rows": [99999], "columns": []}}',
-        '{"selection": {"rows": [-1], "columns": ["x"], "cells": []}}',
-        '{"selection": {"rows": [0, 1, 2], "columns": [], "cells": [[0, "x"]]}}',
-        '{"selection": {"points": [{"customdata": "x"}], "point_indices": [99999]}}',
-        '{"selection": {"points": [{"customdata": [1, 2]}], "box": [], "lasso": []}}',
-        '{"selection": {"points": [{}]}}', '{"view": {"unit": 5}}', '{"view": null}',
-        '{"view": {"unit": "nope", "scale": [], "tip": {"a": 1}}}', "[]", "5", '"x"']  # fmt: skip
+JSON = [
+    "null",
+    "{}",
+    '{"selection": {}}',
+    '{"selection": {"rows": [99999], "columns": []}}',
+    '{"selection": {"rows": [-1], "columns": ["x"], "cells": []}}',
+    '{"selection": {"rows": [0, 1, 2], "columns": [], "cells": [[0, "x"]]}}',
+    '{"selection": {"points": [{"customdata": "x"}], "point_indices": [99999]}}',
+    '{"selection": {"points": [{"customdata": [1, 2]}], "box": [], "lasso": []}}',
+    '{"selection": {"points": [{}]}}',
+    '{"view": {"unit": 5}}',
+    '{"view": null}',
+    '{"view": {"unit": "nope", "scale": [], "tip": {"a": 1}}}',
+    "[]",
+    "5",
+    '"x"',
+]
 
 
 def _damage(state: WidgetState, chance: random.Random) -> None:
@@ -248,10 +393,16 @@ def main() -> None:
                 shown = given if isinstance(given, str) else urlencode(given, doseq=True)[:400]
                 print(json.dumps({"page": page, "address": shown, "what": what}), flush=True)
             if done % 100 == 0:
-                print(f"{done} done, {faults} faults, {time.perf_counter() - started:.0f} s",
-                      file=sys.stderr, flush=True)  # fmt: skip
-    print(json.dumps({"addresses": done, "faults": faults,
-                      "seconds": round(time.perf_counter() - started)}))  # fmt: skip
+                print(
+                    f"{done} done, {faults} faults, {time.perf_counter() - started:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(
+        json.dumps(
+            {"addresses": done, "faults": faults, "seconds": round(time.perf_counter() - started)}
+        )
+    )
     raise SystemExit(bool(faults))
 
 

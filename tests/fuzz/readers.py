@@ -36,23 +36,42 @@ Check = Callable[[Random, Path], None]
 
 ROWS = [
     {
-        "query": f"when does fog {n} lift", "document": f"Fog {n} lifts at noon. Then rain.",
-        "evidence": "lifts at noon", "language": "en", "domain": "fog", "query_type": "when",
-        "pair_id": f"p{n}", "query_id": f"q{n}", "document_id": f"d{n}",
+        "query": f"when does fog {n} lift",
+        "document": f"Fog {n} lifts at noon. Then rain.",
+        "evidence": "lifts at noon",
+        "language": "en",
+        "domain": "fog",
+        "query_type": "when",
+        "pair_id": f"p{n}",
+        "query_id": f"q{n}",
+        "document_id": f"d{n}",
     }
     for n in range(4)
-]  # fmt: skip
+]
 CORPUS = [{"_id": f"d{n}", "title": "Fog", "text": f"It {n} lifts at noon."} for n in range(4)]
 QUERIES = [
-    {"_id": f"q{n}", "text": f"when {n}", "pos_char_span": [0, 4], "pos_char_length": 4,
-     "pos_token_length": 9, "query_type": "when"} for n in range(4)
-]  # fmt: skip
+    {
+        "_id": f"q{n}",
+        "text": f"when {n}",
+        "pos_char_span": [0, 4],
+        "pos_char_length": 4,
+        "pos_token_length": 9,
+        "query_type": "when",
+    }
+    for n in range(4)
+]
 JUDGED = [{"query-id": f"q{n}", "corpus-id": f"d{n}", "score": 1} for n in range(4)]
 TEXT = "('Hmla', 'Fog', [('slk', 1.0)])"
 COLDER = [
-    {"query": "when", "document_1": "Fog lifts .", "document_2": "Rain .", "id": f"x{n}",
-     "evidence_sents": [["Fog", "lifts"]]} for n in range(3)
-]  # fmt: skip
+    {
+        "query": "when",
+        "document_1": "Fog lifts .",
+        "document_2": "Rain .",
+        "id": f"x{n}",
+        "evidence_sents": [["Fog", "lifts"]],
+    }
+    for n in range(3)
+]
 NAMES = ("nDCG@10", "PSI")
 MEASURES = {
     "m": {"eng-pol": {f"{m}{b}": 0.5 for m in NAMES for b in ("", "(Q1)", "(Q2)", "(Q3)", "(Q4)")}}
@@ -66,8 +85,14 @@ def require_usable(found: DataSet) -> None:
     """Everything can be stored and shown: plain texts, numbers that fit, ids that differ."""
     assert len(found.by_id) == len(found.pairs), "two pairs share an id"
     for pair in found.pairs:
-        said = (pair.pair_id, pair.query, pair.document, pair.language, pair.domain,
-                pair.query_type)  # fmt: skip
+        said = (
+            pair.pair_id,
+            pair.query,
+            pair.document,
+            pair.language,
+            pair.domain,
+            pair.query_type,
+        )
         for text in said:
             assert text is None or (isinstance(text, str) and "\0" not in text), text
             (text or "").encode()
@@ -152,8 +177,10 @@ POSTS = [{"post_id": str(n), "text": TEXT, "ocr": f"[{TEXT}]"} for n in range(3)
 CLAIMS = [{"fact_check_id": str(n), "claim": TEXT} for n in range(3)]
 MAPPING = [{"fact_check_id": str(n), "post_id": str(n)} for n in range(3)]
 CSV: dict[str, list[dict[str, str]]] = {
-    "posts.csv": POSTS, "fact_checks.csv": CLAIMS, "fact_check_post_mapping.csv": MAPPING,
-}  # fmt: skip
+    "posts.csv": POSTS,
+    "fact_checks.csv": CLAIMS,
+    "fact_check_post_mapping.csv": MAPPING,
+}
 LINES = {"corpus.jsonl": CORPUS, "queries.jsonl": QUERIES}
 TABLES = {"queries.parquet": QUERIES, "corpus.parquet": CORPUS, "qrels/test.parquet": JUDGED}
 
@@ -270,8 +297,12 @@ READERS: dict[str, Check] = {
 }
 
 
-def here(function: Callable[..., object], arguments: Sequence[object] = (), data: bytes = b"",
-         **_: object) -> bytes:  # fmt: skip
+def here(
+    function: Callable[..., object],
+    arguments: Sequence[object] = (),
+    data: bytes = b"",
+    **_: object,
+) -> bytes:
     """In the place of `isolated.call`: a child's start would take most of the time. What ends the
     process ends the fuzz, which says where it was."""
     return b"".join(function(data, *arguments))  # type: ignore[arg-type]

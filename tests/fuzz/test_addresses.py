@@ -20,12 +20,15 @@ def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
 @pytest.mark.parametrize(
     ("page", "query"),
     [
-        ("explain", {"": "x"}), ("explain", {"$$ID-x": "1"}), ("cache", {"$$ID-1-None": "1"}),
-        ("map", {"model": "nope", "dataset": "few"}), ("map", {"model": "tiny@0.5"}),
+        ("explain", {"": "x"}),
+        ("explain", {"$$ID-x": "1"}),
+        ("cache", {"$$ID-1-None": "1"}),
+        ("map", {"model": "nope", "dataset": "few"}),
+        ("map", {"model": "tiny@0.5"}),
         ("curves", {"models": ["nope", "tiny@nope"], "dataset": "nope"}),
         ("explain", {"uploaded data sets": "1", "app.page": "x"}),
     ],
-)  # fmt: skip
+)
 def test_addresses_that_once_failed(page: str, query: Query) -> None:
     app = opened(page, query)
     assert problem(app) == ""

@@ -25,10 +25,22 @@ def test_damaged_files_end_in_data_or_in_one_sentence(name: str, tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.readers", "--only", name, "--mutations",
-         str(SLOW.get(name, 10_000)), "--said", str(said)],
-        cwd=ROOT, capture_output=True, text=True, preexec_fn=limited,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.fuzz.readers",
+            "--only",
+            name,
+            "--mutations",
+            str(SLOW.get(name, 10_000)),
+            "--said",
+            str(said),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
+    )
     assert done.returncode in (0, 1), f"ended by signal {-done.returncode} at {said.read_text()}"
     assert done.returncode == 0, done.stdout
 
@@ -38,8 +50,11 @@ def test_the_fuzz_sees_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as kept:
         from attribution import isolated
 
-        for owner, attribute in ((isolated, "call"), (isolated.Reader, "call"),
-                                 (isolated.Reader, "_start")):  # fmt: skip
+        for owner, attribute in (
+            (isolated, "call"),
+            (isolated.Reader, "call"),
+            (isolated.Reader, "_start"),
+        ):
             kept.setattr(owner, attribute, getattr(owner, attribute))
         (problem,) = fuzz("csv", 1)
     assert "csv 0" in problem and "ZeroDivisionError" in problem

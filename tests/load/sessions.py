@@ -146,8 +146,10 @@ def write_pairs(path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for number in range(STORED):
             text = " ".join(chance.choices(words, k=60))
-            file.write(json.dumps({"pair_id": f"p{number}", "query": "grey water",
-                                   "document": text}) + "\n")  # fmt: skip
+            file.write(
+                json.dumps({"pair_id": f"p{number}", "query": "grey water", "document": text})
+                + "\n"
+            )
 
 
 @contextmanager
@@ -155,13 +157,24 @@ def dashboard(home: Path, data: Path) -> Iterator[tuple[int, psutil.Process]]:
     """A running dashboard whose small data set is stored, and its process."""
     subprocess.run(
         [sys.executable, "-m", "dashboard", "precompute", "--dataset", str(data)],
-        cwd=ROOT, env=environment(home), check=True, capture_output=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(home),
+        check=True,
+        capture_output=True,
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "dashboard", "run", "--port", str(port),
-               "--data", f"{data.name}={data}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dashboard",
+        "run",
+        "--port",
+        str(port),
+        "--data",
+        f"{data.name}={data}",
+    ]
     with (home / "server.log").open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=log, stderr=log)
     try:
