@@ -23,8 +23,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from bench.timing import ratio
-from dashboard.map_figure import SYMBOLS, point_map
-from dashboard.palettes import Style
+from dashboard.drawing.palettes import Style
+from dashboard.map.figures import SYMBOLS, point_map
 
 _COUNT = (
     "() => { window.frames_ = 0; const tick = () => { window.frames_++;"

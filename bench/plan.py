@@ -247,7 +247,7 @@ def measure() -> dict[str, float]:
 
     from attribution.methods import make_method
     from attribution.types import Attribution, TextPair, Token, TokenizedText
-    from cache.store import ModelKey, Store
+    from cache.storage.store import ModelKey, Store
 
     method, chance = make_method("saliency"), np.random.default_rng(7)
     words = ["harbour", "light", "turns", "slowly", "above", "grey", "water", "tide", "##s", "boat"]

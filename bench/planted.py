@@ -14,15 +14,15 @@ import argparse
 from pathlib import Path
 
 from attribution import datasets
-from attribution.bootstrap import Estimate
-from attribution.interventions.controls import ControlledCurve
+from attribution.curves.bootstrap import Estimate
+from attribution.interventions.null_controls import ControlledCurve
 from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
 from attribution.retrievers.registry import resolve
 from attribution.types import Method, TextPair
-from dashboard import causes
-from dashboard.compute import Compute
-from dashboard.runs import Run
+from dashboard.core.compute import Compute
+from dashboard.core.runs import Run
+from dashboard.interventions import service as interventions
 
 SIDES = {"MiniLM-primacy": -1, "MiniLM-recency": 1}
 STRENGTHS = ("0", "0.25", "0.5", "0.75", "1")
@@ -76,13 +76,15 @@ class Bench:
         self.pairs = chosen(n)
         self.among = datasets.read("sample").pairs
         self.relocation = relocation_method()
-        self.nulls = causes.controls("unrelated", self.pairs, self.among)
+        self.nulls = interventions.controls("unrelated", self.pairs, self.among)
 
-    def relocate(self, name: str) -> causes.DataSetCause:
+    def relocate(self, name: str) -> interventions.DataSetCause:
         """The causal curve of a model."""
         spec = resolve(name)
-        finish(causes.start(self.compute, spec, self.relocation, self.pairs, "bench"))
-        return causes.data_set_cause(self.compute, spec, self.relocation, self.pairs, "sample")
+        finish(interventions.start(self.compute, spec, self.relocation, self.pairs, "bench"))
+        return interventions.data_set_cause(
+            self.compute, spec, self.relocation, self.pairs, "sample"
+        )
 
     def index(self, name: str, method: Method) -> Estimate | None:
         """The primacy-recency index of a method's mean curve."""
@@ -95,7 +97,9 @@ class Bench:
         """The method's curves less those of an unrelated query."""
         spec = resolve(name)
         finish(self.compute.start_run(spec, method, self.nulls, "bench nulls"))
-        return causes.controlled(self.compute, spec, method, "unrelated", self.pairs, self.among)
+        return interventions.controlled(
+            self.compute, spec, method, "unrelated", self.pairs, self.among
+        )
 
     def methods(self) -> list[str]:
         """The table of methods, a row each."""
@@ -112,7 +116,7 @@ class Bench:
             index, agree, control = {}, {}, {}
             for name in SIDES:
                 index[name] = self.index(name, method)
-                agree[name] = causes.agreement_of(
+                agree[name] = interventions.agreement_of(
                     self.compute, resolve(name), method, self.relocation, self.pairs
                 ).means
                 control[name] = self.control(name, method)

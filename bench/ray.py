@@ -31,10 +31,10 @@ def main() -> None:
     from attribution.methods import make_method
     from attribution.retrievers.load import load
     from attribution.retrievers.registry import resolve
-    from cache.fingerprint import used_model
-    from cache.precompute import Executor, OneDevice, precompute
-    from cache.ray_executor import RayExecutor
-    from cache.store import ModelKey, Store
+    from cache.jobs.attributions import Executor, OneDevice, precompute
+    from cache.jobs.ray_executor import RayExecutor
+    from cache.keys import used_model
+    from cache.storage.store import ModelKey, Store
 
     torch.set_num_threads(1)
     spec, method = resolve("MiniLM"), make_method("saliency")

@@ -31,10 +31,10 @@ import pyarrow.parquet as pq
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from bench.timing import interleaved, ratio
-from cache import index
-from cache.entries import ENTRY, entries
-from cache.store import ModelKey, Store
-from cache.upkeep import drop
+from cache.exchange.rows import ENTRY, entries
+from cache.storage import index
+from cache.storage.maintenance import drop
+from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("bench", "0123456789abcdef")

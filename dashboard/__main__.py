@@ -13,16 +13,14 @@ if __name__ == "__main__":
 
 import typer
 
-from dashboard.commands import (
-    bias,
-    cache,
-    causes,
-    listing,
-    pairs,
-    precompute,
-    ranking,
-    server,
-)
+from dashboard.bias import command as bias
+from dashboard.cache_page import command as cache
+from dashboard.core import listing_command as listing
+from dashboard.core import server_command as server
+from dashboard.curves import command as precompute
+from dashboard.explain import command as explain
+from dashboard.interventions import command as interventions
+from dashboard.ranking import command as ranking
 
 app = typer.Typer(
     no_args_is_help=True,

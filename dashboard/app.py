@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard.guard import guarded
+from dashboard.widgets.guard import guarded
 
 # Not in a folder named `pages`: Streamlit would run a file of it by itself, without this script,
 # when the first visitor's address names it.

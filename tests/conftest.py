@@ -71,10 +71,10 @@ def sample() -> DataSet:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Callable[..., Path]:
     """`tiny_folder("bert")`: a sentence-transformers folder of a two-layer random model of that
-    architecture, built once a run; see tests/attribution/tiny_models.py."""
+    architecture, built once a run; see tests/support/tiny_models.py."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("tiny_models", ROOT / "tests/attribution/tiny_models.py")
+    spec = spec_from_file_location("tiny_models", ROOT / "tests/support/tiny_models.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     sys.modules["tiny_models"] = module

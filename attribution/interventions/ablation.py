@@ -25,7 +25,7 @@ from attribution.errors import Stopped, UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.methods.perturbation import varied
-from attribution.scoring import score_texts
+from attribution.retrievers.scoring import score_texts
 from attribution.text import words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.bootstrap import Estimate, estimate
+from attribution.curves.bootstrap import Estimate, estimate
+from attribution.curves.positions import rank_correlation, resample
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.relocation import Relocation
-from attribution.position import rank_correlation, resample
 from attribution.types import Array, Method, as_array
 
 Values = NDArray[np.float64]

@@ -18,7 +18,7 @@ from attribution.errors import Stopped, UserError
 from attribution.interventions.ablation import of_tokens
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.retrievers.base import Joint
-from attribution.scoring import score_texts
+from attribution.retrievers.scoring import score_texts
 from attribution.types import Array, Method, TextPair, as_array
 
 Way = Literal["prefix", "positions"]

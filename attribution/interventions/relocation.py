@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from attribution.errors import UserError
 from attribution.retrievers.base import encode
-from attribution.scoring import score_texts
+from attribution.retrievers.scoring import score_texts
 from attribution.text import require_sentences, script_without_sentences, sentences
 from attribution.types import (
     ROUNDING,

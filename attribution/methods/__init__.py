@@ -13,9 +13,14 @@ from attribution.batching import (
     halving,
     stoppable,
 )
+from attribution.curves.positions import (
+    NORMALIZATIONS,
+    RESAMPLINGS,
+    Aggregate,
+    curve_params,
+)
 from attribution.errors import Stopped, UserError
 from attribution.methods import decomposition, exact, gradients, occlusion, saliency
-from attribution.position import NORMALIZATIONS, RESAMPLINGS, Aggregate, curve_params
 from attribution.retrievers.base import Retriever
 from attribution.types import Attribution, Method, TextPair
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attribution.errors import UserError
-from attribution.retrievers import families
+from attribution.retrievers import detect
 from attribution.retrievers.bounded import DamagedFolder, header
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.model_folder import Contents, contents
@@ -128,9 +128,9 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     files, where, kind = plan(spec, device, precision)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
-    spec = families.settled(spec, files.folder)
+    spec = detect.settled(spec, files.folder)
     if spec.family != "dense":
-        return families.load(spec, files, where, kind)
+        return detect.load(spec, files, where, kind)
     spread = must_spread(spec, files, where, kind, device)
     query_model: SentenceTransformer | None = None
     try:

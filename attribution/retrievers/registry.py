@@ -201,7 +201,7 @@ def contents_of(name: str, folder: Path) -> Contents:
 
 
 def _family_of(folder: Path) -> str:
-    from attribution.retrievers.families import family_of
+    from attribution.retrievers.detect import family_of
 
     return family_of(folder)
 

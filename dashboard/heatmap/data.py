@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from attribution.position import Aggregate
+from attribution.curves.positions import Aggregate
 from attribution.types import Attribution, EvidenceSpan, Side
 from dashboard.heatmap.link import Link, link_of
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from attribution.errors import UserError
+from dashboard.export.chromium import MAX_PIXELS, open_tab
+from dashboard.export.inscription import inscribed
 from dashboard.heatmap.assets import drawing_script, styles
-from dashboard.heatmap.chromium import MAX_PIXELS, open_tab
 from dashboard.heatmap.data import Pane, View, payload
-from dashboard.inscription import inscribed
 
 Theme = Literal["light", "dark", "auto"]
 Format = Literal["svg", "png", "pdf"]
@@ -122,7 +122,7 @@ def to_image(
 
     `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
     be larger than the browser draws gets a smaller scale. Every entry of
-    `provenance` is inside, as in a figure (see `dashboard.export`).
+    `provenance` is inside, as in a figure (see `dashboard.export.files`).
 
     Raises:
         UserError: no Chromium, a size that can't be drawn, or no picture within the time limit.

@@ -157,7 +157,7 @@ KINDS = (
 
 def build(folder: Path) -> list[Path]:
     """A tiny model of each family below `folder`."""
-    from tests.attribution import tiny_families, tiny_models
+    from tests.support import tiny_families, tiny_models
 
     bert, labse = (tiny_models.build(name, folder / name) for name in ("bert", "labse"))
     causal = tiny_models.build("qwen3-right", folder / "causal")
@@ -281,8 +281,8 @@ def use(folder: Path) -> str:
     """
     from attribution.errors import UserError
     from attribution.methods import METHODS, make_method
-    from attribution.proof import PROBE, prove
     from attribution.retrievers import load, registry
+    from attribution.retrievers.self_check import PROBE, prove
 
     registry._registered.clear()
     try:

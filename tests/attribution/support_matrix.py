@@ -19,11 +19,11 @@ from transformers.utils import logging
 
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.proof import prove
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.self_check import prove
 from attribution.types import Attribution, TextPair
-from tests.attribution import tiny_families, tiny_models
+from tests.support import tiny_families, tiny_models
 
 PAIRS = (
     TextPair("p", "tide rises", "The tide rises twice a day because the Moon pulls the water."),

@@ -7,9 +7,9 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
+from attribution.curves.positions import positions
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
-from attribution.position import positions
 from attribution.types import (
     Attribution,
     EvidenceSpan,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from attribution.curves.positions import AGGREGATES, Aggregate, aggregated, unit_scores
 from attribution.datasets import DataSet
-from attribution.faithfulness import Parameters, _order
+from attribution.evaluation.faithfulness import Parameters, _order
 from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.position import AGGREGATES, Aggregate, aggregated, unit_scores
 from attribution.text import words
 from attribution.types import TextPair, Token, TokenizedText
 

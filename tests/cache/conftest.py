@@ -10,7 +10,7 @@ import pytest
 
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
-from cache.store import Store
+from cache.storage.store import Store
 
 Make = Callable[..., tuple[TextPair, Attribution]]
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import cache.fingerprint
+import cache.keys
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import ModelFiles, RetrieverSpec
 from attribution.types import EvidenceSpan, TextPair
 from cache.digests import Digests, key_of
-from cache.fingerprint import (
+from cache.keys import (
     file_digest,
     files_fingerprint,
     model_fingerprint,
@@ -234,13 +234,13 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     path = tmp_path / "model.safetensors"
     path.write_bytes(os.urandom(2 << 20))
-    monkeypatch.setattr(cache.fingerprint.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)
+    monkeypatch.setattr(cache.keys.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)
     return path
 
 
 def restart() -> None:
     """Forget what a process remembers."""
-    cache.fingerprint._digests.clear()
+    cache.keys._digests.clear()
 
 
 def test_a_large_file_is_read_once_in_many_starts(

@@ -34,17 +34,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attribution.curves.positions import summarize
 from attribution.errors import UserError
 from attribution.isolated import Reader
-from attribution.position import summarize
 from attribution.retrievers.base import Retriever
 from attribution.types import TextPair
-from cache import connections, index
-from cache.parts import PartWriter, Place, ingest
-from cache.precompute import OneDevice, precompute
-from cache.share import export, import_file, merge
-from cache.store import Store
-from cache.upkeep import compact, listing, verify
+from cache.exchange.part_files import PartWriter, Place, ingest
+from cache.exchange.transfer import export, import_file, merge
+from cache.jobs.attributions import OneDevice, precompute
+from cache.storage import connections, index
+from cache.storage.maintenance import compact, listing, verify
+from cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL, Telling, lexical, some_pairs, sound
 
 ROOT = Path(__file__).parents[2]

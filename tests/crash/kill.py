@@ -30,9 +30,9 @@ from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load
 from attribution.retrievers.registry import resolve
 from attribution.types import Attribution, Method, TextPair
-from cache import index
-from cache.precompute import OneDevice, precompute
-from cache.store import ModelKey, Store
+from cache.jobs.attributions import OneDevice, precompute
+from cache.storage import index
+from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("terms")
 POINT = make_method("terms", {"resampling": "point"})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from attribution.errors import UserError
-from cache import index
-from cache.store import Store
+from cache.storage import index
+from cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL, kill, lexical, some_pairs
 from tests.load.store import result
 

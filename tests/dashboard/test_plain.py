@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.plain import plain
+from dashboard.drawing.plain import plain
 
 ROOT = Path(__file__).parents[2]
 FILES = [

@@ -14,7 +14,8 @@ from choreographer.browsers import Chromium
 from PIL import Image
 
 from attribution.errors import UserError
-from dashboard.heatmap import Pane, View, chromium
+from dashboard.export import chromium
+from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html, to_image
 
 TEXT = "Ice <melts> & flows\nعام جديد \x00 冰川 " + "more words " * 200

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
+from attribution.curves.positions import AGGREGATES, unit_scores
 from attribution.datasets import DataSet
 from attribution.methods import attribute_batches, make_method
-from attribution.position import AGGREGATES, unit_scores
 from dashboard.heatmap import View, pane
 from dashboard.heatmap.assets import drawing_script
 from dashboard.heatmap.standalone import to_html

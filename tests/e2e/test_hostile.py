@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard.plain import parted
+from dashboard.drawing.plain import parted
 from tests.e2e.conftest import TIMEOUT_MS, App
 
 expect.set_options(timeout=TIMEOUT_MS)

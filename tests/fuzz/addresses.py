@@ -213,7 +213,7 @@ def prepare(folder: Path) -> None:
     computes takes no time, so that there is time for many addresses."""
     from attribution import datasets
     from attribution.retrievers import registry
-    from tests.attribution import tiny_models
+    from tests.support import tiny_models
 
     (folder / "model").mkdir()
     registry.register_folder("tiny", tiny_models.build("bert", folder / "model"))

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attribution import isolated
+from attribution.curves.published import curves_of, read_measures
 from attribution.datasets import beir, colder, multiclaim, own, posir
 from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
-from attribution.published import curves_of, read_measures
 from tests.fuzz.mutations import COLUMNS, damaged, json_text, odd_column, odd_json
 
 Random = random.Random

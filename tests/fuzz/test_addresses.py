@@ -70,7 +70,7 @@ def test_a_sample_of_damaged_widget_states() -> None:
 def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dashboard import compute
+    from dashboard.core import compute
 
     def ends(*_: object) -> None:
         raise SystemExit(3)

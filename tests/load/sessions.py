@@ -33,8 +33,8 @@ import websockets
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from cache.files import Files
-from cache.upkeep import listing
+from cache.storage.files import Files
+from cache.storage.maintenance import listing
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the harbour light turns slowly above grey water while boats return with the tide"

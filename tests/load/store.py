@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.position import curve_params, document_curve
+from attribution.curves.positions import curve_params, document_curve
 from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-from cache import index
-from cache.store import ModelKey, Store
+from cache.storage import index
+from cache.storage.store import ModelKey, Store
 
 METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
 MODEL = ModelKey("M", "0123456789abcdef")

@@ -1,0 +1,1 @@
+"""Curves over relative position: resampling, averages with intervals, the matrix, maps."""

@@ -1,0 +1,142 @@
+"""A list of numpy arrays out of a pickle, and nothing else out of it.
+
+A pickle names functions and calls them. Here every name it may use stands for a small class or
+function of this module that makes float arrays from bytes; numpy itself is never called by it.
+Read it in a process of its own all the same (`attribution.curves.published`): sizes in it may lie.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FLOATS = {"f4": "<f4", "f8": "<f8"}
+
+
+class NotArrays(Exception):
+    """The pickle holds something else than numpy arrays of floats."""
+
+
+class _Dtype:
+    """Stands for a float dtype while the pickle is read."""
+
+    def __init__(self, name: object, align: object = False, copy: object = False) -> None:
+        plain = str(name).lstrip("<=|") if isinstance(name, str) else ""
+        if plain not in _FLOATS:
+            raise NotArrays
+        self.name = _FLOATS[plain]
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, tuple) and len(state) > 1 and state[1] == ">":
+            self.name = self.name.replace("<", ">")
+
+
+class _Array:
+    """Stands for an array until its state has come."""
+
+    values: NDArray[np.floating] | None = None
+
+    def __setstate__(self, state: object) -> None:
+        if not (isinstance(state, tuple) and len(state) == 5):
+            raise NotArrays
+        _, shape, dtype, fortran, data = state
+        self.values = _values(data, dtype, shape, "F" if fortran else "C")
+
+
+class _Kind:
+    """What a pickle names and never calls: the class of arrays."""
+
+
+_NDARRAY = _Kind()
+
+
+def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.floating]:
+    """A view of the bytes: a pickle may name the same ones a million times."""
+    if not (
+        isinstance(data, bytes | bytearray)
+        and isinstance(dtype, _Dtype)
+        and isinstance(shape, tuple)
+        and all(isinstance(n, int) and n >= 0 for n in shape)
+        and order in ("C", "F")
+    ):
+        raise NotArrays
+    found = np.frombuffer(data, dtype.name)
+    try:
+        return found.reshape(shape, order=order)  # type: ignore[call-overload]
+    except ValueError as error:
+        raise NotArrays from error
+
+
+def _reconstruct(kind: object, shape: object, code: object) -> _Array:
+    if kind is not _NDARRAY:
+        raise NotArrays
+    return _Array()
+
+
+def _from_buffer(data: object, dtype: object, shape: object, order: object) -> _Array:
+    found = _Array()
+    found.values = _values(data, dtype, shape, str(order))
+    return found
+
+
+def _latin_1(text: object, encoding: object = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise NotArrays
+    return text.encode("latin-1")
+
+
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Dtype,
+    # Bytes as protocols below 3 write them.
+    ("_codecs", "encode"): _latin_1,
+    # numpy 1 and numpy 2.
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")
+        for module, name, stand_in in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """The stand-in of an admitted name."""
+        if (module, name) not in _ADMITTED:
+            raise NotArrays
+        return _ADMITTED[module, name]
+
+    def persistent_load(self, pid: object) -> Any:
+        """References to things outside lead nowhere."""
+        raise NotArrays
+
+
+def arrays(data: bytes, limit: int | None = None) -> list[NDArray[np.float64]]:
+    """The float arrays of a pickled list, tuple or single array of them.
+
+    Raises:
+        NotArrays: the pickle names or holds anything else, more than `limit` numbers, or is
+            damaged.
+    """
+    try:
+        found = _Reader(io.BytesIO(data)).load()
+    except NotArrays:
+        raise
+    # A stream of opcodes that is no pickle fails in as many ways as there are opcodes.
+    except Exception as error:
+        raise NotArrays from error
+    listed = found if isinstance(found, list | tuple) else [found]
+    values = [one.values for one in listed if isinstance(one, _Array)]
+    known = [one for one in values if one is not None]
+    if not listed or len(known) != len(listed):
+        raise NotArrays
+    if limit is not None and sum(max(1, one.size) for one in known) > limit:
+        raise NotArrays
+    return [one.astype(np.float64) for one in known]

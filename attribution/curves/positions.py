@@ -1,0 +1,416 @@
+"""Where attribution lies in a document: resampling to bins, curves and what they say.
+
+Formulas: PosIR (section 5.3 of the paper and its published scripts) for `p99` and `point`;
+the interval average `bin_mean`, which looks at every token, is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    Values,
+    bootstrap_means,
+    n_groups,
+    percentiles,
+)
+from attribution.errors import UserError
+from attribution.types import (
+    N_BINS,
+    Array,
+    Attribution,
+    EvidenceSpan,
+    Method,
+    PositionCurve,
+    TokenizedText,
+    as_array,
+)
+
+Normalization = Literal["p99", "max", "none"]
+Resampling = Literal["bin_mean", "point"]
+NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
+RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
+
+Aggregate = Literal["sum", "mean", "max"]
+AGGREGATES: tuple[Aggregate, ...] = ("sum", "mean", "max")
+"""How tokens make the number of a word or a sentence: see `aggregated`."""
+
+LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
+BUCKET_EDGES = (512, 1024, 1536)
+
+
+def positions(resampling: Resampling) -> NDArray[np.float64]:
+    """Relative positions [100] of a curve's points: on every axis, in every table, and in the
+    centre of mass.
+
+    `bin_mean` averages over bins, so a point stands at its bin's centre, (b + 0.5) / 100; `point`
+    looks at b / 99, as PosIR's scripts do, with which the centres of mass of its published curves
+    come out (0.424 and 0.639).
+    """
+    if resampling == "point":
+        return np.linspace(0.0, 1.0, N_BINS)
+    return (np.arange(N_BINS) + 0.5) / N_BINS
+
+
+POSITIONS = positions("point")
+
+
+def length_bucket(n_tokens: int) -> str:
+    """PosIR's bucket: Q1 (0,512], Q2 (512,1024], Q3 (1024,1536], Q4 above."""
+    return LENGTH_BUCKETS[sum(n_tokens > edge for edge in BUCKET_EDGES)]
+
+
+def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.float64]:
+    """Scale one document's scores [D] so that documents can be averaged.
+
+    `p99` clips at the 99th percentile of the magnitudes and divides by it, as PosIR's scripts do;
+    `max` divides by the largest magnitude, as its text says; `none` keeps the score's units.
+    Signs are kept; all zeros stay zeros.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if how == "none":
+        return values
+    magnitude = np.abs(values)
+    limit = float(np.percentile(magnitude, 99) if how == "p99" else magnitude.max())
+    if limit == 0.0:
+        # A few scores among very many zeros have a 99th percentile of zero: fall back on the
+        # maximum rather than lose them.
+        limit = float(magnitude.max())
+    return np.zeros_like(values) if limit == 0.0 else np.clip(values, -limit, limit) / limit
+
+
+def resample(
+    scores: NDArray[np.floating], how: Resampling, bins: int = N_BINS
+) -> NDArray[np.float64]:
+    """Bring D scores to `bins` points.
+
+    `point` samples by linear interpolation between token indices scaled to [0, 1] (PosIR): of a
+    long document it looks at two tokens a point. `bin_mean` averages: token j fills
+    [j/D, (j+1)/D), a bin's value is the mean over the bin, so every token counts and the mean
+    over bins equals the mean over tokens.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        raise ValueError("no tokens to resample")
+    if how == "point":
+        return np.interp(np.linspace(0, 1, bins), np.linspace(0, 1, n), values)
+    filled = np.concatenate(([0.0], np.cumsum(values)))
+    at_edges = np.interp(np.linspace(0, 1, bins + 1), np.arange(n + 1) / n, filled)
+    return np.diff(at_edges) * bins / n
+
+
+CURVE_VERSION = 1
+"""Part of the key of every stored curve: raise it when `document_curve` or `document_magnitudes`
+give other numbers. Per-token results stay, and curves are made of them anew."""
+
+
+def curve_params(
+    normalization: str = NORMALIZATIONS[0], resampling: str = RESAMPLINGS[0]
+) -> dict[str, Any]:
+    """What a curve's numbers depend on beside the tokens' scores: `Method.curve_params`."""
+    return {
+        "normalization": normalization,
+        "resampling": resampling,
+        "bins": N_BINS,
+        "curve_version": CURVE_VERSION,
+    }
+
+
+def document_curve(attribution: Attribution, method: Method | None = None) -> Array:
+    """One document's curve [100] under `method`'s normalization and resampling.
+
+    Special tokens are left out; positions are relative to what the model read.
+    """
+    return _resampled(_content_scores(attribution), method or attribution.method)
+
+
+def document_magnitudes(attribution: Attribution, method: Method | None = None) -> Array:
+    """The same of the scores' magnitudes [100]: what tokens bring, whatever its sign.
+
+    In a curve of signed scores those inside a bin cancel each other, and a mean curve's documents
+    do too; here they do not. Of scores without signs it is the curve itself.
+    """
+    return _resampled(np.abs(_content_scores(attribution)), method or attribution.method)
+
+
+def _content_scores(attribution: Attribution) -> NDArray[np.float32]:
+    return attribution.document_scores[attribution.document.content]
+
+
+def _resampled(scores: NDArray[np.floating], method: Method) -> Array:
+    params = method.curve_params
+    curve = resample(normalize(scores, params["normalization"]), params["resampling"])
+    return as_array(curve, (N_BINS,), "a curve")
+
+
+def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, float] | None:
+    """The span as relative token positions [from, to) of what was read; None if none of it was."""
+    read = [t for t in document.tokens if not t.is_special]
+    inside = [j for j, t in enumerate(read) if t.start < span.end and t.end > span.start]
+    return (inside[0] / len(read), (inside[-1] + 1) / len(read)) if inside else None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceShare:
+    """How much of the attribution lies in the evidence.
+
+    `share` of |attribution| over non-special document tokens, `token_share` of the tokens, and
+    their ratio `enrichment`: 1 is what an even spread would give.
+    """
+
+    share: float
+    token_share: float
+
+    @property
+    def enrichment(self) -> float:
+        """Share of attribution over share of tokens."""
+        return self.share / self.token_share
+
+
+def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShare | None:
+    """Share of |attribution| inside the evidence; None where the model read none of it."""
+    content = attribution.document.content
+    magnitude = np.abs(attribution.document_scores[content]).astype(np.float64)
+    tokens = [t for t in attribution.document.tokens if not t.is_special]
+    inside = np.array([t.start < span.end and t.end > span.start for t in tokens], dtype=bool)
+    total = float(magnitude.sum())
+    if not inside.any() or total == 0.0:
+        return None
+    return EvidenceShare(float(magnitude[inside].sum()) / total, float(inside.mean()))
+
+
+def aggregated(
+    scores: NDArray[np.floating], unit_of: NDArray[np.int64], n: int, how: Aggregate
+) -> NDArray[np.float64]:
+    """Scores of tokens [T] as scores of their units [n]; NaN where a unit has no token.
+
+    `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude, with
+    its sign; the first of equal ones.
+    """
+    kept = unit_of >= 0
+    values, units = np.asarray(scores, dtype=np.float64)[kept], unit_of[kept]
+    counts = np.bincount(units, minlength=n)
+    found = np.zeros(n)
+    if how == "max":
+        rising = np.lexsort((-np.arange(len(values)), np.abs(values)))
+        found[units[rising]] = values[rising]  # the last one written stays
+    else:
+        np.add.at(found, units, values)
+        if how == "mean":
+            found /= np.maximum(counts, 1)
+    return np.where(counts > 0, found, np.nan)
+
+
+def unit_scores(
+    tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]], how: Aggregate
+) -> NDArray[np.float64]:
+    """Score of each span (a word, say) of its tokens' [len(spans)]; NaN where nothing was read.
+
+    A token belongs to the span in which it starts, or to the next one where it starts between
+    spans (a leading space). Shares add up, so a word's is the sum; a sum of lengths, such as
+    saliency's, would count pieces: `MethodEntry.aggregate` says what suits a method.
+    """
+    starts = np.array([start for start, _ in spans])
+    ends = np.array([end for _, end in spans])
+    unit_of = np.full(len(tokenized.tokens), -1)
+    for at, token in enumerate(tokenized.tokens):
+        if token.is_special or token.end <= token.start:
+            continue
+        unit = int(np.searchsorted(ends, token.start, side="right"))
+        if unit < len(spans) and token.end > starts[unit]:
+            unit_of[at] = unit
+    return aggregated(scores, unit_of, len(spans), how)
+
+
+def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float | None:
+    """Spearman's rank correlation over the units that both models read; None for under 3 units
+    or where one side is constant."""
+    both = np.isfinite(a) & np.isfinite(b)
+    x, y = a[both], b[both]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    from scipy.stats import spearmanr  # here: it takes most of this module's time to import
+
+    return float(spearmanr(x, y).statistic)
+
+
+BANDS = ("95% interval of the mean", "standard deviation", "quartiles")
+"""What a curve's band may show: how sure the mean is, or how documents differ."""
+
+
+def band(curve: PositionCurve, kind: str) -> tuple[Array, Array] | None:
+    """Lower and upper edge [100] of a band of `BANDS`; None where the curve does not know it."""
+    if kind == "standard deviation":
+        return curve.mean - curve.std, curve.mean + curve.std
+    if kind == "quartiles":
+        return None if curve.quartiles is None else (curve.quartiles[0], curve.quartiles[2])
+    return None if curve.ci_low is None or curve.ci_high is None else (curve.ci_low, curve.ci_high)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSummary:
+    """An aggregated curve with the two numbers that say where it leans.
+
+    Either is None where it is a share of nothing: the sentence `undefined` says why.
+    """
+
+    curve: PositionCurve
+    center_of_mass: Estimate | None
+    primacy_recency_index: Estimate | None
+
+    @property
+    def undefined(self) -> str:
+        """Why a number is missing; empty where none is."""
+        if self.center_of_mass is None:
+            return (
+                "No centre of mass and no index: what the tokens bring is zero, or not clearly "
+                "above it."
+            )
+        if self.primacy_recency_index is None:
+            return (
+                "No index: what the first and the last third bring together is zero, or not "
+                "clearly above it."
+            )
+        return ""
+
+
+_THIRD = N_BINS // 3
+
+
+def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
+    """What both numbers are ratios of, for magnitudes [..., 100] at positions [100]: last less
+    first third, both thirds, moment, total [..., 4].
+
+    They are sums of the bins, so those of a mean curve are the means of the documents' own.
+    """
+    values = np.asarray(magnitudes, dtype=np.float64)
+    if (values < 0).any():
+        raise ValueError("a negative magnitude")
+    first, last = values[..., :_THIRD].sum(-1), values[..., -_THIRD:].sum(-1)
+    return np.stack([last - first, last + first, values @ x, values.sum(-1)], axis=-1)
+
+
+def _ratio(above: Values, below: Values) -> Values:
+    return np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
+
+
+def center_of_mass(
+    magnitudes: NDArray[np.floating], x: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """sum x*m / sum m along the last axis of magnitudes m [..., 100] at positions `x` [100]; NaN
+    where all are zero.
+
+    Raises:
+        ValueError: a magnitude is negative.
+    """
+    sums = _sums(magnitudes, x)
+    return _ratio(sums[..., 2], sums[..., 3])
+
+
+def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(last third - first third) / (last third + first third) of magnitudes [..., 100] along the
+    last axis, thirds being 33 bins; NaN where both are zero.
+
+    In [-1, 1]: negative is primacy, positive recency.
+
+    Raises:
+        ValueError: a magnitude is negative.
+    """
+    sums = _sums(magnitudes, POSITIONS)
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def _estimate(
+    sums: Values, drawn: Values | None, above: int, n: int, n_documents: int
+) -> Estimate | None:
+    """The ratio of two columns of mean sums [4], with its interval from their resamples [R, 4];
+    None where the denominator, or the lower end of its interval, is not above zero."""
+    if not sums[above + 1] > 0:
+        return None
+    value = float(sums[above] / sums[above + 1])
+    if drawn is None:
+        return Estimate(value, None, None, n, n_documents)
+    if not percentiles(drawn[:, above + 1])[0] > 0:
+        return None
+    ratios = _ratio(drawn[:, above], drawn[:, above + 1])
+    low, high = percentiles(ratios[np.isfinite(ratios)])
+    return Estimate(value, float(low), float(high), n, n_documents)
+
+
+def summarize(
+    curves: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    *,
+    model: str,
+    dataset: str,
+    method: Method,
+    n_truncated: int,
+    n_failed: int,
+    magnitudes: NDArray[np.floating] | None,
+    resampling: Resampling | None = None,
+) -> CurveSummary:
+    """Average curves [n, 100] with bootstrap intervals over documents (seeded).
+
+    Args:
+        groups: what tells the rows' documents apart [n], such as their texts: pairs that share
+            one are resampled together. None where each row is a document of its own.
+        magnitudes: what the tokens bring, whatever its sign [n, 100] (`document_magnitudes`), of
+            which centre of mass and index are made; None where the curves are not made of tokens'
+            scores and have neither.
+        resampling: how the curves' points came about, if the method does not say.
+
+    Below `bootstrap.MIN_DOCUMENTS` documents there is no interval.
+
+    Raises:
+        UserError: there is nothing to average.
+    """
+    values = np.asarray(curves, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        raise UserError(
+            f"No pair of {dataset} has a result of {model} yet: compute the curves first, or "
+            "widen the filter."
+        )
+    how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")
+    x = positions(how)
+    sums = _sums(np.zeros_like(values) if magnitudes is None else magnitudes, x)
+    n_documents = n_groups(n, groups)
+    low = high = drawn = None
+    if n_documents >= MIN_DOCUMENTS:
+        # In one go, so that curve and numbers are of the same draws.
+        resampled = bootstrap_means(np.concatenate([values, sums], axis=1), groups)
+        low, high = (
+            as_array(edge, (N_BINS,), "a curve") for edge in percentiles(resampled[:, :N_BINS])
+        )
+        drawn = resampled[:, N_BINS:]
+    mean = values.mean(0)
+    return CurveSummary(
+        PositionCurve(
+            model=model,
+            dataset=dataset,
+            method=method,
+            positions=x,
+            mean=mean,
+            std=as_array(values.std(0, ddof=1) if n > 1 else 0 * mean, (N_BINS,), "a curve"),
+            ci_low=low,
+            ci_high=high,
+            n=n,
+            n_documents=n_documents,
+            n_truncated=n_truncated,
+            n_failed=n_failed,
+            quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
+            magnitudes=None
+            if magnitudes is None
+            else as_array(np.mean(magnitudes, axis=0), (N_BINS,), "a curve"),
+        ),
+        _estimate(sums.mean(0), drawn, 2, n, n_documents),
+        _estimate(sums.mean(0), drawn, 0, n, n_documents),
+    )

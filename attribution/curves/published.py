@@ -1,0 +1,258 @@
+"""Published results: PosIR's measures of models, and the saliency curves behind its figure 5.
+
+Measures are the JSON of PosIR's `ndcg_PSI_analysis.py`: model -> `eng-pol` (queries-documents) ->
+`nDCG@10`, `PSI`, and both with a length bucket behind, `nDCG@10(Q1)`. nDCG@10 is the mean over
+queries, but nDCG@10(Q1) the mean over the 20 evidence bins of that bucket
+(`EvidenceProfile.mean_of_bins`); PSI is 1 - min / max over filled bins, which cut positions as
+`attribution.evaluation.ranking_measures.evidence_bin` does. Bins themselves are not published, so PSI cannot be
+computed again from the file.
+
+Curves are a pickled list of arrays of 100 numbers, or an .npz file with the array `curves`
+[n, 100]. Both are read in a process of its own, the pickle as attribution/curves/array_pickle.py says.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution import isolated
+from attribution.curves import array_pickle
+from attribution.curves.positions import LENGTH_BUCKETS
+from attribution.datasets.streams import MEGABYTE
+from attribution.errors import UserError
+from attribution.types import N_BINS, Array, as_array
+
+MAX_BYTES = 20 * MEGABYTE
+MAX_CURVES = 200_000
+_LIMITS = isolated.Limits(memory=1 << 30, seconds=5, answer=MAX_CURVES * N_BINS * 8)
+_MAX_HEADER = 4096
+_ROWS = 1000
+PICKLES = (".pkl", ".pickle")
+CURVE_SUFFIXES = (*PICKLES, ".npz")
+
+_SETTING = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
+_MEASURES = (
+    "nDCG@10",
+    *(f"nDCG@10({bucket})" for bucket in LENGTH_BUCKETS),
+    "PSI",
+    *(f"PSI({bucket})" for bucket in LENGTH_BUCKETS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCurves:
+    """Curves [n, 100] of a model as others published them, their mean and standard deviation
+    (ddof=1) [100]."""
+
+    model: str
+    curves: Array
+    file: str
+
+    @property
+    def n(self) -> int:
+        """Documents."""
+        return len(self.curves)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean over documents [100]."""
+        return self.curves.mean(0, dtype=np.float64)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation over documents [100], ddof=1."""
+        return self.curves.std(0, dtype=np.float64, ddof=1)
+
+
+def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
+    """Curves of `model` from a file's bytes; `name` tells the format and is what messages say.
+
+    Raises:
+        UserError: another format, over 20 MB, or not n >= 2 arrays of 100 finite floats.
+    """
+    suffix = Path(name).suffix.lower()
+    if suffix not in CURVE_SUFFIXES:
+        raise UserError(f"{name} is no file of curves: give a .npz or .pkl file.")
+    if len(data) > MAX_BYTES:
+        raise UserError(
+            f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {MAX_BYTES // MEGABYTE} MB: "
+            "give fewer curves."
+        )
+    damaged = _not_curves(name)
+    raw = isolated.call(curves_of, [name, suffix], data, damaged=damaged, limits=_LIMITS)
+    values = np.frombuffer(raw, dtype="<f8")
+    if len(values) % N_BINS or len(values) < 2 * N_BINS:
+        raise UserError(damaged)
+    return PublishedCurves(
+        model, as_array(values.reshape(-1, N_BINS), (None, N_BINS), "a curve"), name
+    )
+
+
+def _not_curves(name: str) -> str:
+    return (
+        f"{name} holds no curves: give a .npz file with the array curves [n, {N_BINS}], or a "
+        f"pickle of two or more numpy arrays of {N_BINS} floats and of nothing else."
+    )
+
+
+def curves_of(data: bytes, name: str, suffix: str) -> Iterator[bytes]:
+    """The curves of a file as float64; what the child of `read_curves` does.
+
+    Raises:
+        UserError: as `read_curves`.
+    """
+    try:
+        found = _curves(data, suffix)
+        good = (
+            found.ndim == 2
+            and found.shape[1] == N_BINS
+            and 2 <= len(found) <= MAX_CURVES
+            and bool((np.abs(found) <= np.finfo(np.float32).max).all())
+        )
+        if not good:
+            raise ValueError(found.shape)
+    except (array_pickle.NotArrays, ValueError, MemoryError) as error:
+        raise UserError(_not_curves(name)) from error
+    for start in range(0, len(found), _ROWS):
+        yield np.ascontiguousarray(found[start : start + _ROWS], dtype="<f8").tobytes()
+
+
+def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
+    if suffix in PICKLES:
+        return np.stack(
+            [np.atleast_1d(one) for one in array_pickle.arrays(data, MAX_CURVES * N_BINS)]
+        )
+    try:
+        limit = _MAX_HEADER + MAX_CURVES * N_BINS * 8
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("curves.npy") as packed:
+            head = packed.read(limit + 1)
+        if len(head) > limit:
+            raise ValueError("more curves than are read")
+        # Without leave numpy refuses arrays that hold pickles.
+        found = np.load(io.BytesIO(head))
+    # A changed byte makes almost any error of an archive's reader.
+    except Exception as error:
+        raise ValueError("no archive with curves") from error
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        raise ValueError("no numbers")
+    return found.astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMeasures:
+    """Measures of one model on one setting (`eng-pol`: English queries, Polish documents): overall
+    and per length bucket. Bucket values of nDCG@10 are means over evidence bins."""
+
+    model: str
+    setting: str
+    ndcg: float
+    psi: float
+    bucket_ndcg: Mapping[str, float]
+    bucket_psi: Mapping[str, float]
+
+
+def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
+    """The measures of a file in PosIR's layout.
+
+    Raises:
+        UserError: over 20 MB, not that layout, or a number outside [0, 1].
+    """
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{name} has more than {MAX_BYTES // MEGABYTE} MB: it is no such file.")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name} is not JSON: give results in PosIR's layout.") from error
+    rows = []
+    for model, settings in _items(name, found, "models"):
+        for setting, values in _items(name, settings, f"settings of {model[:60]}"):
+            where = f"{model[:60]}, {setting[:20]}"
+            if not _SETTING.fullmatch(setting):
+                raise UserError(f"{name}: {where} is no pair of languages such as eng-eng.")
+            numbers = {key: _share(name, where, values, key) for key in _MEASURES}
+            rows.append(
+                PublishedMeasures(
+                    model,
+                    setting,
+                    numbers["nDCG@10"],
+                    numbers["PSI"],
+                    {b: numbers[f"nDCG@10({b})"] for b in LENGTH_BUCKETS},
+                    {b: numbers[f"PSI({b})"] for b in LENGTH_BUCKETS},
+                )
+            )
+    if not rows:
+        raise UserError(f"{name} holds no results: give results in PosIR's layout.")
+    return rows
+
+
+def _items(name: str, found: object, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{name} is not in PosIR's layout: {what} have to be an object with a name for each."
+        )
+    return list(found.items())
+
+
+def _share(name: str, where: str, values: object, key: str) -> float:
+    number = values.get(key) if isinstance(values, dict) else None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise UserError(f"{name}: {key} of {where} is no number between 0 and 1.")
+    return float(number)
+
+
+# -- files of a folder named when the program starts ---------------------------------------------
+
+_folders: list[Path] = []
+
+
+def register(folder: Path) -> None:
+    """Offer the published files of a folder by their names.
+
+    Raises:
+        UserError: it is not there or holds none.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give one with .npz, .pkl or .json files.")
+    if not _listed(folder):
+        raise UserError(f"{folder.name} holds no .npz, .pkl or .json file: give another folder.")
+    _folders.append(folder.resolve())
+
+
+def known() -> dict[str, Path]:
+    """The files of registered folders by name; a browser chooses among names."""
+    return {path.name: path for folder in _folders for path in _listed(folder)}
+
+
+def _listed(folder: Path) -> list[Path]:
+    suffixes = (*CURVE_SUFFIXES, ".json")
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in suffixes and p.is_file())
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's bytes, up to the limit and one more.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            f"{path.name} cannot be read ({error.strerror}): check its path."
+        ) from error
+
+
+def model_of(name: str) -> str:
+    """The model that a file's name tells: `posir_saliency_NV-Embed-v2.npz` is NV-Embed-v2's."""
+    return Path(name).stem.removeprefix("posir_saliency_")

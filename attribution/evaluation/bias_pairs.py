@@ -1,0 +1,224 @@
+"""Where bias tests get their pairs of documents: from ColDeR's files, or built from the evidence
+spans of any data set.
+
+Spans alone are enough for position and brevity. The other tests need to know which entity the
+query is about, the answer, or another name of the entity; `lacking` says which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from attribution.datasets.types import DataSet
+from attribution.errors import UserError
+from attribution.evaluation.bias_tests import TESTS, DocumentPair
+from attribution.text import require_sentences, sentences
+from attribution.types import EvidenceSpan, TextPair
+
+T = TypeVar("T")
+
+FROM_EVIDENCE = ("position", "brevity")
+"""Tests that evidence spans alone are enough for."""
+
+PLACES = ("end", "middle", "own")
+"""Where the position test's d2 has the evidence: last, as in ColDeR's file; behind half of the
+other sentences; or where the data set's document has it."""
+
+NO_EVIDENCE = "The pair has no evidence span: mark the passage that answers the query."
+
+_FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
+"""ColDeR's file names, which some tests follow with `_bias`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The pairs of one test, and how many of the data set gave none, by reason.
+
+    `source` says in words where they come from, for captions and exports.
+    """
+
+    test: str
+    pairs: tuple[DocumentPair, ...]
+    source: str
+    rejected: dict[str, int] = field(default_factory=dict)
+
+
+def lacking(data: DataSet) -> dict[str, str]:
+    """What the data set lacks for each test, in the paper's order; empty where it has pairs."""
+    if files := _colder_names(data):
+        return {n: "" if n in files else f"the data set has no file {n}.jsonl" for n in TESTS}
+    if not any(pair.evidence is not None for pair in data.pairs):
+        return dict.fromkeys(TESTS, "the data set has no evidence spans: use ColDeR files")
+    return {
+        name: ""
+        if name in FROM_EVIDENCE
+        else f"evidence spans alone do not say {test.needs}: use ColDeR files"
+        for name, test in TESTS.items()
+    }
+
+
+def available(data: DataSet) -> tuple[str, ...]:
+    """Names of the tests that the data set has pairs for, in the paper's order."""
+    return tuple(name for name, reason in lacking(data).items() if not reason)
+
+
+def unknown_files(data: DataSet) -> list[str]:
+    """Files of a ColDeR data set that are none of the seven tests."""
+    domains = {pair.domain for pair in data.pairs if pair.domain} if _is_colder(data) else set()
+    return sorted(domain for domain in domains if domain not in _FILES)
+
+
+def pairs_for(data: DataSet, test: str, place: str = PLACES[0], limit: int | None = None) -> Pairs:
+    """The pairs of a test, at most `limit` of them, spread evenly over the data set; `place` is
+    the position test's, of data sets that are no ColDeR files.
+
+    Raises:
+        UserError: an unknown test or place, or the data set has no pairs for the test.
+    """
+    if test not in TESTS:
+        raise UserError(f"There is no bias test {test[:80]!r}: choose one of {', '.join(TESTS)}.")
+    if place not in PLACES:
+        raise UserError(f"place cannot be {place[:80]!r}: choose one of {', '.join(PLACES)}.")
+    if reason := lacking(data)[test]:
+        raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
+    if not _is_colder(data):
+        return _built(data.pairs, test, place, limit)
+    rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
+    chosen, note = _spread(rows, limit)
+    return Pairs(test, tuple(chosen), f"ColDeR rows{note}")
+
+
+def _spread(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
+    """`limit` of the items at even distances, and what to say of that."""
+    total = len(items)
+    if limit is None or limit >= total:
+        return items, ""
+    chosen = [items[i * total // limit] for i in range(limit)]
+    return chosen, f"; {limit:,} of {total:,} spread evenly"
+
+
+# -- ColDeR files ------------------------------------------------------------------------------
+
+
+def _is_colder(data: DataSet) -> bool:
+    """Whether the data set's pairs are the two documents of ColDeR's rows."""
+    first, second = (*data.pairs[:2], None, None)[:2]
+    return first is not None and second is not None and _row(first) == _row(second) != ""
+
+
+def _row(pair: TextPair) -> str:
+    """`<bias>/<id>` of a pair that attribution.datasets.colder read; else empty."""
+    row, _, side = pair.pair_id.rpartition("/")
+    return row if side in ("1", "2") and row.startswith(f"{pair.domain}/") else ""
+
+
+def _colder_names(data: DataSet) -> set[str]:
+    if not _is_colder(data):
+        return set()
+    return {_FILES[pair.domain] for pair in data.pairs if pair.domain in _FILES}
+
+
+def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
+    # The reader takes both documents of a row or none, one behind the other.
+    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
+        if first.domain in _FILES:
+            yield DocumentPair(_FILES[first.domain], _row(first), first, second)
+
+
+# -- built from evidence spans -----------------------------------------------------------------
+
+
+def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) -> Pairs:
+    built: list[DocumentPair] = []
+    rejected: Counter[str] = Counter()
+    marked = [pair for pair in pairs if pair.evidence is not None]
+    if len(marked) < len(pairs):
+        rejected[NO_EVIDENCE] = len(pairs) - len(marked)
+    told = []
+    for pair in marked:
+        try:
+            require_sentences(pair.document)
+        except UserError as error:
+            rejected[str(error)] += 1
+        else:
+            told.append(pair)
+    chosen, spread = _spread(told, limit)
+    for pair in chosen:
+        try:
+            built.append(build(pair, test, place))
+        except UserError as error:
+            rejected[str(error)] += 1
+    how = (
+        f"evidence moved from the front to {_WHERE[place]}"
+        if test == "position"
+        else ("evidence alone against evidence and the rest")
+    )
+    note = f"built from evidence spans: {how}; other sentences may name the entity too"
+    if not built:
+        reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())
+        raise UserError(f"No pair of documents could be built for the test {test}: {reasons}")
+    return Pairs(test, tuple(built), note + spread, dict(rejected))
+
+
+_WHERE = {"end": "the end", "middle": "the middle", "own": "its own place"}
+
+
+def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
+    """d1 and d2 of one query, document and evidence span, by whole sentences.
+
+    The evidence is every sentence that the span touches, kept together. Position: d1 has it first
+    and d2 at `place`; both have the same sentences, the others in their order. Brevity: d1 is it
+    alone, d2 it and then all others. Sentences are joined by the white space that most often
+    stands between the document's own.
+
+    Raises:
+        UserError: no evidence span, no sentence beside the evidence, or sentences that cannot be
+            told.
+    """
+    if pair.evidence is None:
+        raise UserError(NO_EVIDENCE)
+    require_sentences(pair.document)
+    text, spans = pair.document, sentences(pair.document, pair.language)
+    touched = [s < pair.evidence.end and e > pair.evidence.start for s, e in spans]
+    evidence = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if inside]
+    others = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if not inside]
+    if not evidence:
+        raise UserError("The evidence span holds no sentence: mark words instead of white space.")
+    if not others:
+        raise UserError("The document has no sentence beside its evidence: give a longer one.")
+    gaps = Counter(text[a[1] : b[0]] for a, b in pairwise(spans))
+    gap = gaps.most_common(1)[0][0]
+    before = {"end": len(others), "middle": len(others) // 2, "own": touched.index(True)}[place]
+    if test == "position":
+        orders = [(0, others), (before, others)]
+    elif test == "brevity":
+        orders = [(0, []), (0, others)]
+    else:
+        raise UserError(f"The test {test} cannot be built from evidence spans alone.")
+    # The place is in the id: results of two places are kept side by side.
+    item = f"{test}-{place}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
+    first, second = (
+        _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
+        for side, (at, rest) in enumerate(orders, start=1)
+    )
+    return DocumentPair(test, item, first, second, pair.document)
+
+
+def _placed(
+    pair: TextPair, evidence: list[str], others: list[str], before: int, gap: str, pair_id: str
+) -> TextPair:
+    """The document with the evidence behind the first `before` other sentences."""
+    front = "".join(f"{sentence}{gap}" for sentence in others[:before])
+    middle = gap.join(evidence)
+    back = "".join(f"{gap}{sentence}" for sentence in others[before:])
+    return replace(
+        pair,
+        pair_id=pair_id,
+        document=front + middle + back,
+        evidence=EvidenceSpan(len(front), len(front) + len(middle)),
+        document_tokens=None,
+    )

@@ -1,0 +1,424 @@
+"""Bias tests of Fayyaz et al. 2025, "Collapse of Dense Retrievers": does a retriever score the
+document d1 above d2, over many pairs of documents that answer one query each?
+
+Each is a paired t-test (scipy.stats.ttest_rel) on s(q, d1) - s(q, d2), one mean difference for
+each document that pairs were made from: those of one document are no independent draws. One sign
+holds throughout: t > 0 means that d1 scores higher. The paper's tables of the foil and of moved
+evidence, and ColDeR's leaderboard, report s(d2) - s(d1) there, so their t has the other sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from attribution.curves.bootstrap import numbered
+from attribution.errors import UserError
+from attribution.types import ROUNDING, Attribution, TextPair, as_array
+
+FEW = 10
+"""Below so many documents a result is shown with a warning."""
+
+TEST_NAME = "paired t-test (two-sided) of one mean difference for each document"
+"""What the test is called in captions and exports."""
+
+Side = Literal["d1", "d2"]
+
+
+@dataclass(frozen=True, slots=True)
+class BiasTest:
+    """One test: what d1 and d2 are, what t > 0 says, and which order of the two `accuracy`
+    counts. `needs` is what a data set with evidence spans alone lacks for it."""
+
+    name: str
+    title: str
+    d1: str
+    d2: str
+    positive: str
+    accuracy: Side
+    needs: str = ""
+
+
+_HEAD = "the name of the entity that the query is about"
+
+TESTS: dict[str, BiasTest] = {
+    test.name: test
+    for test in (
+        BiasTest(
+            "answer_importance",
+            "Answer importance",
+            "leading sentence holds the entity and the answer",
+            "leading sentence holds the entity only",
+            "it sees the answer",
+            "d1",
+            f"{_HEAD}, and the answer",
+        ),
+        BiasTest(
+            "position",
+            "Position",
+            "evidence first",
+            "evidence further down",
+            "primacy",
+            "d1",
+        ),
+        BiasTest(
+            "literal",
+            "Literal match",
+            "the document names the entity as the query does",
+            "the document gives it another name",
+            "it prefers the exact match",
+            "d1",
+            f"{_HEAD}, and another name of it",
+        ),
+        BiasTest(
+            "brevity",
+            "Brevity",
+            "evidence alone",
+            "evidence, then the rest of the document",
+            "it prefers short documents",
+            "d1",
+        ),
+        BiasTest(
+            "repetition",
+            "Repetition",
+            "evidence and two more sentences that name the entity",
+            "evidence and two sentences that do not",
+            "it prefers repetition",
+            "d1",
+            _HEAD,
+        ),
+        BiasTest(
+            "foil",
+            "Foil",
+            "the entity's name twice, then a sentence with it but no answer",
+            "the evidence between unrelated sentences",
+            "it is fooled",
+            "d2",
+            _HEAD,
+        ),
+        BiasTest(
+            "poison",
+            "Poison",
+            "the foil, then the evidence with a wrong answer",
+            "the evidence between unrelated sentences",
+            "it is fooled and misled",
+            "d2",
+            f"{_HEAD}, and a wrong answer",
+        ),
+    )
+}
+"""The six tests and the poison test, in the paper's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPair:
+    """Two documents for one query, item of one test.
+
+    `first` is d1 and `second` d2, both with the query; `identical` ones say nothing. `source` is
+    the document that both were made from, empty where they are texts of their own.
+    """
+
+    test: str
+    item_id: str
+    first: TextPair
+    second: TextPair
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.test not in TESTS:
+            raise ValueError(f"no bias test {self.test!r}")
+        if self.first.query != self.second.query:
+            raise ValueError(f"{self.item_id}: two queries")
+
+    @property
+    def group(self) -> str:
+        """Pairs of one group share a document."""
+        return self.source or self.item_id
+
+    @property
+    def identical(self) -> bool:
+        """Whether d1 and d2 are one text."""
+        return self.first.document == self.second.document
+
+
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """s(q, d1) and s(q, d2) under one model, in the score's own unit; `truncated` where the model
+    read one of the documents in part. `read` is the share of the evidence's characters that it read
+    in the one of both where it read less: 1 where the documents say of no evidence."""
+
+    first: float
+    second: float
+    truncated: bool = False
+    read: float = 1.0
+
+    def __post_init__(self) -> None:
+        as_array([self.first, self.second], (2,), "a score")
+
+    @property
+    def difference(self) -> float:
+        """s(q, d1) - s(q, d2); exactly 0 where they differ by rounding alone."""
+        if abs(self.first - self.second) <= ROUNDING * max(abs(self.first), abs(self.second)):
+            return 0.0
+        return self.first - self.second
+
+
+@dataclass(frozen=True, slots=True)
+class BiasResult:
+    """One test of one model.
+
+    `n` pairs of `n_documents` documents were tested, `n_truncated` of them with a document longer
+    than the model reads; `n_identical` pairs of identical documents were left out, and `n_unread`
+    in which the model does not read the evidence whole on both sides: `lost` is their mean of
+    s(d1) - s(d2). `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
+    [`low`, `high`]; `effect_size` is d_z, the mean over the standard deviation of the differences.
+    The shares are of pairs. What is not defined is None, and `remarks` say why in sentences.
+    """
+
+    test: str
+    n: int
+    n_documents: int
+    n_identical: int
+    n_truncated: int
+    mean_first: float | None
+    mean_second: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    t: float | None
+    p: float | None
+    effect_size: float | None
+    share_first: float | None
+    share_second: float | None
+    n_unread: int = 0
+    lost: float | None = None
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = [
+            value for field in fields(self) if isinstance(value := getattr(self, field.name), float)
+        ]
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{self.test}: a number is not finite")
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of pairs with s(d1) > s(d2); of foil and poison, s(d2) > s(d1). A tie is
+        neither."""
+        return self.share_first if TESTS[self.test].accuracy == "d1" else self.share_second
+
+    @property
+    def t_interval(self) -> tuple[float, float] | None:
+        """`low` and `high` in standard errors: the interval around t that holds 0 where p > 5%."""
+        if self.t is None or self.low is None or self.high is None or not self.difference:
+            return None
+        error = self.difference / self.t
+        return self.low / error, self.high / error
+
+
+def paired_test(
+    test: str,
+    scores: Sequence[PairScores],
+    n_identical: int = 0,
+    level: float = 0.95,
+    groups: Sequence[Hashable] | None = None,
+) -> BiasResult:
+    """The paired t-test on s(d1) - s(d2) over `scores`, those of identical documents left out.
+    `groups` are the documents that the pairs were made from; without them each is its own.
+
+    Raises:
+        UserError: every pair has identical documents.
+        ValueError: no such test.
+    """
+    if test not in TESTS:
+        raise ValueError(f"no bias test {test!r}")
+    if not scores and n_identical:
+        raise UserError(
+            f"{TESTS[test].title}: both documents of every pair are identical; give pairs of "
+            "documents that differ."
+        )
+    own = range(len(scores)) if groups is None else groups
+    unread = [one.difference for one in scores if one.read < 1]
+    lost = float(np.mean(unread)) if unread else None
+    kept = [(one, group) for one, group in zip(scores, own, strict=True) if one.read >= 1]
+    scores = [one for one, _ in kept]
+    remarks = []
+    if n_identical:
+        remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
+    n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
+    if lost is not None:
+        remarks.append(
+            f"{_pairs(len(unread))} left out whose evidence the model does not read whole in both "
+            f"documents: what is behind its limit costs {lost:+.4f} there, and that is no bias."
+        )
+    if n_truncated:
+        remarks.append(
+            f"In {n_truncated:,} of {_pairs(n)} a document is longer than the model reads: what "
+            "was cut off counts as absent."
+        )
+    each = np.array([pair.difference for pair in scores])
+    index = numbered([group for _, group in kept])
+    documents = len(set(index.tolist()))
+    if documents < 2:
+        remarks.append(f"{_documents(documents)}: a paired t-test takes at least 2.")
+    elif documents < FEW:
+        remarks.append(
+            f"Only {documents} documents: the interval is wide and t is not robust below {FEW}."
+        )
+    first = _of_documents([pair.first for pair in scores], index)
+    second = _of_documents([pair.second for pair in scores], index)
+    differences = _of_documents(each, index)
+    mean = float(differences.mean()) if n else None
+    low = high = t = p = effect = None
+    if documents >= 2 and mean is not None:
+        if _flat(differences, first, second):
+            low = high = mean
+            remarks.append(
+                "Every pair scores the same for d1 and d2: this model does not see the difference."
+                if mean == 0
+                else f"Every pair differs by the same {mean:+.4g}: without variance there is no t."
+            )
+        else:
+            found = stats.ttest_rel(first, second)
+            interval = found.confidence_interval(level)
+            t, p = float(found.statistic), float(found.pvalue)
+            low, high = float(interval.low), float(interval.high)
+            mean = float((first - second).mean())
+            effect = mean / float((first - second).std(ddof=1))
+    return BiasResult(
+        test=test,
+        n=n,
+        n_documents=documents,
+        n_identical=n_identical,
+        n_truncated=n_truncated,
+        mean_first=float(first.mean()) if n else None,
+        mean_second=float(second.mean()) if n else None,
+        difference=mean,
+        low=low,
+        high=high,
+        t=t,
+        p=p,
+        effect_size=effect,
+        share_first=float((each > 0).mean()) if n else None,
+        share_second=float((each < 0).mean()) if n else None,
+        n_unread=len(unread),
+        lost=lost,
+        remarks=tuple(remarks),
+    )
+
+
+def _pairs(n: int) -> str:
+    return f"{n:,} pair{'' if n == 1 else 's'}"
+
+
+def _documents(n: int) -> str:
+    return f"{n:,} document{'' if n == 1 else 's'}"
+
+
+def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Means [G] of values [n] over the documents that `index` [n] numbers."""
+    found = np.asarray(values, dtype=np.float64)
+    return np.bincount(index, found) / np.bincount(index) if len(found) else found
+
+
+def _flat(
+    differences: NDArray[np.float64], first: NDArray[np.float64], second: NDArray[np.float64]
+) -> bool:
+    """Whether the differences vary by rounding alone: a t from that would be rounding's."""
+    scale = float(np.abs(np.concatenate([first, second])).max())
+    return bool(not differences.any() or np.ptp(differences) <= ROUNDING * scale)
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """p values [k] adjusted for k tests (Holm 1979, step down): the i-th smallest times k - i + 1,
+    none smaller than one before it, at most 1."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
+def adjusted(results: Sequence[BiasResult]) -> list[float | None]:
+    """Holm's p of each of `results`, over those that have a p at all."""
+    known = {i: result.p for i, result in enumerate(results) if result.p is not None}
+    found = dict(zip(known, holm(list(known.values())).tolist(), strict=True))
+    return [found.get(i) for i in range(len(results))]
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """s(q, d1) - s(q, d2) shared out: + d1's shares and - d2's add up to it.
+
+    `first` is d1's attribution as it is and `second` d2's with its document's and query's shares
+    negated. `difference` = `tokens` (document tokens of both) + `query` (0 unless query tokens
+    have shares of their own beside the document's, as where both are read together) + `bias` (what
+    no token carries) + `error`.
+    """
+
+    first: Attribution
+    second: Attribution
+    difference: float
+    tokens: float
+    query: float
+    bias: float
+    error: float
+
+
+ADDITIVE = ("maxsim", "terms", "decomposition", "integrated_gradients")
+"""Methods whose shares add up to the score, the exact ones first."""
+
+
+def contrast(first: Attribution, second: Attribution) -> Contrast:
+    """The contrast of two attributions of one query under one model and method.
+
+    Raises:
+        UserError: the method's shares do not add up to the score, so that their difference is no
+            share of the scores' difference.
+        ValueError: two methods or two models.
+    """
+    if (first.model, first.method) != (second.model, second.method):
+        raise ValueError("a contrast is of one model under one method")
+    parts = [_parts(one) for one in (first, second)]
+    if parts[0] is None or parts[1] is None:
+        raise UserError(
+            f"{first.method.name} gives no shares that add up to the score, so there is no "
+            "contrast of the two documents: choose a method whose shares do."
+        )
+    (tokens, query, bias, error) = (a - b for a, b in zip(parts[0], parts[1], strict=True))
+    return Contrast(
+        first=first,
+        second=negated(second),
+        difference=first.score - second.score,
+        tokens=tokens,
+        query=query,
+        bias=bias,
+        error=error,
+    )
+
+
+def negated(attribution: Attribution) -> Attribution:
+    """The attribution with every token's share of the other sign; the score stays."""
+    matrix = attribution.matrix
+    return replace(
+        attribution,
+        query_scores=-attribution.query_scores,
+        document_scores=-attribution.document_scores,
+        matrix=None if matrix is None else -matrix,
+    )
+
+
+def _parts(attribution: Attribution) -> tuple[float, float, float, float] | None:
+    """Document tokens, query tokens, bias share and completeness error: together the score. None
+    of methods that claim no such sum."""
+    bias, error = attribution.bias_share, attribution.completeness_error
+    if bias is None or error is None:
+        return None
+    tokens = float(attribution.document_scores.astype(np.float64).sum())
+    return tokens, attribution.score - tokens - bias - error, bias, error

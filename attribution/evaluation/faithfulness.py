@@ -1,0 +1,533 @@
+"""Does an attribution order a document's units by what they really do to the score?
+
+Units (words, tokens or sentences) are taken out in the order of their contribution, or put back
+into a document without any, and the score is read off: deletion and insertion curves (Petsiuk et
+al. 2018, RISE), comprehensiveness and sufficiency (DeYoung et al. 2020, ERASER). Taking out means
+the padding token's embedding in the unit's place: nothing moves, the length stays, special tokens
+stay. Documents without words are rare in training, so a curve's middle says more than its end.
+
+Every number has the same one for random orders beside it: a score falls whatever is taken out.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from attribution.batching import halving
+from attribution.curves.bootstrap import SEED, Estimate, band, estimate
+from attribution.curves.positions import aggregated, evidence_share
+from attribution.errors import Stopped, UserError
+from attribution.methods import METHODS
+from attribution.methods.occlusion import units
+from attribution.methods.perturbation import Varied, varied
+from attribution.retrievers.base import Embedded
+from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
+
+Unit = Literal["word", "token", "sentence"]
+UNITS: tuple[Unit, ...] = ("word", "token", "sentence")
+
+FRACTIONS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Fractions of the units at which the curves are read."""
+
+ERASER_FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
+"""What ERASER takes out or keeps; its released scorer averages over the five, and so do we."""
+
+N_RANDOM = 5
+MAX_RANDOM = 100
+
+EQUAL = 1e-3
+"""Difference between the whole document's score and the empty one's, relative to the larger
+magnitude, up to which they count as equal: then there is nothing to take shares of."""
+
+VERSION = 2
+"""Part of the key: raise it when the numbers change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Everything the numbers depend on besides model, method and texts; the repr is the key.
+
+    `fractions` always hold 0, 1 and ERASER's five.
+
+    Raises:
+        UserError: a fraction outside [0, 1], an unknown unit, no or too many random orders.
+    """
+
+    fractions: tuple[float, ...] = FRACTIONS
+    unit: Unit = "word"
+    n_random: int = N_RANDOM
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        if not all(0.0 <= fraction <= 1.0 for fraction in self.fractions):
+            raise UserError("A fraction lies outside 0 to 1: give parts of the document.")
+        if self.unit not in UNITS:
+            raise UserError(f"unit cannot be {self.unit!r}: choose one of {', '.join(UNITS)}.")
+        if not 1 <= self.n_random <= MAX_RANDOM:
+            raise UserError(f"There can be 1 to {MAX_RANDOM} random orders, not {self.n_random}.")
+        grid = {0.0, 1.0, *ERASER_FRACTIONS, *map(float, self.fractions)}
+        object.__setattr__(self, "fractions", tuple(sorted(grid)))
+
+    def __repr__(self) -> str:
+        fractions = "/".join(map(repr, self.fractions))
+        return (
+            f"deletion_insertion(unit={self.unit}, n_random={self.n_random}, seed={self.seed}, "
+            f"fractions={fractions}, version={VERSION})"
+        )
+
+    def counts(self, n_units: int) -> NDArray[np.int64]:
+        """How many of `n_units` each fraction is [F], rising: rounded, but between nothing and all
+        at least one and at least one less than all, so that 1% of a short document is a unit.
+        What a fraction takes, its complement leaves (save at the half of an odd number)."""
+        fractions = np.array(self.fractions)
+        smaller = np.minimum(fractions, 1 - fractions)
+        # The summand keeps what is a little less than a half in binary from going down.
+        rounded = np.maximum(np.floor(smaller * n_units + 0.5 + 1e-9), smaller > 0).astype(np.int64)
+        counts = np.where(fractions <= 0.5, rounded, n_units - rounded)
+        # A single unit has no less and no more than itself.
+        return np.maximum.accumulate(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Scores along R random orders: `deletion` and `insertion` [R, F], in the score's units.
+
+    Depends on model, texts and parameters and not on a method: methods share it. Each order is
+    deleted from its front and inserted from its back, so both curves read many of the same
+    documents: a third fewer to score.
+    """
+
+    deletion: Array
+    insertion: Array
+
+    def __post_init__(self) -> None:
+        for name in ("deletion", "insertion"):
+            object.__setattr__(self, name, as_array(getattr(self, name), (None, None), "a score"))
+        if self.deletion.shape != self.insertion.shape:
+            raise ValueError("deletion and insertion differ in shape")
+
+    @property
+    def deletion_mean(self) -> Array:
+        """Mean over orders [F]."""
+        return self.deletion.mean(0)
+
+    @property
+    def insertion_mean(self) -> Array:
+        """Mean over orders [F]."""
+        return self.insertion.mean(0)
+
+    @property
+    def deletion_std(self) -> Array:
+        """Standard deviation over orders [F] (ddof=1; zeros for one order)."""
+        return _std(self.deletion)
+
+    @property
+    def insertion_std(self) -> Array:
+        """Standard deviation over orders [F] (ddof=1; zeros for one order)."""
+        return _std(self.insertion)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Four numbers about one order, in parts of the way from the empty to the whole document.
+
+    `deletion_area` (lower is better) and `insertion_area` (higher is better) lie under the curves
+    scaled so that the whole document is 1 and the one without units 0; a document whose units
+    count alike has 0.5. They leave [0, 1] where a part scores above the whole or below nothing.
+    `comprehensiveness` is how far the score falls without the top units (higher is better),
+    `sufficiency` how far with nothing but them (lower is better), averaged over ERASER's five
+    fractions and over |score - neutral|, so a fall is positive whichever of the two is larger.
+    """
+
+    deletion_area: float
+    insertion_area: float
+    comprehensiveness: float
+    sufficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Faithfulness:
+    """One attribution's test on its pair.
+
+    `deletion` and `insertion` [F] are scores at `parameters.fractions` of `n_units` units: what
+    the model read of the document, where `truncated` not all of it. `enrichment` is the
+    attribution's share in the evidence over the evidence's share of tokens (None without one);
+    `attribution_seconds` is what the attribution cost, `seconds` this test (with the random
+    orders only where `baseline` was not given).
+    """
+
+    model: str
+    method: Method
+    pair_id: str
+    parameters: Parameters
+    n_units: int
+    truncated: bool
+    deletion: Array
+    insertion: Array
+    baseline: Baseline
+    enrichment: float | None
+    attribution_seconds: float
+    seconds: float
+
+    def __post_init__(self) -> None:
+        shape = (len(self.parameters.fractions),)
+        for name in ("deletion", "insertion"):
+            object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
+        if self.baseline.deletion.shape != (self.parameters.n_random, *shape):
+            raise ValueError("a baseline of other parameters")
+
+    @property
+    def score(self) -> float:
+        """The whole document's score, as far as the model reads it."""
+        return float(self.deletion[0])
+
+    @property
+    def neutral(self) -> float:
+        """Score with every unit replaced by padding embeddings."""
+        return float(self.deletion[-1])
+
+    @property
+    def gap(self) -> float | None:
+        """score - neutral; None where the two are equal (see `EQUAL`): then no share of it means
+        anything and there are no measures. Below zero the document scores worse than an empty
+        one: deletion and insertion areas then trade places, `summarize` leaves such pairs out."""
+        difference = self.score - self.neutral
+        limit = EQUAL * max(abs(self.score), abs(self.neutral))
+        return difference if abs(difference) > limit else None
+
+    @property
+    def removed(self) -> NDArray[np.float64]:
+        """The parts of the units really taken out or put in [F]: whole units, so a short document
+        has fewer different ones than `parameters.fractions`. The areas are over these."""
+        return self.parameters.counts(self.n_units) / self.n_units
+
+    def scaled(self, curve: Array) -> NDArray[np.float64]:
+        """Scores with the whole document at 1 and the empty one at 0.
+
+        Raises:
+            ValueError: the two are equal.
+        """
+        if self.gap is None:
+            raise ValueError("the whole and the empty document have the same score")
+        return (np.asarray(curve, dtype=np.float64) - self.neutral) / self.gap
+
+    @property
+    def measures(self) -> Measures | None:
+        """Of the attribution's order; None where `gap` is."""
+        return self._measures(self.deletion, self.insertion)
+
+    @property
+    def random(self) -> Measures | None:
+        """Mean over the random orders; None where `gap` is."""
+        # All four are linear in the curves, so the mean curve has the mean measures.
+        return self._measures(self.baseline.deletion_mean, self.baseline.insertion_mean)
+
+    @property
+    def gain(self) -> Measures | None:
+        """How much better than random, each number's sign turned so that positive is better."""
+        own, random = self.measures, self.random
+        if own is None or random is None:
+            return None
+        return Measures(
+            deletion_area=random.deletion_area - own.deletion_area,
+            insertion_area=own.insertion_area - random.insertion_area,
+            comprehensiveness=own.comprehensiveness - random.comprehensiveness,
+            sufficiency=random.sufficiency - own.sufficiency,
+        )
+
+    def _measures(self, deletion: Array, insertion: Array) -> Measures | None:
+        gap = self.gap
+        if gap is None:
+            return None
+        at = [self.parameters.fractions.index(fraction) for fraction in ERASER_FRACTIONS]
+        without, alone = deletion[at].astype(np.float64), insertion[at].astype(np.float64)
+        return Measures(
+            deletion_area=float(np.trapezoid(self.scaled(deletion), self.removed)),
+            insertion_area=float(np.trapezoid(self.scaled(insertion), self.removed)),
+            comprehensiveness=float(np.mean(self.score - without) / abs(gap)),
+            sufficiency=float(np.mean(self.score - alone) / abs(gap)),
+        )
+
+
+def deletion_insertion(
+    retriever: Embedded,
+    pair: TextPair,
+    attribution: Attribution,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    unit: Unit = "word",
+    n_random: int = N_RANDOM,
+    seed: int = SEED,
+    baseline: Baseline | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Faithfulness:
+    """Score `pair` with ever more of its document's units taken out, or put back, largest
+    contribution first, and along `n_random` random orders.
+
+    A unit's contribution is made of its tokens' as the method says (`MethodEntry.aggregate`): the
+    sum of shares, the mean of saliencies. For signed methods the most positive comes
+    first, for unsigned ones the largest. Ties are broken by lot (from `seed` and the document),
+    not by reading order: that would call the first words important and flatter any method on a
+    retriever with primacy.
+
+    Of the F fractions (with 0, 1 and ERASER's five among them: 13 by default) no more than
+    2 + 2 (F - 2) (1 + n_random) varied documents are scored (134; about 90 as documents that two
+    curves share count once; 24 with a `baseline` of the same parameters), in batches of at most
+    `Varied.batch`, plus one pass for the query and none for gradients. `should_stop` is asked
+    before each batch. The same on every call.
+
+    Raises:
+        Stopped: `should_stop` said so.
+        UserError: the parameters are none, a score is not finite, or a document does not fit.
+        ValueError: the attribution is of another text or tokenizer.
+    """
+    parameters = Parameters(tuple(fractions), unit, n_random, seed)
+    started = time.perf_counter()
+    with retriever.lock, torch.no_grad():
+        document = _document(retriever, pair, unit)
+        if attribution.document != document.text:
+            raise ValueError(f"the attribution of {attribution.pair_id} is not of this document")
+        counts = parameters.counts(document.n_units)
+        fronts = [_order(document, attribution, parameters, pair)]
+        backs = list(fronts)
+        if baseline is None:
+            random = _random_orders(document.n_units, parameters, pair)
+            fronts += random
+            backs += [order[::-1] for order in random]
+        ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
+        behind = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
+        behind[len(fronts) :] ^= True  # inserted: those before
+        scores = document.scores(behind.reshape(-1, document.n_units), should_stop)
+    deletion, insertion = scores.reshape(2, len(fronts), len(counts))
+    share = evidence_share(attribution, pair.evidence) if pair.evidence else None
+    return Faithfulness(
+        model=attribution.model,
+        method=attribution.method,
+        pair_id=pair.pair_id,
+        parameters=parameters,
+        n_units=document.n_units,
+        truncated=document.text.truncated,
+        deletion=deletion[0],
+        insertion=insertion[0],
+        baseline=baseline or Baseline(deletion[1:], insertion[1:]),
+        enrichment=None if share is None else share.enrichment,
+        attribution_seconds=attribution.seconds,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCurve:
+    """Scaled scores [F] averaged over pairs, with the bootstrap interval of the mean over
+    documents; none below MIN_DOCUMENTS of them."""
+
+    mean: Array
+    low: Array | None
+    high: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaithfulnessSummary:
+    """Means over `n` pairs of `n_documents` documents, with 95% bootstrap intervals over documents.
+
+    Left out of everything: `n_equal` pairs whose whole document scores what the empty one does,
+    and `n_below` where it scores less (see `Faithfulness.gap`). `*_gain` are over random order,
+    positive is better. `enrichment` is over the `n_evidence` pairs whose evidence was read, None
+    without any. `seconds` is what the attribution of a pair cost, this test not included.
+
+    Curves are scaled scores at `parameters.fractions`; those of documents with few units are
+    interpolated between the fractions they have.
+    """
+
+    model: str
+    method: Method
+    parameters: Parameters
+    n: int
+    n_documents: int
+    n_equal: int
+    n_below: int
+    n_truncated: int
+    n_evidence: int
+    deletion_area: Estimate
+    insertion_area: Estimate
+    comprehensiveness: Estimate
+    sufficiency: Estimate
+    deletion_gain: Estimate
+    insertion_gain: Estimate
+    comprehensiveness_gain: Estimate
+    sufficiency_gain: Estimate
+    enrichment: Estimate | None
+    seconds: Estimate
+    deletion: MeanCurve
+    insertion: MeanCurve
+    random_deletion: MeanCurve
+    random_insertion: MeanCurve
+
+
+def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> FaithfulnessSummary:
+    """Average the results of one model, method and choice of parameters (bootstrap seeded).
+    `groups` are the results' documents.
+
+    Raises:
+        UserError: no pair's document scores more than an empty one.
+        ValueError: results of several models, methods or parameters.
+    """
+    if len({(r.model, r.method.core, r.parameters) for r in results}) > 1:
+        raise ValueError("results of several models, methods or parameters")
+    gaps = [result.gap for result in results]
+    kept = [
+        (result, group)
+        for result, gap, group in zip(results, gaps, groups, strict=True)
+        if gap is not None and gap > 0
+    ]
+    if not kept:
+        equal, below = sum(gap is None for gap in gaps), sum(gap is not None for gap in gaps)
+        raise UserError(
+            f"No pair has a document that scores more than an empty one ({equal} score the same, "
+            f"{below} less): choose pairs whose documents answer their queries."
+        )
+    used, documents = [result for result, _ in kept], [group for _, group in kept]
+    grid = np.array(used[0].parameters.fractions)
+    values = np.array([_numbers(result) for result in used])
+    marked = [(r.enrichment, group) for r, group in kept if r.enrichment is not None]
+
+    def mean_curve(of: Callable[[Faithfulness], Array]) -> MeanCurve:
+        rows = np.array([np.interp(grid, r.removed, r.scaled(of(r))) for r in used])
+        ends = band(rows, documents)
+        low, high = (None, None) if ends is None else (_curve(end) for end in ends)
+        return MeanCurve(_curve(rows.mean(0)), low, high)
+
+    return FaithfulnessSummary(
+        model=used[0].model,
+        method=used[0].method,
+        parameters=used[0].parameters,
+        n=len(used),
+        n_documents=len(set(documents)),
+        n_equal=sum(gap is None for gap in gaps),
+        n_below=sum(gap is not None and gap < 0 for gap in gaps),
+        n_truncated=sum(result.truncated for result in used),
+        n_evidence=len(marked),
+        **{name: _mean(values[:, k], documents) for k, name in enumerate(_NUMBERS)},
+        enrichment=_mean([value for value, _ in marked], [group for _, group in marked])
+        if marked
+        else None,
+        deletion=mean_curve(lambda r: r.deletion),
+        insertion=mean_curve(lambda r: r.insertion),
+        random_deletion=mean_curve(lambda r: r.baseline.deletion_mean),
+        random_insertion=mean_curve(lambda r: r.baseline.insertion_mean),
+    )
+
+
+_NUMBERS = (
+    "deletion_area",
+    "insertion_area",
+    "comprehensiveness",
+    "sufficiency",
+    "deletion_gain",
+    "insertion_gain",
+    "comprehensiveness_gain",
+    "sufficiency_gain",
+    "seconds",
+)
+
+
+def _numbers(result: Faithfulness) -> list[float]:
+    """A pair's `_NUMBERS`."""
+    own, gain = result.measures, result.gain
+    assert own is not None and gain is not None
+    return [*astuple(own), *astuple(gain), result.attribution_seconds]
+
+
+def _mean(values: ArrayLike, groups: Sequence[Hashable]) -> Estimate:
+    found = estimate(np.asarray(values, dtype=np.float64)[:, None], groups)
+    assert found is not None  # there are values, and they are finite
+    return found
+
+
+def _curve(values: NDArray[np.float64]) -> Array:
+    return as_array(values, (None,), "a curve")
+
+
+# -- one document ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A document to take units out of; `unit_of` [T] numbers each position's unit, -1 where
+    nothing can be taken out (special tokens, padding)."""
+
+    varied: Varied
+    unit_of: NDArray[np.int64]
+    n_units: int
+
+    @property
+    def text(self) -> TokenizedText:
+        return self.varied.encoded.texts[0]
+
+    def scores(
+        self, kept: NDArray[np.bool_], should_stop: Callable[[], bool]
+    ) -> NDArray[np.float32]:
+        """Scores [M] with the units `kept` [M, U] in place and padding for the others; equal rows
+        are scored once."""
+        distinct, where = np.unique(kept, axis=0, return_inverse=True)
+        positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
+        text = self.varied
+
+        def score(part: list[NDArray[np.bool_]]) -> list[float]:
+            stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
+            return text.score(torch.where(stays, text.inputs, text.neutral)).float().tolist()
+
+        found: list[float] = []
+        for start in range(0, len(positions), text.batch):
+            if should_stop():
+                raise Stopped("Stopped before all scores were there; start again to go on.")
+            found += halving(score, list(positions[start : start + text.batch]))
+        return np.array(found, dtype=np.float32)[where.reshape(-1)]
+
+
+def _document(retriever: Embedded, pair: TextPair, unit: Unit) -> _Document:
+    text = varied(retriever, pair, "document")
+    tokens = text.encoded.texts[0]
+    numbers, content = np.array(units(tokens, pair, unit)), tokens.content
+    # Units of which nothing was read (behind the limit) get no number.
+    _, compact = np.unique(numbers[content], return_inverse=True)
+    unit_of = np.full(text.inputs.shape[1], -1)
+    unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact
+    return _Document(text, unit_of, int(compact.max()) + 1)
+
+
+def _order(
+    document: _Document, attribution: Attribution, parameters: Parameters, pair: TextPair
+) -> NDArray[np.int64]:
+    content = document.text.content
+    contributions = aggregated(
+        attribution.document_scores[content],
+        document.unit_of[document.unit_of >= 0],
+        document.n_units,
+        METHODS[attribution.method.name].aggregate,
+    )
+    lot = _generator(parameters, pair, 1).random(document.n_units)
+    return np.lexsort((lot, -contributions))
+
+
+def _random_orders(n_units: int, parameters: Parameters, pair: TextPair) -> list[NDArray[np.int64]]:
+    generator = _generator(parameters, pair, 0)
+    return [generator.permutation(n_units) for _ in range(parameters.n_random)]
+
+
+def _generator(parameters: Parameters, pair: TextPair, purpose: int) -> np.random.Generator:
+    # The document is part of the seed, or all documents of a length would share their orders.
+    text = zlib.crc32(pair.document.encode("utf-8", "replace"))
+    return np.random.default_rng([parameters.seed, text, purpose])
+
+
+def _std(scores: Array) -> Array:
+    return scores.std(0, ddof=1) if len(scores) > 1 else np.zeros_like(scores[0])

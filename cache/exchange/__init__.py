@@ -1,0 +1,1 @@
+"""Parquet in and out: export, import, merge, part files."""

@@ -1,0 +1,151 @@
+"""What strangers' files of results must be before anything of them is stored.
+
+A child reads each file to its end first (see attribution.isolated) and decodes every result in it:
+what is not as this program would have written it is refused there, and no page meets it later.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from attribution.errors import UserError, printable
+from attribution.isolated import Limits, Reader
+from attribution.types import Method
+from cache.exchange import other_rows
+from cache.exchange.parquet_file import ATTRIBUTION, are_plain, opened
+from cache.storage.codec import DamagedPayload, decode, identity, is_whole
+
+LIMITS = Limits(memory=3 << 30, seconds=None)
+UPLOAD = Limits(memory=1 << 30, seconds=120)
+"""For a file that came from a browser."""
+
+_MAX_NAME, _MAX_REASON = 4000, 5000
+_AT_ONCE = 1000
+_CHECKED = (
+    "dataset",
+    "pair_id",
+    "text",
+    "language",
+    "domain",
+    "document_tokens",
+    "tokens",
+    "evidence_start",
+    "evidence_end",
+    "characters",
+    "reason",
+    "score",
+    "variant",
+    "curve",
+    "magnitudes",
+    "payload",
+)
+_NUMBERS = ("document_tokens", "tokens", "evidence_start", "evidence_end", "characters")
+_TEXT = re.compile(r"[0-9a-f]{16}")
+_METHOD = Method("imported")
+
+
+def require_readable(reader: Reader, content: Path | bytes, name: str) -> None:
+    """Read a file of results to its end in a child, all its rows and checksums.
+
+    Raises:
+        UserError: it is damaged, foreign, or the child did not survive it.
+    """
+    path = str(content.absolute()) if isinstance(content, Path) else ""
+    reader.call(
+        checked,
+        [name, path],
+        b"" if isinstance(content, Path) else content,
+        damaged=f"{name} is damaged or not a Parquet file: copy or export it again.",
+    )
+
+
+def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
+    """Read the file in `data`, or at `path`, and answer nothing; what the child does.
+
+    Raises:
+        UserError: as `require_readable`.
+    """
+    try:
+        with (
+            Path(path).open("rb") if path else io.BytesIO(data) as stream,
+            opened(stream, name) as sealed,  # type: ignore[arg-type]
+        ):
+            for _, rows in sealed.batches():
+                require_whole(rows, name, decoded=True)
+    except OSError as error:
+        raise UserError(f"{name} cannot be read ({error.strerror}).") from error
+    yield b""
+
+
+def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> None:
+    """Check each row (schema cache.exchange.parquet_file.ROW): its payload against the checksum that its owner
+    gave it, and that its numbers are numbers; with `decoded` also that the result opens.
+
+    Raises:
+        UserError: one is not what was stored.
+    """
+    is_entry = pc.fill_null(pc.equal(rows.column("kind"), ATTRIBUTION), False)
+    beside, own = rows.filter(pc.invert(is_entry)), rows.filter(is_entry).select(_CHECKED)
+    for start in range(0, max(beside.num_rows, own.num_rows), _AT_ONCE):
+        bad = other_rows.damaged(beside.slice(start, _AT_ONCE), decoded=decoded)
+        for row in own.slice(start, _AT_ONCE).to_pylist():
+            if bad:
+                break
+            if not _is_entry(row, decoded):
+                bad = printable(f"{row['dataset']} {row['pair_id']}"[:80])
+        if bad:
+            raise UserError(f"The row of {bad} in {name} is damaged: copy or export it again.")
+
+
+def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
+    names = [row[name] for name in ("dataset", "pair_id", "language", "domain")]
+    if None in (*names[:2], row["text"]) or not _TEXT.fullmatch(row["text"]):
+        return False
+    if any(len(one) > _MAX_NAME for one in names if one is not None):
+        return False
+    if any(row[name] is not None and row[name] < 0 for name in _NUMBERS):
+        return False
+    start, end, characters = row["evidence_start"], row["evidence_end"], row["characters"]
+    if (start is None) != (end is None):
+        return False
+    if start is not None and (start >= end or end > (end if characters is None else characters)):
+        return False
+    for values in (row["curve"], row["magnitudes"]):
+        if values is not None and not np.isfinite(np.array(values, np.float32)).all():
+            return False
+    # What tokens bring has no sign: a negative one would break every index that is made of it.
+    if row["magnitudes"] is not None and min(row["magnitudes"]) < 0:
+        return False
+    if row["variant"] is not None and not _is_variant(row["variant"]):
+        return False
+    if row["reason"] is not None:
+        return row["payload"] is None and len(row["reason"]) <= _MAX_REASON
+    key = identity(row["dataset"], row["pair_id"], row["text"])
+    score = row["score"]
+    if score is None or not math.isfinite(score) or not is_whole(row["payload"], key):
+        return False
+    if decoded:
+        try:
+            decode(row["payload"], "", _METHOD, row["pair_id"], key)
+        except DamagedPayload:
+            return False
+    return True
+
+
+def _is_variant(text: str) -> bool:
+    """Whether these are parameters of a curve, as JSON."""
+    try:
+        found = json.loads(text) if len(text) <= _MAX_NAME else None
+    except (ValueError, RecursionError):
+        return False
+    return are_plain(found)

@@ -1,0 +1,150 @@
+"""What a file keeps beside attributions (embeddings, maps, results of tests) as rows to share.
+
+Payloads travel as they are, each with the checksum that its owner gave it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from attribution.errors import printable
+from attribution.types import Method
+from cache.exchange.parquet_file import ROW
+from cache.storage.codec import unpack_floats
+from cache.storage.files import Files, ModelKey
+
+OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
+"""Kinds of rows: the first two are followed by what the owner calls the kind, or the side."""
+
+_QUERIES = {
+    "other": f"SELECT '{OTHER}' || kind, dataset, item, text, payload, reason FROM other",
+    "embedding": f"SELECT '{EMBEDDING}' || side, '', text, '', vector, NULL FROM embedding",
+    "map": f"SELECT '{MAP}', '', key, '', points, NULL FROM map",
+}
+_MAX_NAME, _MAX_REASON, _MAX_JSON = 4000, 5000, 64 << 20
+_SIDES = ("query", "document")
+_COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
+
+
+def rows(
+    store: Files, model: ModelKey, method: Method, size: int = 1000
+) -> Iterator[pa.RecordBatch]:
+    """Everything in the file but attributions and their failures, as rows (schema ROW)."""
+    with store.reading(model, method) as db:
+        if db is None:
+            return
+        known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        for table in (name for name in _QUERIES if name in known):
+            cursor = db.execute(_QUERIES[table])
+            while found := cursor.fetchmany(size):
+                yield _batch(found)
+
+
+def _batch(found: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = dict(zip(_COLUMNS, zip(*found, strict=True), strict=True))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(len(found), field.type)
+            for field in ROW
+        ],
+        schema=ROW,
+    )
+
+
+def damaged(batch: pa.RecordBatch, *, decoded: bool = False) -> str:
+    """The first row whose payload is not what was stored, or with `decoded` does not open; empty
+    where all are whole."""
+    for row in batch.select(list(_COLUMNS)).to_pylist():
+        if not _is_whole(row, decoded):
+            names = (str(row[name] or "")[:80] for name in ("kind", "dataset", "pair_id"))
+            return printable(" ".join(names)).strip() or "nothing"
+    return ""
+
+
+def _is_whole(row: dict[str, Any], decoded: bool) -> bool:
+    payload, kind, reason = row["payload"], row["kind"] or "", row["reason"]
+    if any(row[name] is None or len(row[name]) > _MAX_NAME for name in _COLUMNS[:4]):
+        return False
+    if kind.startswith(OTHER):
+        if payload is None:
+            return reason is not None and len(reason) <= _MAX_REASON
+        if zlib.crc32(payload[4:]).to_bytes(4, "big") != payload[:4]:
+            return False
+        return not decoded or _opens(payload[4:])
+    side = kind.removeprefix(EMBEDDING)
+    if payload is None or not (kind == MAP or (kind.startswith(EMBEDDING) and side in _SIDES)):
+        return False
+    values = unpack_floats(payload)
+    if values is None or not np.isfinite(values).all():
+        return False
+    return len(values) % 2 == 0 if kind == MAP else len(values) > 0
+
+
+def _opens(text: bytes) -> bool:
+    """Whether these are named values as JSON, all numbers finite. What they have to be is their
+    owner's matter: what it cannot use counts as missing."""
+    try:
+        return len(text) <= _MAX_JSON and isinstance(
+            json.loads(text, parse_constant=_no_number), dict
+        )
+    except (ValueError, RecursionError):
+        return False
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
+    """Add rows that the file lacks, inside a transaction: how many, and how many were left out
+    because the file has a result of the same item with another text."""
+    from cache.kinds import embeddings
+    from cache.storage import results  # both load torch, which reading a file needs not
+
+    added = conflicts = 0
+    db.execute(results.SCHEMA)
+    for statement in embeddings.SCHEMA:
+        db.execute(statement)
+    for row in batch.select(list(_COLUMNS)).to_pylist():
+        kind, payload = row["kind"], row["payload"]
+        before = db.total_changes
+        if kind == MAP:
+            db.execute("INSERT OR IGNORE INTO map VALUES (?, ?)", (row["pair_id"], payload))
+        elif kind.startswith(EMBEDDING):
+            key = (kind.removeprefix(EMBEDDING), row["pair_id"], payload)
+            # A model's vectors are all of one length.
+            known = db.execute("SELECT length(vector) FROM embedding LIMIT 1").fetchone()
+            if known is not None and known[0] != len(payload):
+                conflicts += 1
+                continue
+            db.execute("INSERT OR IGNORE INTO embedding VALUES (?, ?, ?)", key)
+        elif kind.startswith(OTHER):
+            conflicts += _add_other(db, kind.removeprefix(OTHER), row)
+        added += db.total_changes - before
+    return added, conflicts
+
+
+def _add_other(db: sqlite3.Connection, kind: str, row: dict[str, Any]) -> bool:
+    """Whether the row was left out for its text."""
+    item = (kind, row["dataset"], row["pair_id"])
+    found = db.execute(
+        "SELECT text, payload IS NULL FROM other WHERE kind = ? AND dataset = ? AND item = ?", item
+    ).fetchone()
+    if found is not None and found[0] != row["text"]:
+        return True
+    # A failure gives way to a result.
+    if found is None or (found[1] and row["payload"] is not None):
+        db.execute(
+            "INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)",
+            (*item, row["text"], row["payload"], row["reason"]),
+        )
+    return False

@@ -1,0 +1,338 @@
+"""Parquet files of results that say what they are and can tell whether they are whole.
+
+A file holds rows of one or several models and methods. Its schema metadata names them, under
+`poslens`, with where each model came from; `poslens.seal` in the footer has the checksums of that
+text and of all bytes before the footer, and every page has its own. Any Parquet reader opens it:
+the columns hold what an analysis needs, `payload` what an import restores bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attribution.errors import UserError, printable
+from attribution.types import Method
+from cache.exchange.rows import ENTRY
+from cache.storage.files import ModelKey
+
+FORMAT = 2
+"""1 had no magnitudes of curves."""
+ATTRIBUTION = "attribution"
+ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
+"""A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
+cache.others)."""
+
+FILE = pa.schema(
+    [
+        ("model", pa.string()),
+        ("fingerprint", pa.string()),
+        ("method", pa.string()),
+        *ROW,
+    ]
+)
+_UNRANKED = ("payload", "curve", "magnitudes")
+_FORMER = pa.schema([field for field in FILE if field.name != "magnitudes"])
+
+_SAYS, _SEAL = b"poslens", b"poslens.seal"
+_CHUNK = 1 << 20
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+_METHOD = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MAX_NAME = 200
+_MAX_TEXT = 5000
+_MAX_VALUES = 100
+_MAX_ROWS = 100_000
+# Results are packed already; only a file that lies unpacks to many times its size.
+_FLOOR, _MAX_RATIO = 64 << 20, 20
+_GROUP = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a row belongs to; the method has no curve parameters."""
+
+    model: ModelKey
+    method: Method
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells one from another within a file."""
+        return self.model.fingerprint, self.method.core
+
+
+class _Hashing:
+    """A binary stream that knows the checksum of what went through it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.n = 0
+        self.closed = self._abandoned = False
+
+    def write(self, data: Any) -> int:
+        if not self._abandoned:
+            self._stream.write(data)
+        self.digest.update(data)
+        self.n += len(data)
+        return len(data)
+
+    def abandon(self) -> None:
+        """Write nothing any more."""
+        self._abandoned = True
+
+    def tell(self) -> int:
+        return self.n
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class SealedWriter:
+    """Writes rows to `stream`, which stays open; leaving it as a context ends the file with its
+    checksums. `poslens` is this program's version."""
+
+    def __init__(self, stream: BinaryIO, sources: Sequence[Source], poslens: str) -> None:
+        self._hashing = _Hashing(stream)
+        self._sink = pa.PythonFile(self._hashing, mode="w")
+        self._says = json.dumps(
+            {
+                "format": FORMAT,
+                "poslens": poslens,
+                "sources": [_described(source) for source in sources],
+            },
+            ensure_ascii=False,
+        ).encode()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            FILE.with_metadata({_SAYS: self._says}),
+            compression="zstd",
+            write_page_checksum=True,
+            use_dictionary=[name for name in FILE.names if FILE.field(name).type == pa.string()],
+            write_statistics=[name for name in FILE.names if name not in _UNRANKED],
+        )
+        self.rows = 0
+
+    def write(self, source: Source, rows: pa.RecordBatch) -> None:
+        """Add rows (schema ROW) of one of the sources as a row group."""
+        if not rows.num_rows:
+            return
+        said = (source.model.name, source.model.fingerprint, source.method.core)
+        columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
+        table = pa.Table.from_arrays([*columns, *rows.columns], schema=self._writer.schema)
+        # Row groups are read whole: matrices make large ones.
+        size = max(1, rows.num_rows * _GROUP // max(rows.nbytes, 1))
+        self._writer.write_table(table, row_group_size=min(size, _MAX_ROWS))
+        self.rows += rows.num_rows
+
+    def __enter__(self) -> SealedWriter:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            # The Parquet writer ends its file whatever happened; that goes nowhere now.
+            self._hashing.abandon()
+            self._writer.close()
+            return
+        seal = {
+            "says": hashlib.sha256(self._says).hexdigest(),
+            "rows": self.rows,
+            "bytes": self._hashing.n,
+            "sha256": self._hashing.digest.hexdigest(),
+        }
+        self._writer.add_key_value_metadata({_SEAL.decode(): json.dumps(seal)})
+        self._writer.close()
+
+
+def _described(source: Source) -> dict[str, Any]:
+    model, method = source.model, source.method
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "about": json.loads(model.about or "{}"),
+        "method": [method.name, dict(method.params)],
+        "core": method.core,
+    }
+
+
+def attributions(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Entries of the store as rows of a file."""
+    kind = pa.repeat(pa.scalar(ATTRIBUTION), entries.num_rows)
+    return pa.RecordBatch.from_arrays([kind, *entries.columns], schema=ROW)
+
+
+class Sealed:
+    """An open file of `size` bytes: what it holds, and its rows."""
+
+    def __init__(
+        self, file: pq.ParquetFile, says: dict[str, Any], rows: int, size: int, name: str
+    ) -> None:
+        self._file, self._name, self.rows = file, name, rows
+        self._limit = max(_FLOOR, _MAX_RATIO * size)
+        self.poslens = str(says["poslens"])
+        self.sources = tuple(_source(each) for each in says["sources"])
+
+    def batches(self) -> Iterator[tuple[Source, pa.RecordBatch]]:
+        """Rows (schema ROW) of one source at a time.
+
+        Raises:
+            UserError: a part of the file is damaged.
+        """
+        known = {source.key: source for source in self.sources}
+        seen = 0
+        for number in range(self._file.num_row_groups):
+            with _explained(self._name):
+                said = self._file.metadata.row_group(number)
+                if said.num_rows > _MAX_ROWS or said.total_byte_size > self._limit:
+                    raise _damaged(self._name)
+                table = _of_today(self._file.read_row_group(number))
+                if table.nbytes > self._limit:
+                    raise _damaged(self._name)
+                (key,) = {
+                    *zip(
+                        table["fingerprint"].unique().to_pylist(),
+                        table["method"].unique().to_pylist(),
+                        strict=True,
+                    )
+                }
+                source = known[key]
+                parts = table.select(ROW.names).combine_chunks().to_batches()
+            for part in parts:
+                seen += part.num_rows
+                yield source, part
+        if seen != self.rows:
+            raise _damaged(self._name)
+
+
+@contextmanager
+def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
+    """The file that `stream` (seekable) holds; `name` is what sentences call it.
+
+    Raises:
+        UserError: it is damaged, of another program, or of a newer version.
+    """
+    with _explained(name):
+        file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), page_checksum_verification=True)
+        metadata = file.metadata.metadata or {}
+        foreign = UserError(
+            f"{name} holds no results that PosLens wrote: give a file made by `cache export` or "
+            "by the Cache page."
+        )
+        if _SAYS not in metadata or _SEAL not in metadata:
+            raise foreign
+        seal, says = json.loads(metadata[_SEAL]), metadata[_SAYS]
+        if hashlib.sha256(says).hexdigest() != seal["says"]:
+            raise _damaged(name)
+        said = json.loads(says)
+        if said["format"] > FORMAT:
+            raise UserError(f"{name} was written by a newer PosLens: update this one to read it.")
+        if not file.schema_arrow.remove_metadata().equals(_FORMER if said["format"] == 1 else FILE):
+            raise foreign
+        size = stream.seek(0, 2)
+        stream.seek(size - 8)
+        footer = int.from_bytes(stream.read(4), "little")
+        if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
+            raise _damaged(name)
+        found = Sealed(file, said, seal["rows"], size, name)
+    yield found
+
+
+def _of_today(table: pa.Table) -> pa.Table:
+    """Rows of any format with the columns of this one."""
+    if "magnitudes" not in table.column_names:
+        kind = FILE.field("magnitudes").type
+        table = table.append_column("magnitudes", pa.nulls(table.num_rows, kind))
+    return table.select(FILE.names).cast(FILE)
+
+
+def _digest(stream: BinaryIO, n: int) -> str:
+    digest = hashlib.sha256()
+    stream.seek(0)
+    while n:
+        part = stream.read(min(n, _CHUNK))
+        if not part:
+            break
+        digest.update(part)
+        n -= len(part)
+    return digest.hexdigest()
+
+
+def _source(said: dict[str, Any]) -> Source:
+    name, params = said["method"]
+    method = Method(name, params)
+    model, fingerprint = said["model"], said["fingerprint"]
+    # Both become names of files.
+    if not _METHOD.fullmatch(name) or not _FINGERPRINT.fullmatch(fingerprint):
+        raise ValueError("not a name that PosLens gives")
+    if not isinstance(model, str) or not 0 < len(model) <= _MAX_NAME or not model.isprintable():
+        raise ValueError("not a model's name")
+    if method.core != said["core"] or not are_plain(params):
+        raise ValueError("not a method's parameters")
+    if not are_plain(said["about"], nested=True):
+        raise ValueError("not what is said of a model")
+    about = json.dumps(said["about"], ensure_ascii=False) if said["about"] else ""
+    return Source(ModelKey(model, fingerprint, about), method)
+
+
+def are_plain(found: object, *, nested: bool = False) -> bool:
+    """Whether these are a few named values, each a text, a finite number, yes or no, or nothing;
+    with `nested` also such values by name once more."""
+    if not isinstance(found, dict) or len(found) > _MAX_VALUES:
+        return False
+    return all(
+        _is_plain(name) and (_is_plain(value) or (nested and are_plain(value)))
+        for name, value in found.items()
+    )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MAX_TEXT and printable(value) == value
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, int) and abs(value) < 2**31)
+
+
+def _damaged(name: str) -> UserError:
+    return UserError(f"{name} is damaged or not a Parquet file: copy or export it again.")
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Whatever a changed byte can make of a reader, in one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise _damaged(name) from error

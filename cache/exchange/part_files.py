@@ -1,0 +1,393 @@
+"""Parts: results that any number of hosts publish to a folder or a bucket with no coordination.
+
+`FOLDER/<model fingerprint>/<method>-<hash>/<hash of its pairs>.parquet`, each a sealed file of one
+append. A part never changes once it has its name: it is written under another one, brought to
+disk and renamed, or is one PUT where the folder is an object store. One host ingests them into
+its cache and keeps a manifest of their checksums. Nobody opens SQLite over a network. Other hosts'
+parts are strangers' files: a child reads each before this process does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+from pyarrow import fs
+
+from attribution.errors import Stopped, UserError
+from attribution.isolated import Reader
+from attribution.types import Attribution, Method, TextPair
+from cache.exchange.incoming import LIMITS, require_readable, require_whole
+from cache.exchange.parquet_file import ROW, SealedWriter, Source, attributions, opened
+from cache.exchange.rows import ENTRY, curve_columns, ingested
+from cache.exchange.transfer import Report, Taken, take
+from cache.keys import text_fingerprint
+from cache.storage.blocks import variant_params
+from cache.storage.codec import encode
+from cache.storage.store import ModelKey, Store, latest
+
+MANIFEST = "manifest.json"
+_SUFFIX = ".parquet"
+Key = tuple[str, str, str]
+
+
+class Place:
+    """A folder of parts: a path, or the address of an object store such as `s3://bucket/folder`.
+
+    Raises:
+        UserError: there is no such kind of place.
+    """
+
+    def __init__(self, folder: str | Path, system: fs.FileSystem | None = None) -> None:
+        self.name = str(folder)
+        try:
+            if system is not None:
+                self._fs, self._root = system, str(folder)
+            elif "://" in str(folder):
+                self._fs, self._root = fs.FileSystem.from_uri(str(folder))
+            else:
+                self._fs, self._root = fs.LocalFileSystem(), str(Path(folder).absolute())
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(
+                f"{folder} is no place for parts: give a folder, or an address such as "
+                "s3://bucket/folder."
+            ) from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine's file system."""
+        return isinstance(self._fs, fs.LocalFileSystem)
+
+    def _at(self, name: str) -> str:
+        return str(PurePosixPath(self._root) / name)
+
+    def parts(self, below: str = "") -> list[str]:
+        """Names of the parts, sorted; in one folder of them where `below` is given."""
+        selector = fs.FileSelector(self._at(below), allow_not_found=True, recursive=True)
+        with _explained(self.name):
+            found = [info.path for info in self._fs.get_file_info(selector) if info.is_file]
+        root = PurePosixPath(self._root)
+        names = [str(PurePosixPath(path).relative_to(root)) for path in found]
+        return sorted(n for n in names if n.endswith(_SUFFIX) and not _hidden(n))
+
+    def read(self, name: str) -> bytes | None:
+        """All of a file; None where there is none."""
+        with _explained(self.name):
+            try:
+                with self._fs.open_input_stream(self._at(name)) as stream:
+                    return stream.read()
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes, *, replace: bool = True) -> None:
+        """Publish a file: whole or not at all, and on disk when this returns. Without `replace`,
+        a file of that name that came meanwhile stays (an object store takes the last one)."""
+        with _explained(self.name):
+            self._fs.create_dir(str(PurePosixPath(self._at(name)).parent), recursive=True)
+            if not self.is_local:
+                # An object store shows nothing before the end of the PUT.
+                with self._fs.open_output_stream(self._at(name)) as stream:
+                    stream.write(data)
+                return
+            target = Path(self._at(name))
+            part = target.with_name(f".{uuid.uuid4().hex}.tmp")
+            try:
+                with part.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if replace or not _linked(part, target):
+                    part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+            _sync(target.parent)
+
+
+def _linked(part: Path, target: Path) -> bool:
+    """Give the file a second name unless that is taken; False where links cannot be made."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _hidden(name: str) -> bool:
+    return any(piece.startswith(".") for piece in name.split("/"))
+
+
+def _sync(folder: Path) -> None:
+    """Bring a folder's names to disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """What a disk or a network can do wrong, in one sentence."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        said = getattr(error, "strerror", None) or "no answer"
+        raise UserError(
+            f"The folder of parts {name} cannot be used ({said}): check that it is there, its "
+            "rights and its space."
+        ) from error
+
+
+def folder_of(model: ModelKey, method: Method) -> str:
+    """Where the parts of a model and a method's core lie within the folder."""
+    core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
+    return f"{model.fingerprint}/{method.name}-{core}"
+
+
+class PartWriter:
+    """Publishes results as parts, in the place of a `Store`: the same methods, and what `put` has
+    returned from is there whole.
+
+    `root` is a folder of this host alone; jobs on it share work through it as through a store's.
+    """
+
+    def __init__(self, place: Place, root: Path, poslens: str) -> None:
+        self.place, self.root, self._poslens = place, root.absolute(), poslens
+        self._seen: dict[str, dict[Key, bool]] = {}
+
+    def put(
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Publish results with their curves, and why other pairs have none, as one part.
+
+        Raises:
+            UserError: the place cannot be written.
+        """
+        done, failed = latest(results), latest(failures)
+        entries = [
+            _entry(pair, method)
+            | {
+                "score": a.score,
+                "tokens": a.document.n_tokens_full,
+                "truncated": a.document.truncated,
+                **curve_columns(a, method),
+                "payload": encode(a, pair),
+            }
+            for pair, a in done
+        ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]
+        self._publish(model, method, entries)
+
+    def put_failures(
+        self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
+    ) -> None:
+        """Publish why pairs have no result."""
+        self.put(model, method, [], failures)
+
+    def missing(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
+    ) -> list[TextPair]:
+        """The pairs of which no host has published a result nor, unless `retry`, a failure.
+
+        Raises:
+            UserError: the place cannot be read.
+        """
+        stored: dict[Key, bool] = {}
+        with Reader(LIMITS) as reader:
+            for name in self.place.parts(folder_of(model, method)):
+                for key, result in self._keys(name, reader).items():
+                    stored[key] = result or stored.get(key, False)
+        known = {key for key, result in stored.items() if result or not retry}
+        return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in known]
+
+    def _keys(self, name: str, reader: Reader) -> dict[Key, bool]:
+        """Which pairs a part is about, and whether it has their result. A damaged part is about
+        none, so that it is published again."""
+        if name not in self._seen:
+            keys: dict[Key, bool] = {}
+            try:
+                for _, rows in _rows(self.place.read(name) or b"", name, reader):
+                    keys |= _keys_of(rows)
+            except UserError:
+                return {}
+            self._seen[name] = keys
+        return self._seen[name]
+
+    def _publish(self, model: ModelKey, method: Method, entries: list[dict[str, object]]) -> None:
+        if not entries:
+            return
+        source = Source(model, Method(method.name, method.params))
+        rows = attributions(pa.RecordBatch.from_pylist(entries, schema=ENTRY))
+        name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
+        # A part is never replaced by another of the same pairs, unless it is damaged.
+        there = self.place.read(name) is not None
+        with Reader(LIMITS) as reader:
+            if there and self._keys(name, reader):
+                return
+        stream = io.BytesIO()
+        with SealedWriter(stream, [source], self._poslens) as writer:
+            writer.write(source, rows)
+        self.place.write(name, stream.getvalue(), replace=there)
+        self._seen[name] = _keys_of(rows)
+
+
+_KEYS = ["dataset", "pair_id", "text", "reason"]
+
+
+def _keys_of(rows: pa.RecordBatch) -> dict[Key, bool]:
+    return {
+        (row["dataset"], row["pair_id"], row["text"]): row["reason"] is None
+        for row in rows.select(_KEYS).to_pylist()
+    }
+
+
+def _entry(pair: TextPair, method: Method) -> dict[str, object]:
+    span = pair.evidence
+    said: dict[str, object] = dict.fromkeys(ENTRY.names)
+    return said | {
+        "dataset": pair.dataset,
+        "pair_id": pair.pair_id,
+        "text": text_fingerprint(pair),
+        "language": pair.language,
+        "domain": pair.domain,
+        "document_tokens": pair.document_tokens,
+        "evidence_start": span.start if span else None,
+        "evidence_end": span.end if span else None,
+        "characters": len(pair.document),
+        "truncated": False,
+        "variant": variant_params(method),
+    }
+
+
+def part_name(rows: pa.RecordBatch) -> str:
+    """32 hexadecimal digits over the pairs of a part, their texts, and which of them failed."""
+    keys = sorted(
+        f"{row['dataset']}\0{row['pair_id']}\0{row['text']}\0{row['reason'] is not None}"
+        for row in rows.select(_KEYS).to_pylist()
+    )
+    return hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    require_readable(reader, data, name)
+    with opened(io.BytesIO(data), name) as sealed:
+        for source, rows in sealed.batches():
+            if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
+                raise UserError(f"{name} lies in another model's folder: put it where it was.")
+            require_whole(rows, name)
+            yield source, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of a folder of parts: how many were new, what their rows were, and the sentences
+    of those that are damaged."""
+
+    parts: int
+    new: int
+    taken: Taken
+    problems: tuple[str, ...]
+
+
+def ingest(
+    store: Store,
+    place: Place,
+    *,
+    report: Report = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Ingested:
+    """Add the parts that the store has not seen; each in one transaction with its name, so that
+    this may be ended and run again at any time. Writes the manifest.
+
+    Raises:
+        UserError: the place cannot be read, or the store cannot be written.
+        Stopped: as asked; what was added stays.
+    """
+    names = place.parts()
+    manifest = read_manifest(place)
+    known: dict[str, set[str]] = {}
+    taken, problems, new = Taken(), [], 0
+    with Reader(LIMITS) as reader:
+        for done, name in enumerate(names):
+            if should_stop():
+                raise Stopped("Stopped as asked; what was added stays.")
+            report(done, len(names))
+            where = name.rpartition("/")[0]
+            if where in known and name in known[where] and name in manifest:
+                continue
+            data = place.read(name) or b""
+            try:
+                found = list(_rows(data, name, reader))
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            manifest[name] = {
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "bytes": len(data),
+                "rows": sum(rows.num_rows for _, rows in found),
+                "model": found[0][0].model.name,
+                "method": found[0][0].method.core,
+            }
+            source = found[0][0]
+            if where not in known:
+                known[where] = ingested(store, source.model, source.method)
+            if name in known[where]:
+                continue
+            rows = pa.Table.from_batches([rows for _, rows in found]).combine_chunks().to_batches()
+            taken += take(store, source, rows[0], part=name)
+            new += 1
+    report(len(names), len(names))
+    if names:
+        said = {"format": 1, "parts": {name: manifest[name] for name in names if name in manifest}}
+        place.write(MANIFEST, json.dumps(said, indent=1, sort_keys=True).encode())
+    return Ingested(len(names), new, taken, tuple(problems))
+
+
+def read_manifest(place: Place) -> dict[str, dict[str, object]]:
+    """The parts that were seen, by name: sha256, bytes, rows, model, method."""
+    try:
+        return dict(json.loads(place.read(MANIFEST) or b'{"parts": {}}')["parts"])
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def verify(place: Place, report: Report = lambda done, total: None) -> tuple[int, list[str]]:
+    """Read every part against the manifest, its own checksums and its name: how many there are,
+    and a sentence for each that is damaged or gone.
+
+    Raises:
+        UserError: the place cannot be read.
+    """
+    names, manifest, problems = place.parts(), read_manifest(place), []
+    with Reader(LIMITS) as reader:
+        for done, name in enumerate(names):
+            report(done, len(names))
+            data = place.read(name) or b""
+            said = manifest.get(name)
+            if said is not None and said.get("sha256") != hashlib.sha256(data).hexdigest():
+                problems.append(f"{name} is not what the manifest says: publish it again.")
+                continue
+            try:
+                for _, rows in _rows(data, name, reader):
+                    if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
+                        problems.append(f"{name} holds other pairs than its name says.")
+            except UserError as error:
+                problems.append(str(error))
+    report(len(names), len(names))
+    problems += [f"{name} is gone." for name in sorted(manifest.keys() - set(names))]
+    return len(names), problems

@@ -1,0 +1,226 @@
+"""Results as Arrow record batches, for export, import and merging caches.
+
+An entry is a summary with its curve and the result's own bytes, which travel as they are: their
+checksum covers the pair and its texts, not the file they lie in.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from attribution.curves.positions import document_curve, document_magnitudes
+from attribution.errors import UserError
+from attribution.types import N_BINS, Array, Attribution, Method
+from cache.storage import blocks
+from cache.storage.blocks import Serials, variant_params
+from cache.storage.codec import DamagedPayload, decode, identity, is_whole
+from cache.storage.files import Files, ModelKey
+from cache.storage.index import RESULT, Index, index_of
+
+ENTRY = pa.schema(
+    [
+        ("dataset", pa.string()),
+        ("pair_id", pa.string()),
+        ("text", pa.string()),
+        ("language", pa.string()),
+        ("domain", pa.string()),
+        ("document_tokens", pa.int32()),
+        ("tokens", pa.int32()),
+        ("evidence_start", pa.int32()),
+        ("evidence_end", pa.int32()),
+        ("characters", pa.int32()),
+        ("score", pa.float32()),
+        ("truncated", pa.bool_()),
+        ("reason", pa.string()),
+        ("variant", pa.string()),
+        ("curve", pa.list_(pa.float32(), N_BINS)),
+        ("magnitudes", pa.list_(pa.float32(), N_BINS)),
+        ("payload", pa.binary()),
+    ]
+)
+"""`text` is the texts' fingerprint (16 hexadecimal digits), `variant` the curve's parameters as
+JSON; a failure has a `reason` and neither score, curve nor payload. `magnitudes` is null where
+the curve has no signs and is its own."""
+
+_SAME = {"pair": "pair_id", "start": "evidence_start", "end": "evidence_end"}
+
+
+def entries(
+    store: Files, model: ModelKey, method: Method, rows: int = 1000
+) -> Iterator[pa.RecordBatch]:
+    """All that is stored under a model and a method's core, in batches of about `rows` entries,
+    with the curve under the method's curve parameters, made from the result where none is stored.
+
+    Each batch is read by itself: what is written meanwhile may or may not be among them.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    index = index_of(store.path(model, method))
+
+    def batch(start: int) -> tuple[pa.RecordBatch | None, int]:
+        with index.lock, store.reading(model, method) as db:
+            if db is None:
+                return None, 0
+            index.refresh(db)
+            serials = start + np.flatnonzero(index.state[start : index.size])[:rows]
+            if not len(serials):
+                return None, 0
+            return _batch(db, index, serials, method), int(serials[-1]) + 1
+
+    found, start = batch(0)
+    while found is not None:
+        yield found
+        found, start = batch(start)
+
+
+def _batch(
+    db: sqlite3.Connection, index: Index, serials: Serials, method: Method
+) -> pa.RecordBatch:
+    rows = index.rows(serials)
+    variant = variant_params(method)
+    results = np.flatnonzero(index.state[serials] == RESULT)
+    there, stored = index.curves(db, blocks.variants(db).get(variant, 0), serials[results])
+    for n, place in enumerate(results[there].tolist()):
+        rows[place] |= _columns(variant, stored.curves[n], stored.magnitudes[n])
+    lacking = set(results[~there].tolist())
+    listed = []
+    for place, (serial, row) in enumerate(zip(serials.tolist(), rows, strict=True)):
+        found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()
+        entry = {_SAME.get(name, name): value for name, value in row.items()}
+        entry |= {"text": blocks.unsigned(row["text"]), "payload": found[0] if found else None}
+        if place in lacking and found is not None:
+            entry |= _made(entry, method)
+        if found is not None:
+            listed.append({name: entry.get(name) for name in ENTRY.names})
+    return pa.RecordBatch.from_pylist(listed, schema=ENTRY)
+
+
+def curve_columns(result: Attribution, method: Method) -> dict[str, Any]:
+    """A result's curve as columns of an entry."""
+    curve, magnitudes = document_curve(result, method), document_magnitudes(result, method)
+    return _columns(variant_params(method), curve, magnitudes)
+
+
+def _columns(variant: str, curve: Array, magnitudes: Array) -> dict[str, Any]:
+    signed = not np.array_equal(curve, magnitudes)
+    return {"variant": variant, "curve": curve, "magnitudes": magnitudes if signed else None}
+
+
+def _made(entry: dict[str, Any], method: Method) -> dict[str, Any]:
+    """The columns of a curve that is not stored; none of a result that is damaged."""
+    key = identity(entry["dataset"], entry["pair_id"], entry["text"])
+    with suppress(DamagedPayload):
+        result = decode(entry["payload"], "", method, entry["pair_id"], key)
+        return curve_columns(result, method)
+    return {}
+
+
+def add(
+    store: Files,
+    model: ModelKey,
+    method: Method,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    part: str = "",
+) -> int:
+    """Store what the file lacks of these entries, all or none; how many were added.
+
+    What is there of the same pair and texts stays, except that a failure gives way to a result.
+    With `part`, that name is written down with them, and a part that is known already adds nothing.
+
+    Raises:
+        UserError: an entry is not what was stored, or the file cannot be written.
+    """
+    checked = [_checked(batch) for batch in batches]
+    with store.writing(model, method) as db:
+        if part:
+            if db.execute("SELECT 1 FROM ingested WHERE part = ?", (part,)).fetchone():
+                return 0
+            db.execute("INSERT INTO ingested VALUES (?)", (part,))
+        return sum(_insert(db, rows) for rows in checked)
+
+
+def ingested(store: Files, model: ModelKey, method: Method) -> set[str]:
+    """The names of the parts that were added."""
+    with store.reading(model, method) as db:
+        return set() if db is None else {row[0] for row in db.execute("SELECT part FROM ingested")}
+
+
+def _checked(batch: pa.RecordBatch) -> list[dict]:
+    try:
+        rows = batch.select(ENTRY.names).cast(ENTRY).to_pylist()
+    except (pa.ArrowException, KeyError) as error:
+        raise UserError(
+            "These entries could not be imported, since they have other columns than an export of "
+            "PosLens: choose a file that it wrote."
+        ) from error
+    for row in rows:
+        text = row["text"] or ""
+        whole = row["dataset"] is not None and row["pair_id"] is not None and len(text) == 16
+        if whole and row["reason"] is None:
+            key = identity(row["dataset"], row["pair_id"], text)
+            curve = row["curve"]
+            whole = is_whole(row["payload"], key) and row["score"] is not None
+            for values in (curve, row["magnitudes"]):
+                whole &= values is None or bool(np.isfinite(np.array(values, np.float32)).all())
+        if not whole:
+            raise UserError(
+                f"Pair {str(row['pair_id'])[:80]} could not be imported, since its entry is "
+                "damaged: export it again."
+            )
+    return rows
+
+
+def _insert(db: sqlite3.Connection, rows: list[dict]) -> int:
+    """Add those of the entries that are not there; within the caller's transaction."""
+    fresh: dict[tuple[int, str], dict] = {}
+    dead: dict[tuple[int, str], int] = {}
+    for row in rows:
+        key = (blocks.dataset_number(db, row["dataset"]), row["pair_id"])
+        there = db.execute(
+            "SELECT id, text, data IS NOT NULL FROM payload WHERE ds = ? AND pair = ?", key
+        ).fetchone()
+        if there is not None:
+            same = there[1] == blocks.signed(row["text"])
+            if (there[2] and same) or row["reason"] is not None:
+                continue
+            dead[key] = there[0]
+        fresh.setdefault(key, row)
+        if row["reason"] is None:
+            fresh[key] = row
+    if not fresh:
+        return 0
+    first = blocks.next_serial(db)
+    db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead.values()])
+    db.executemany(
+        "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (first + k, *key, blocks.signed(row["text"]), row["reason"], row["payload"])
+            for k, (key, row) in enumerate(fresh.items())
+        ],
+    )
+    summaries = [
+        {name: row.get(_SAME.get(name, name)) for name in blocks.ROW.names}
+        | {"text": blocks.signed(row["text"]), "truncated": bool(row["truncated"])}
+        for row in fresh.values()
+    ]
+    blocks.append(db, first, blocks.batch_of(summaries), list(dead.values()))
+    by_variant: dict[str, list[tuple[int, list[float], list[float]]]] = {}
+    for k, row in enumerate(fresh.values()):
+        # A curve of another version, or with signs alone, is made anew when it is asked for.
+        if row["curve"] is not None and row["variant"] and blocks.is_current(row["variant"]):
+            magnitudes = row["curve"] if row["magnitudes"] is None else row["magnitudes"]
+            if min(magnitudes) >= 0:
+                found = (first + k, row["curve"], magnitudes)
+                by_variant.setdefault(row["variant"], []).append(found)
+    for params, rows_of_curves in by_variant.items():
+        columns = zip(*rows_of_curves, strict=True)
+        blocks.append_curves(db, blocks.variant_number(db, params), blocks.curve_rows(*columns))
+    return len(fresh)

@@ -1,0 +1,262 @@
+"""Results leave a cache as Parquet and enter another one; two caches become one.
+
+Nothing is decoded or computed on the way: what is restored is what was stored, bit for bit. What
+a cache already has is never replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from attribution.curves.positions import curve_params
+from attribution.errors import Stopped, UserError
+from attribution.isolated import Reader
+from attribution.types import Method
+from cache.exchange import other_rows
+from cache.exchange.incoming import LIMITS, require_readable, require_whole
+from cache.exchange.parquet_file import (
+    ATTRIBUTION,
+    SealedWriter,
+    Source,
+    attributions,
+    opened,
+)
+from cache.exchange.replacing import replacing
+from cache.exchange.rows import add as add_entries
+from cache.exchange.rows import entries
+from cache.storage.maintenance import StoredFile, listing
+from cache.storage.store import ModelKey, Store
+
+Report = Callable[[int, int], None]
+_ROWS = 4000
+_STOPPED = "Stopped as asked; what was added stays."
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of rows that were offered to a cache. `added` counts rows that are new to it;
+    `conflicts` those left out because it holds another text under the same data set and pair."""
+
+    rows: int = 0
+    added: int = 0
+    conflicts: int = 0
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(
+            self.rows + other.rows, self.added + other.added, self.conflicts + other.conflicts
+        )
+
+    def sentence(self) -> str:
+        """In words."""
+        known = self.rows - self.added - self.conflicts
+        said = f"{self.added:,} of {self.rows:,} rows are new and were added"
+        if known:
+            said += f", {known:,} were there already"
+        if self.conflicts:
+            said += (
+                f", {self.conflicts:,} were left out: the cache holds another text under the same "
+                "data set and pair"
+            )
+        return said + "."
+
+
+def method_of(file: StoredFile) -> Method:
+    """The file's method with the first of the curve parameters that it has curves under, or with
+    the default ones."""
+    variant = file.variants[0] if file.variants else curve_params()
+    return Method(file.method.name, file.method.params, variant)
+
+
+def rows_of(
+    store: Store, file: StoredFile, datasets: Sequence[str] = ()
+) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    """Everything in one file of the store, or what it has of some data sets."""
+    source = Source(file.model, file.method)
+    for batch in entries(store, file.model, method_of(file), _ROWS):
+        yield source, _of_datasets(attributions(batch), datasets)
+    for batch in other_rows.rows(store, file.model, file.method):
+        yield source, _of_datasets(batch, datasets)
+
+
+def _of_datasets(rows: pa.RecordBatch, datasets: Sequence[str]) -> pa.RecordBatch:
+    if not datasets:
+        return rows
+    return rows.filter(pc.is_in(rows.column("dataset"), pa.array(datasets, pa.string())))
+
+
+def export(
+    store: Store,
+    files: Sequence[StoredFile],
+    target: Path,
+    *,
+    poslens: str,
+    datasets: Sequence[str] = (),
+    report: Report = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Write the results of `files`, or of some data sets in them, to one Parquet file; the number
+    of its rows. The file appears whole or not at all. `poslens` is this program's version.
+
+    Raises:
+        UserError: there is nothing to write, or the file cannot be written.
+        Stopped: as asked.
+    """
+    total = sum(file.results + file.failed for file in files)
+    sources = [Source(file.model, file.method) for file in files]
+    with replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
+        for file in files:
+            for source, rows in rows_of(store, file, datasets):
+                if should_stop():
+                    raise Stopped("Stopped as asked; no file was written.")
+                writer.write(source, rows)
+                report(min(writer.rows, total), total)
+        if not writer.rows:
+            raise UserError(
+                f"Nothing is stored here of the data set {' or '.join(datasets)}: choose another."
+                if datasets
+                else "Nothing is stored that could be exported."
+            )
+    return writer.rows
+
+
+def take(store: Store, source: Source, rows: pa.RecordBatch, part: str = "") -> Taken:
+    """Add rows (schema cache.exchange.parquet_file.ROW) that the store lacks; with `part`, those of attributions
+    all at once and only once under that name.
+
+    Raises:
+        UserError: a row is damaged, or the store cannot be written.
+    """
+    kinds = rows.column("kind")
+    is_entry = pc.equal(kinds, ATTRIBUTION)
+    entered = rows.filter(is_entry)
+    beside = rows.filter(pc.invert(is_entry))
+    taken = Taken(rows.num_rows)
+    if entered.num_rows or part:
+        known = _known_texts(store, source, entered)
+        conflicts = pa.array(
+            [known.get((data, pair), text) != text for data, pair, text in _keys(entered)],
+            pa.bool_(),
+        )
+        fresh = entered.filter(pc.invert(conflicts))
+        batch = fresh.select(fresh.schema.names[1:])
+        n = add_entries(store, source.model, source.method, [batch], part=part)
+        taken += Taken(0, n, entered.num_rows - fresh.num_rows)
+    if beside.num_rows:
+        with store.writing(source.model, source.method) as db:
+            taken += Taken(0, *other_rows.add(db, beside))
+    return taken
+
+
+def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
+    return zip(
+        *(rows.column(name).to_pylist() for name in ("dataset", "pair_id", "text")), strict=True
+    )
+
+
+def _known_texts(store: Store, source: Source, rows: pa.RecordBatch) -> dict[tuple[str, str], str]:
+    """The texts that the store has of these rows' pairs."""
+    from cache.storage.blocks import unsigned
+
+    found: dict[tuple[str, str], str] = {}
+    with store.reading(source.model, source.method) as db:
+        if db is None:
+            return found
+        numbers = dict(db.execute("SELECT name, id FROM dataset"))
+        for dataset, pair, _ in _keys(rows):
+            row = db.execute(
+                "SELECT text FROM payload WHERE ds = ? AND pair = ?", (numbers.get(dataset), pair)
+            ).fetchone()
+            if row is not None:
+                found[dataset, pair] = unsigned(row[0])
+    return found
+
+
+def take_stream(
+    store: Store,
+    stream: BinaryIO,
+    name: str,
+    *,
+    report: Report = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Taken:
+    """Add what the store lacks of an exported file, open as `stream`; `name` is what sentences
+    call it.
+
+    Raises:
+        UserError: the file is damaged or foreign (nothing was added, unless a single row was
+            changed on purpose), or the store cannot be written.
+        Stopped: as asked; what was added stays.
+    """
+    taken = Taken()
+    with opened(stream, name) as sealed:
+        for source, rows in sealed.batches():
+            if should_stop():
+                raise Stopped(_STOPPED)
+            require_whole(rows, name)
+            taken += take(store, source, rows)
+            report(taken.rows, sealed.rows)
+    return taken
+
+
+def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Taken:
+    """The same from a path; read to its end in a process of its own first, since a damaged Parquet
+    file can end the process that reads it.
+
+    Raises:
+        UserError: as `take_stream`; or the file cannot be opened.
+    """
+    with Reader(LIMITS) as reader:
+        require_readable(reader, path, path.name)
+    try:
+        with path.open("rb") as stream:
+            return take_stream(store, stream, path.name, **options)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
+
+
+def merge(
+    store: Store,
+    other: Store,
+    *,
+    report: Report = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[Taken, list[str]]:
+    """Add what `store` lacks of another cache, which stays as it is; also the sentences of files
+    that cannot be read.
+
+    Raises:
+        UserError: the other is no cache or the same one, or the store cannot be written.
+        Stopped: as asked; what was added stays.
+    """
+    if store.root.resolve() == other.root.resolve():
+        raise UserError("That is this cache itself: name another one.")
+    files = listing(other)
+    if not files:
+        raise UserError(
+            f"{other.root} holds no cache: give the folder `cache` of another POSLENS_HOME."
+        )
+    taken, total = Taken(), sum(file.results + file.failed for file in files)
+    for file in files:
+        if file.problem:
+            continue
+        for source, rows in rows_of(other, file):
+            if should_stop():
+                raise Stopped(_STOPPED)
+            taken += take(store, source, rows)
+            report(min(taken.rows, total), total)
+    return taken, [file.problem for file in files if file.problem]
+
+
+def model_files(store: Store, model: ModelKey, method: Method | None = None) -> list[StoredFile]:
+    """What is stored of a model, or of one of its methods."""
+    return [
+        file
+        for file in listing(store)
+        if file.model == model and method in (None, file.method) and not file.problem
+    ]

@@ -1,0 +1,285 @@
+"""The same job on a Ray cluster, or on the cores of this machine: an actor for each device.
+
+An actor holds the model and computes batches; the results go back to this process, which alone
+claims and stores. A batch whose worker dies is given to another; it was stored by nobody, so
+nothing is stored twice. Ray moves objects with pickle between processes that it started itself;
+on one machine it is bound to the loopback address and asks for a token drawn for this run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from attribution.errors import UserError
+from attribution.methods import Outcome, attribute_batch, pair_batches
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Attribution, Method, TextPair
+from cache.keys import used_model
+
+IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
+LOADS = 3  # times in a row that no worker may come up
+ATTEMPTS = 3  # workers that one batch may cost before its pairs are tried alone, and each of those
+
+_LOCAL_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's own switch between a machine's address and loopback, whatever its name says.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    fingerprint: str
+    device: str
+    max_length: int
+    pid: int
+
+
+class _Worker:
+    """What runs in an actor's process. Its model is loaded at the first need, so that one which
+    Ray started again has it too."""
+
+    def __init__(self, spec: RetrieverSpec, method: Method, device: str, precision: str) -> None:
+        self._spec, self._method = spec, method
+        self._device, self._precision = device, precision
+        self._retriever: Any = None
+
+    def load(self) -> _Loaded:
+        """Load the model, and say which one it is."""
+        import torch
+
+        from attribution.retrievers.load import load
+        from attribution.retrievers.self_check import prove
+
+        if self._retriever is None:
+            if not torch.cuda.is_available():
+                torch.set_num_threads(1)  # a worker is a core
+            retriever = load(self._spec, self._device, self._precision)
+            if reason := prove(retriever).unfit.get(self._method.name, ""):
+                raise UserError(f"{self._method.name} does not fit {self._spec.name}: {reason}")
+            self._retriever = retriever
+        model = used_model(self._spec, self._device, self._precision)
+        return _Loaded(
+            model.fingerprint, self._retriever.device.type, self._retriever.max_length, os.getpid()
+        )
+
+    def compute(self, batch: list[TextPair]) -> list[tuple[Attribution | None, str]]:
+        """Attributions of a batch, or why there is none."""
+        self.load()
+        found = attribute_batch(self._retriever, self._method, batch)
+        return [(outcome.attribution, outcome.reason) for outcome in found]
+
+
+@dataclass(slots=True)
+class _Batch:
+    pairs: list[TextPair]
+    attempts: int = 0
+
+
+class RayExecutor:
+    """Actors on a cluster, one for each GPU of it, or else one for each core. A context manager:
+    entering starts Ray and loads the model everywhere, leaving ends what it started.
+
+    `address` is a running cluster's ("auto" finds the one this machine belongs to); without it,
+    Ray is started on this machine alone. `fingerprint` is the model's here: a worker whose files
+    or precision differ would store other numbers under the same key, and is refused.
+    """
+
+    def __init__(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        fingerprint: str,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        workers: int | None = None,
+        address: str | None = None,
+    ) -> None:
+        if find_spec("ray") is None:
+            raise UserError(
+                "Ray is not installed: install it with `pip install -r requirements-ray.txt`, or "
+                "use --executor local."
+            )
+        if spec.family == "lexical":
+            raise UserError(f"{spec.name} needs no device: use --executor local.")
+        self._spec, self._method, self._fingerprint = spec, method, fingerprint
+        self._device, self._precision = device, precision
+        self._n, self._address = workers, address
+        self._workers: list[Any] = []
+        self._loaded: _Loaded | None = None
+        self._pids: dict[Any, int] = {}
+
+    def __enter__(self) -> RayExecutor:
+        if self._address is None:
+            os.environ.update(_LOCAL_ENVIRONMENT)
+            # Ray reads it once in a process's life.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        import ray
+
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+        settings: dict[str, Any] = {"address": self._address}
+        if self._address is None:
+            settings = {
+                "address": "local",
+                "include_dashboard": False,
+                "num_cpus": self._n or cores,
+            }
+        try:
+            ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"Ray could not be reached ({str(error).splitlines()[0][:200]}): check --address, "
+                "or leave it out to use this machine."
+            ) from error
+        try:
+            self._start()
+        except BaseException:
+            ray.shutdown()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        self._workers = []
+        ray.shutdown()
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' processes."""
+        return list(self._pids.values())
+
+    def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
+        """Of like length, longest first: the last ones are short, so that workers end together."""
+        assert self._loaded is not None
+        return pair_batches(pairs, self._loaded.device, self._loaded.max_length)
+
+    def outcomes(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
+        """As workers finish them. A worker's death costs what it was at, which others do again.
+
+        Raises:
+            UserError: no worker can load the model any more.
+        """
+        import ray
+
+        free = deque(worker for _ in range(IN_FLIGHT) for worker in self._workers)
+        again: deque[_Batch] = deque()
+        running: dict[Any, tuple[Any, _Batch]] = {}
+        loading: dict[Any, Any] = {}
+        lost = 0
+        while True:
+            while free:
+                batch = again.popleft() if again else None
+                if batch is None and (pairs := next(batches, None)) is not None:
+                    batch = _Batch(pairs)
+                if batch is None:
+                    break
+                worker = free.popleft()
+                running[worker.compute.remote(batch.pairs)] = (worker, batch)
+            if not running and not again:
+                return
+            (ready,), _ = ray.wait([*running, *loading], num_returns=1)
+            if ready in loading:
+                worker = loading.pop(ready)
+                try:
+                    self._accept(worker, _result(ready))
+                    lost = 0
+                    busy = sum(other is worker for other, _ in running.values())
+                    free += [worker] * (IN_FLIGHT - busy)
+                except _lost() as error:
+                    lost += 1
+                    if lost >= LOADS * len(self._workers):
+                        raise _gone() from error
+                    loading[worker.load.remote()] = worker
+                continue
+            worker, batch = running.pop(ready)
+            try:
+                found = _result(ready)
+            except _lost():
+                # Ray starts it again, maybe elsewhere; until it has its model, others go on.
+                free = deque(other for other in free if other is not worker)
+                if worker not in loading.values():
+                    loading[worker.load.remote()] = worker
+                batch.attempts += 1
+                if batch.attempts < ATTEMPTS:
+                    again.append(batch)
+                elif len(batch.pairs) > 1:
+                    again += [_Batch([pair]) for pair in batch.pairs]
+                else:
+                    why = f"{ATTEMPTS} workers died computing this pair: it may take more memory "
+                    yield [Outcome(batch.pairs[0], None, why + "than they have.")]
+                continue
+            if worker not in loading.values():
+                free.append(worker)
+            yield [
+                Outcome(pair, result, reason)
+                for pair, (result, reason) in zip(batch.pairs, found, strict=True)
+            ]
+
+    def _start(self) -> None:
+        import ray
+
+        resources = ray.cluster_resources()
+        gpus = 0 if self._device == "cpu" else int(resources.get("GPU", 0))
+        count = self._n or gpus or int(resources.get("CPU", 1))
+        there = gpus or int(resources.get("CPU", 0))
+        if count > there:
+            kind = "GPUs" if gpus else "cores"
+            raise UserError(f"There are {there} {kind} for {count} workers: ask for fewer.")
+        actor = ray.remote(
+            num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=0
+        )(_Worker)
+        given = (self._spec, self._method, self._device, self._precision)
+        self._workers = [actor.remote(*given) for _ in range(count)]
+        loading = {worker.load.remote(): worker for worker in self._workers}
+        for reference, worker in loading.items():
+            try:
+                self._accept(worker, _result(reference))
+            except _lost() as error:
+                raise _gone() from error
+
+    def _accept(self, worker: Any, loaded: _Loaded) -> None:
+        if loaded.fingerprint != self._fingerprint:
+            raise UserError(
+                f"A worker has other files of {self._spec.name} than this machine, or would "
+                "compute in another precision: copy the same files to every machine and set "
+                "POSLENS_PRECISION."
+            )
+        self._loaded = loaded
+        self._pids[worker] = loaded.pid
+
+
+def _result(reference: Any) -> Any:
+    """What a task gave; its UserError is raised as itself."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise UserError(str(error.cause)) from None
+        raise
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    """What a result ends in where its worker, or its worker's machine, went away."""
+    from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError
+
+    return RayActorError, ObjectLostError, OutOfMemoryError
+
+
+def _gone() -> UserError:
+    return UserError(
+        "Workers die while they load the model: use fewer (--workers), or check their memory."
+    )

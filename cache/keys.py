@@ -1,0 +1,107 @@
+"""What a stored number depends on, as short hashes.
+
+A model's fingerprint covers the contents of its weight, tokenizer and configuration files and
+the settings it is used with (prompts, lengths, similarity, precision): a model changed on disk
+under the same name is another model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from attribution.retrievers.registry import ModelFiles, RetrieverSpec, data_folder
+from attribution.types import TextPair
+from cache.digests import Digests, Key, key_of
+
+_digests: dict[Key, str] = {}
+_lock = threading.Lock()
+_WORTH_KEEPING = 1 << 20
+"""Smaller files are read faster than remembered."""
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's contents, remembered while its inode does not change: by this process,
+    and on disk where it is large."""
+    key = key_of(path)
+    with _lock:
+        if found := _digests.get(key):
+            return found
+    large = key[1] >= _WORTH_KEEPING
+    kept = Digests(data_folder() / "cache" / "digests.json")
+    digest = kept.get(key) if large else None
+    if digest is None:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        # Changed while it was read, or so lately that it could change again within the file
+        # system's clock tick: not to be remembered.
+        if key_of(path) != key or time.time_ns() - key[3] <= 2_000_000_000:
+            return digest
+        if large:
+            kept.put(key, digest)
+    with _lock:
+        _digests[key] = digest
+    return digest
+
+
+def files_fingerprint(files: ModelFiles) -> str:
+    """16 hexadecimal digits over names and contents of all of a model's files."""
+    total = hashlib.sha256()
+    for place, path in files.places():
+        total.update(f"{place}\0{file_digest(path)}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def model_fingerprint(weights: str, settings: str) -> str:
+    """16 hexadecimal digits over a files' fingerprint and the settings of use."""
+    return hashlib.sha256(f"{weights}\0{settings}".encode()).hexdigest()[:16]
+
+
+_texts: dict[tuple[int, int], str] = {}
+_MAX_TEXTS = 500_000
+
+
+def text_fingerprint(pair: TextPair) -> str:
+    """16 hexadecimal digits over the two texts."""
+    # A string keeps its own (keyed, 64-bit) hash, so the same pair asked for again costs nothing
+    # and no text is held here.
+    key = (hash(pair.query), hash(pair.document))
+    found = _texts.get(key)
+    if found is None:
+        text = f"{pair.query}\0{pair.document}".encode("utf-8", "surrogatepass")
+        found = hashlib.sha256(text).hexdigest()[:16]
+        if len(_texts) >= _MAX_TEXTS:
+            _texts.clear()
+        _texts[key] = found
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UsedModel:
+    """A model as it would be used here: `fingerprint` is the store's key, `weights` the files'."""
+
+    spec: RetrieverSpec
+    fingerprint: str
+    weights: str
+    precision: str
+    device: str
+
+
+def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
+    """The model as its files are now, on the device and in the precision that would be chosen;
+    cheap, loads nothing.
+
+    Raises:
+        UserError: its files are not here.
+    """
+    from attribution.retrievers import detect, lexical
+    from attribution.retrievers.load import plan
+
+    files, where, kind = plan(spec, device, precision)
+    spec = detect.settled(spec, files.folder)
+    weights = files_fingerprint(files)
+    settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
+    return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))

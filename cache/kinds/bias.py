@@ -1,0 +1,130 @@
+"""Scores of the bias tests' pairs of documents, computed once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from attribution.errors import Stopped, UserError
+from attribution.evaluation.bias_tests import DocumentPair, PairScores
+from attribution.interventions.relocation import evidence_read
+from attribution.retrievers.base import encode
+from attribution.retrievers.scoring import score_texts
+from attribution.types import Method
+from cache.jobs.attributions import Progress
+from cache.keys import text_fingerprint
+from cache.storage.results import Key, Results
+from cache.storage.store import ModelKey
+
+BIAS_SCORES = Method("bias_scores", {"version": 2})
+"""What the scores are kept under: raise the version when they change."""
+
+CPU_AHEAD, GPU_AHEAD = 4, 64
+"""Pairs of documents that are scored together: on a CPU a larger batch gains nothing and makes
+the estimate of what is left jump."""
+
+
+def store(root: Path) -> Results[DocumentPair, PairScores]:
+    """The scores kept below a cache's folder."""
+    return Results(
+        root,
+        "bias_scores",
+        key=_key,
+        pack=lambda found: {
+            "first": found.first,
+            "second": found.second,
+            "truncated": found.truncated,
+            "read": found.read,
+        },
+        unpack=lambda fields: PairScores(**fields),
+    )
+
+
+def _key(item: DocumentPair) -> Key:
+    texts = f"{text_fingerprint(item.first)}:{text_fingerprint(item.second)}"
+    return item.first.dataset, item.item_id, texts
+
+
+def score(
+    retriever: Any,
+    items: Sequence[DocumentPair],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[PairScores]:
+    """Both scores of each of `items`, and how much of the evidence was read for them.
+
+    Raises:
+        Stopped: `should_stop` said so.
+        UserError: a text cannot be scored.
+    """
+    texts = [one for item in items for one in (item.first, item.second)]
+    scores = score_texts(
+        retriever, [(one.query, one.document) for one in texts], should_stop=should_stop
+    ).tolist()
+    with retriever.lock:
+        read = encode(retriever, texts)[1].texts
+    shares = [
+        1.0 if one.evidence is None else evidence_read(tokens, one.evidence)
+        for one, tokens in zip(texts, read, strict=True)
+    ]
+    return [
+        PairScores(
+            scores[i],
+            scores[i + 1],
+            truncated=read[i].truncated or read[i + 1].truncated,
+            read=min(shares[i : i + 2]),
+        )
+        for i in range(0, len(texts), 2)
+    ]
+
+
+def run(
+    retriever: Any,
+    model: ModelKey,
+    items: Sequence[DocumentPair],
+    results: Results[DocumentPair, PairScores],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    retry_failed: bool = False,
+) -> Progress:
+    """Score what `results` lacks of `items`, some at a time; stops within a batch, resumes at any
+    item. A pair that fails takes no other with it.
+
+    Raises:
+        UserError: the store cannot be written; what was stored before stays.
+    """
+    ahead = CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD
+    claimed: list[DocumentPair] = []
+    scored: dict[str, PairScores] = {}
+
+    def prepare(portion: Sequence[DocumentPair]) -> None:
+        claimed[:] = portion
+
+    def compute(item: DocumentPair) -> PairScores:
+        if item.item_id not in scored:
+            batch = claimed[claimed.index(item) :]
+            try:
+                found = score(retriever, batch, should_stop)
+            except Stopped:
+                raise
+            except UserError:
+                batch = [item]
+                found = score(retriever, batch, should_stop)
+            scored.update(zip((one.item_id for one in batch), found, strict=True))
+        return scored.pop(item.item_id)
+
+    return results.run(
+        model,
+        BIAS_SCORES,
+        items,
+        compute,
+        should_stop=should_stop,
+        on_progress=on_progress,
+        turn=turn,
+        retry_failed=retry_failed,
+        portion=ahead,
+        prepare=prepare,
+    )

@@ -1,0 +1,187 @@
+"""Embeddings of texts and the maps made of them, kept beside a model's attributions."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
+from attribution.curves.projection import Layout, project
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import Array, Method, Side
+from cache.jobs.attributions import Progress
+from cache.storage.codec import pack_floats, unpack_floats
+from cache.storage.store import ModelKey, Store
+
+EMBEDDING = Method("embedding")
+"""Embeddings are no method's own; the store keeps them under this name."""
+
+_AT_ONCE = 500
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
+    "vector BLOB NOT NULL, PRIMARY KEY (side, text)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS map (key TEXT PRIMARY KEY, points BLOB NOT NULL) WITHOUT ROWID",
+)
+
+
+class EmbeddingStore:
+    """Vectors and maps below one folder, in a `Store`'s files. Any number of processes may use
+    it; what is damaged counts as missing."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = Store(root)
+
+    def select(self, model: ModelKey, side: Side, texts: Sequence[str]) -> dict[str, Array]:
+        """The stored vector [H] of each of `texts` that has one."""
+        names = {_digest(text): text for text in texts}
+        found: dict[str, Array] = {}
+        asked = list(names)
+        with self._reading(model) as db:
+            # By name, some at a time: a corpus is asked for block by block, each of which would
+            # otherwise read every vector there is.
+            for start in range(0, len(asked), _AT_ONCE):
+                some = asked[start : start + _AT_ONCE]
+                rows = db.execute(
+                    "SELECT text, vector FROM embedding WHERE side = ? "
+                    f"AND text IN ({','.join('?' * len(some))})",
+                    (side, *some),
+                )
+                for name, data in rows:
+                    if (vector := unpack_floats(data)) is not None:
+                        found[names[name]] = vector
+        return found
+
+    def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
+        """Store vectors [H] of texts, all or none.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        rows = [(side, _digest(text), pack_floats(vector)) for text, vector in vectors]
+        with self._writing(model) as db:
+            db.executemany("INSERT OR REPLACE INTO embedding VALUES (?, ?, ?)", rows)
+
+    def get_map(self, model: ModelKey, key: str) -> Array | None:
+        """The stored map [n, 2] of this key."""
+        with self._reading(model) as db:
+            row = db.execute("SELECT points FROM map WHERE key = ?", (key,)).fetchone()
+        points = unpack_floats(row[0]) if row else None
+        return None if points is None or len(points) % 2 else points.reshape(-1, 2)
+
+    def put_map(self, model: ModelKey, key: str, points: Array) -> None:
+        """Store a map [n, 2].
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        with self._writing(model) as db:
+            db.execute("INSERT OR REPLACE INTO map VALUES (?, ?)", (key, pack_floats(points)))
+
+    @contextmanager
+    def _reading(self, model: ModelKey) -> Iterator[sqlite3.Connection]:
+        with self._files.reading(model, EMBEDDING) as db:
+            if (
+                db is None
+                or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'map'").fetchone()
+            ):
+                db = sqlite3.connect(":memory:")
+                for statement in SCHEMA:
+                    db.execute(statement)
+            yield db
+
+    @contextmanager
+    def _writing(self, model: ModelKey) -> Iterator[sqlite3.Connection]:
+        with self._files.writing(model, EMBEDDING) as db:
+            for statement in SCHEMA:
+                db.execute(statement)
+            yield db
+
+
+def embed(
+    retriever: DenseRetriever,
+    model: ModelKey,
+    side: Side,
+    texts: Sequence[str],
+    store: EmbeddingStore,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Progress:
+    """Embed and store what the store lacks of `texts`; stops between batches, resumes anywhere.
+
+    Raises:
+        UserError: a text cannot be embedded, or the store cannot be written; what was stored
+            before stays.
+    """
+    known = store.select(model, side, texts)
+    todo = [text for text in dict.fromkeys(texts) if text not in known]
+    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    started, computed = time.perf_counter(), 0
+
+    def length(text: str) -> int:
+        return min(len(text.encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
+
+    def compute(batch: list[str]) -> list[Array]:
+        with retriever.lock, torch.no_grad():
+            vectors = retriever.embed(retriever.encode_texts(batch, side))
+        return list(vectors.float().cpu().numpy())
+
+    def progress(stopped: bool = False) -> Progress:
+        return Progress(
+            len(known) + len(todo),
+            len(known) + computed,
+            computed,
+            0,
+            time.perf_counter() - started,
+            stopped,
+        )
+
+    on_progress(progress())
+    for batch in batches(todo, length, limit):
+        if should_stop():
+            return progress(stopped=True)
+        with turn():
+            vectors = halving(compute, batch)
+        store.put(model, side, zip(batch, vectors, strict=True))
+        computed += len(batch)
+        on_progress(progress())
+    return progress()
+
+
+def map_key(layout: Layout, vectors: Array) -> str:
+    """What a stored map depends on: how it is made and every vector [n, H] of it."""
+    digest = hashlib.sha256(repr(layout).encode())
+    digest.update(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
+    return digest.hexdigest()[:32]
+
+
+def make_map(
+    model: ModelKey,
+    vectors: Array,
+    layout: Layout,
+    store: EmbeddingStore,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Array:
+    """The map [n, 2] of vectors [n, H], from the store or fitted and kept.
+
+    Raises:
+        UserError: too few vectors, vectors that are not finite, or a store that cannot be written.
+    """
+    key = map_key(layout, vectors)
+    found = store.get_map(model, key)
+    if found is None or len(found) != len(vectors):
+        found = project(vectors, layout, report)
+        store.put_map(model, key, found)
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,0 +1,155 @@
+"""Faithfulness results, kept in the same files as the attributions they test.
+
+A file of the store is one model's fingerprint and one method's core; here it gets one more table,
+keyed by the test's parameters and the pair, with a fingerprint of the texts and the evidence. So
+a result is there whole or not at all, and a changed text, model or parameter is a miss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import (
+    Baseline,
+    Faithfulness,
+    Parameters,
+    deletion_insertion,
+)
+from attribution.methods import attribute_batches
+from attribution.retrievers.base import Embedded
+from attribution.types import Attribution, Method, TextPair
+from cache.jobs.attributions import Progress
+from cache.storage.results import Fields, Results, pair_key
+from cache.storage.store import ModelKey, Store
+
+RANDOM_ORDER = Method("random_order")
+"""Random orders are no method's own; their scores are kept under this one for all to share."""
+
+
+class FaithfulnessStore:
+    """Results below one folder, beside the attributions of a `Store` of the same folder. Any
+    number of threads and processes may use it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def tests(
+        self, model: ModelKey, method: Method, parameters: Parameters
+    ) -> Results[TextPair, Faithfulness]:
+        """Results of one method and one set of parameters."""
+
+        def unpack(fields: Fields) -> Faithfulness:
+            baseline = Baseline(**fields.pop("baseline"))
+            return Faithfulness(
+                model=model.name, method=method, parameters=parameters, baseline=baseline, **fields
+            )
+
+        kind = f"faithfulness {parameters!r}"
+        return Results(self.root, kind, key=pair_key, pack=_pack, unpack=unpack)
+
+    def _baselines(self, parameters: Parameters) -> Results[TextPair, Baseline]:
+        return Results(
+            self.root,
+            f"faithfulness {parameters!r}",
+            key=pair_key,
+            pack=_pack_baseline,
+            unpack=lambda fields: Baseline(**fields),
+        )
+
+    def baseline(self, model: ModelKey, parameters: Parameters, pair: TextPair) -> Baseline | None:
+        """The random orders' scores that another method's test left."""
+        return self._baselines(parameters).get(model, RANDOM_ORDER, pair)
+
+    def put_baseline(
+        self, model: ModelKey, parameters: Parameters, pair: TextPair, baseline: Baseline
+    ) -> None:
+        """Keep the random orders' scores for other methods."""
+        self._baselines(parameters).put(model, RANDOM_ORDER, [(pair, baseline)])
+
+
+def run(
+    retriever: Embedded,
+    model: ModelKey,
+    method: Method,
+    pairs: Sequence[TextPair],
+    store: Store,
+    fstore: FaithfulnessStore,
+    *,
+    parameters: Parameters | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    retry_failed: bool = False,
+) -> Progress:
+    """Test the method on what `fstore` lacks of `pairs`; stops between batches of a pair, resumes
+    at any pair.
+
+    Attributions come from `store`, which gets those it lacks; random orders that another method
+    was tested against are not scored again. `turn` is entered for each pair.
+
+    Raises:
+        UserError: a store cannot be written; what was stored before stays.
+    """
+    settings = parameters or Parameters()
+
+    def compute(pair: TextPair) -> Faithfulness:
+        attribution = store.get(model, method, pair)
+        if attribution is None:
+            attribution, reason = _attributed(retriever, method, pair)
+            if attribution is None:
+                store.put_failures(model, method, [(pair, reason)])
+                raise UserError(reason)
+            # Kept whatever becomes of the test: it is whole, and its cost is paid.
+            store.put(model, method, [(pair, attribution)])
+        baseline = fstore.baseline(model, settings, pair)
+        result = deletion_insertion(
+            retriever,
+            pair,
+            attribution,
+            **dataclasses.asdict(settings),
+            baseline=baseline,
+            should_stop=should_stop,
+        )
+        if baseline is None:
+            fstore.put_baseline(model, settings, pair, result.baseline)
+        return result
+
+    return fstore.tests(model, method, settings).run(
+        model,
+        method,
+        pairs,
+        compute,
+        should_stop=should_stop,
+        on_progress=on_progress,
+        turn=turn,
+        retry_failed=retry_failed,
+    )
+
+
+def _attributed(
+    retriever: Embedded, method: Method, pair: TextPair
+) -> tuple[Attribution | None, str]:
+    ((outcome,),) = attribute_batches(retriever, method, [pair])
+    return outcome.attribution, outcome.reason
+
+
+def _pack_baseline(baseline: Baseline) -> Fields:
+    return {"deletion": baseline.deletion.tolist(), "insertion": baseline.insertion.tolist()}
+
+
+def _pack(result: Faithfulness) -> Fields:
+    return {
+        "pair_id": result.pair_id,
+        "n_units": result.n_units,
+        "truncated": result.truncated,
+        "deletion": result.deletion.tolist(),
+        "insertion": result.insertion.tolist(),
+        "baseline": _pack_baseline(result.baseline),
+        "enrichment": result.enrichment,
+        "attribution_seconds": result.attribution_seconds,
+        "seconds": result.seconds,
+    }

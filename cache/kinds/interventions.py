@@ -1,0 +1,125 @@
+"""Results of interventions on pairs, kept beside a model's attributions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from attribution.errors import UserError
+from attribution.interventions.ablation import Ablation, ablation
+from attribution.interventions.displacement import (
+    Displacement,
+    behind_prefix,
+    shifted_positions,
+)
+from attribution.interventions.relocation import Relocation, relocation
+from attribution.retrievers.scoring import score_texts
+from attribution.types import Array, Method, TextPair, as_array
+from cache.storage.results import Fields, Key, Results, pair_key
+
+Cause = Relocation | Ablation | Displacement
+C = TypeVar("C", Relocation, Ablation, Displacement)
+ShouldStop = Callable[[], bool]
+
+
+def cause_key(pair: TextPair) -> Key:
+    """A pair with its texts, its evidence and its language, which decides where sentences end."""
+    dataset, pair_id, texts = pair_key(pair)
+    return dataset, pair_id, f"{texts}:{pair.language or ''}"
+
+
+def causes(root: Path, method: Method) -> Results[TextPair, Any]:
+    """What is kept of one kind of intervention: Relocation, Ablation or Displacement.
+
+    Raises:
+        ValueError: `method` is none of them.
+    """
+    kinds: dict[str, type[Cause]] = {
+        "relocation": Relocation,
+        "ablation": Ablation,
+        "displacement": Displacement,
+    }
+    kind = kinds.get(method.name)
+    if kind is None:
+        raise ValueError(f"{method.name} is no intervention")
+
+    def unpack(found: Fields) -> Cause:
+        return _unpack(kind, found)
+
+    return Results(root, method.name, key=cause_key, pack=_pack, unpack=unpack)
+
+
+def intervene(
+    retriever: Any, method: Method, pair: TextPair, should_stop: ShouldStop = lambda: False
+) -> Cause:
+    """Carry out the intervention that `method` names.
+
+    Raises:
+        UserError: it does not work on this pair or this model.
+        Stopped: `should_stop` said so.
+    """
+    params = method.params
+    if method.name == "relocation":
+        return relocation(retriever, pair, int(params["positions"]), should_stop=should_stop)
+    if method.name == "ablation":
+        return ablation(retriever, pair, params["by"], int(params["bins"]), should_stop=should_stop)
+    if method.name == "displacement":
+        run = behind_prefix if params["by"] == "prefix" else shifted_positions
+        lengths = [int(n) for n in str(params["tokens"]).split("/")]
+        return run(retriever, pair, lengths, should_stop=should_stop)
+    raise ValueError(f"{method.name} is no intervention")
+
+
+def _pack(found: Cause) -> Fields:
+    values = {f.name: getattr(found, f.name) for f in fields(found)}
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+
+
+def _unpack(kind: type[Cause], found: Fields) -> Cause:
+    values = dict(found)
+    if kind is Ablation:
+        values["spans"] = tuple((int(a), int(b)) for a, b in values["spans"])
+    if kind is Displacement:
+        values["tokens"] = tuple(values["tokens"])
+    return kind(**values)
+
+
+# -- the other documents ---------------------------------------------------------------------------
+
+
+def others_method(documents: Sequence[str]) -> Method:
+    """The name of scores against exactly these documents."""
+    digest = hashlib.sha256("\0".join(documents).encode("utf-8", "replace")).hexdigest()[:16]
+    return Method("others", {"documents": len(documents), "digest": digest, "version": 1})
+
+
+def others(root: Path) -> Results[TextPair, Array]:
+    """Scores [n] of a pair's query with other documents."""
+    return Results(
+        root,
+        "others",
+        key=pair_key,
+        pack=lambda scores: {"scores": scores.tolist()},
+        unpack=lambda found: as_array(found["scores"], (None,), "a score"),
+    )
+
+
+def score_others(
+    retriever: Any, pair: TextPair, documents: Sequence[str], should_stop: ShouldStop
+) -> Array:
+    """The query's scores [n] with other documents.
+
+    Raises:
+        UserError: there are none.
+        Stopped: `should_stop` said so.
+    """
+    if not documents:
+        raise UserError("The data set has no other document in this language to rank among.")
+    return score_texts(
+        retriever, [(pair.query, text) for text in documents], should_stop=should_stop
+    )

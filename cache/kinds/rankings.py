@@ -1,0 +1,371 @@
+"""Rankings of a collection's queries, kept beside a model's other results.
+
+A search over a corpus is kept while it is under way too: its best so far and how many documents it
+has seen, so that a stopped one goes on where it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attribution.datasets.corpus import Collection, Query, corpus_digest
+from attribution.errors import Stopped
+from attribution.evaluation.search import (
+    BLOCK,
+    DEPTH,
+    GPU_BLOCK,
+    Ranking,
+    TopK,
+    rankings,
+    rerank,
+    scorer,
+    search,
+    search_lexical,
+)
+from attribution.interventions.relocation import evidence_read, tokens_of
+from attribution.types import Method, Side, as_array
+from cache.jobs.attributions import Progress
+from cache.keys import file_digest
+from cache.kinds.embeddings import EmbeddingStore, embed
+from cache.storage.results import Fields, Key, Results
+from cache.storage.store import ModelKey
+
+_CHECKPOINT_SECONDS = 20.0
+_MAX_SEARCH = 512 << 20
+"""Bytes of a search under way: of 600,000 queries."""
+Report = Callable[[Progress], None]
+
+
+def ranking_method(own_corpus: bool, first_stage: str = "") -> Method:
+    """How rankings are made: each query over the whole collection or over its own corpus; from
+    scratch or by reranking the best 100 of `first_stage`."""
+    params: dict[str, Any] = {"corpus": "own" if own_corpus else "whole", "depth": DEPTH}
+    if first_stage:
+        params["first_stage"] = first_stage
+    return Method("ranking", {**params, "version": 1})
+
+
+EVIDENCE_READ = Method("evidence_read", {"version": 1})
+"""What shares of the evidence that a model read are kept under."""
+
+_TEXTS_AT_ONCE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A query of a collection; the fingerprint is the collection's."""
+
+    dataset: str
+    item: str
+    fingerprint: str
+
+
+class RankingStore:
+    """Rankings of one collection below one folder."""
+
+    def __init__(self, root: Path, collection: Collection) -> None:
+        self.collection = collection
+        self.fingerprint = fingerprint(collection)
+        self.embeddings = EmbeddingStore(root)
+        self._rankings: Results[_Item, Ranking] = Results(
+            root, "ranking", key=_key, pack=_pack, unpack=_unpack
+        )
+        self._reads: Results[_Item, float] = Results(
+            root,
+            "evidence_read",
+            key=_key,
+            pack=lambda share: {"share": share},
+            unpack=lambda fields: float(fields["share"]),
+        )
+        self._searches: Results[_Item, TopK] = Results(
+            root, "search", key=_key, pack=_pack_search, unpack=_unpack_search
+        )
+
+    def evidence_read(self, model: ModelKey) -> dict[str, float]:
+        """The stored shares of the evidence that a model read, by query id."""
+        items = [self._evidence(query) for query in self._placed]
+        return dict(self._reads.select(model, EVIDENCE_READ, items).results)
+
+    def evidence_missing(self, model: ModelKey) -> bool:
+        """Whether a query with evidence lacks that share."""
+        items = [self._evidence(query) for query in self._placed]
+        return bool(self._reads.missing(model, EVIDENCE_READ, items))
+
+    def read_evidence(
+        self,
+        retriever: Any,
+        model: ModelKey,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_progress: Report = lambda progress: None,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Progress:
+        """Store how much of each query's evidence the model reads of its document; progress counts
+        queries with evidence.
+
+        Raises:
+            UserError: the corpus cannot be read, or the store cannot be written.
+        """
+        queries = {query.query_id: query for query in self._placed}
+        texts: dict[str, str] = {}
+
+        def prepare(portion: Sequence[_Item]) -> None:
+            texts.clear()
+            keys = (queries[item.item].evidence_document for item in portion)
+            texts.update(self.collection.texts(key for key in keys if key is not None))
+
+        def compute(item: _Item) -> float:
+            query = queries[item.item]
+            key, span = query.evidence_document, query.span
+            if key not in texts or span is None:
+                return 0.0  # a document that the corpus lacks is not read
+            return evidence_read(tokens_of(retriever, query.text, texts[key]), span)
+
+        return self._reads.run(
+            model,
+            EVIDENCE_READ,
+            [self._evidence(query) for query in self._placed],
+            compute,
+            should_stop=should_stop,
+            on_progress=on_progress,
+            turn=turn,
+            portion=_TEXTS_AT_ONCE,
+            prepare=prepare,
+        )
+
+    def _evidence(self, query: Query) -> _Item:
+        """The query's evidence: the collection's fingerprint knows the document, not the place."""
+        span = query.span
+        where = f"{span.start}-{span.end}" if span else ""
+        return _Item(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
+
+    @property
+    def _placed(self) -> list[Query]:
+        return [query for query in self.collection.queries if query.evidence is not None]
+
+    def select(self, model: ModelKey, method: Method) -> list[Ranking]:
+        """The stored rankings in the order of the queries."""
+        items = [self._item(query) for query in self.collection.queries]
+        found = self._rankings.select(model, method, items).results
+        return [one for query_id, one in found.items() if one.query_id == query_id]
+
+    def search_of(self, model: ModelKey, method: Method) -> TopK | None:
+        """A search that was stopped; None where there is none for this very collection."""
+        found = self._searches.get(model, method, self._whole)
+        fits = found is not None and found.keys.shape == (len(self.collection.queries), DEPTH)
+        return found if fits else None
+
+    def _item(self, query: Query) -> _Item:
+        return _Item(self.collection.name, query.query_id, self.fingerprint)
+
+    @property
+    def _whole(self) -> _Item:
+        return _Item(self.collection.name, "", self.fingerprint)
+
+    def search(
+        self,
+        retriever: Any,
+        model: ModelKey,
+        method: Method,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_progress: Report = lambda progress: None,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Progress:
+        """Rank the corpus for every query and store that; progress counts documents.
+
+        Raises:
+            UserError: the corpus cannot be read, a score is not a number, or the store cannot be
+                written; what was stored before stays.
+        """
+        total, started = self.collection.survey.n, time.perf_counter()
+        own_corpus = method.params["corpus"] == "own"
+        best = self.search_of(model, method) or TopK(len(self.collection.queries))
+        before, saved = best.seen, started
+
+        def progress(seen: int, stopped: bool = False) -> Progress:
+            seconds = time.perf_counter() - started
+            return Progress(total, seen, seen - before, 0, seconds, stopped)
+
+        def on_block(best: TopK) -> None:
+            nonlocal saved
+            on_progress(progress(best.seen))
+            if time.perf_counter() - saved > _CHECKPOINT_SECONDS:
+                self._searches.put(model, method, [(self._whole, best)])
+                saved = time.perf_counter()
+
+        on_progress(progress(before))
+        texts = [query.text for query in self.collection.queries]
+        if retriever.family == "lexical":
+            found = search_lexical(
+                self.collection,
+                retriever.k1,
+                retriever.b,
+                own_corpus=own_corpus,
+                should_stop=should_stop,
+            )
+            if found is None:
+                return progress(0, stopped=True)
+            best = found
+        else:
+            vectorise = self._vectors(retriever, model, should_stop, turn)
+            try:
+                score = scorer(
+                    retriever, texts, vectorise if retriever.family == "dense" else None, turn
+                )
+            except Stopped:
+                return progress(before, stopped=True)
+            best = search(
+                self.collection,
+                score,
+                own_corpus=own_corpus,
+                best=best,
+                block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
+                should_stop=should_stop,
+                on_block=on_block,
+            )
+        if best.seen < total:
+            self._searches.put(model, method, [(self._whole, best)])
+            return progress(best.seen, stopped=True)
+        ranked = rankings(self.collection, best)
+        items = [self._item(query) for query in self.collection.queries]
+        self._rankings.put(model, method, list(zip(items, ranked, strict=True)))
+        return progress(total)
+
+    def _vectors(
+        self,
+        retriever: Any,
+        model: ModelKey,
+        should_stop: Callable[[], bool],
+        turn: Callable[[], AbstractContextManager[object]],
+    ) -> Callable[[Sequence[str], Side], Tensor]:
+        """A dense model's vectors [n, H], computed once and stored."""
+
+        def vectorise(texts: Sequence[str], side: Side) -> Tensor:
+            known = self.embeddings.select(model, side, texts)
+            missing = [text for text in texts if text not in known]
+            if missing:
+                done = embed(
+                    retriever,
+                    model,
+                    side,
+                    missing,
+                    self.embeddings,
+                    should_stop=should_stop,
+                    turn=turn,
+                )
+                if done.stopped:
+                    raise Stopped("The search was stopped; vectors are kept.")
+                known |= self.embeddings.select(model, side, missing)
+            return torch.from_numpy(np.stack([known[text] for text in texts]))
+
+        return vectorise
+
+    def rerank(
+        self,
+        retriever: Any,
+        model: ModelKey,
+        method: Method,
+        first: Sequence[Ranking],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_progress: Report = lambda progress: None,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Progress:
+        """Reorder a first stage's rankings by a cross-encoder and store that; progress counts
+        queries.
+
+        Raises:
+            UserError: the corpus cannot be read or the store cannot be written.
+        """
+        candidates = {one.query_id: one for one in first}
+        queries = {query.query_id: query for query in self.collection.queries}
+        items = [self._item(query) for query in self.collection.queries]
+        missing = [item.item for item in self._rankings.missing(model, method, items)]
+        texts = self.collection.texts(
+            key for name in missing for key in candidates[name].document_ids
+        )
+
+        def compute(item: _Item) -> Ranking:
+            known = candidates[item.item]
+            read = [texts[key] for key in known.document_ids]
+            return rerank(retriever, queries[item.item].text, known, read)
+
+        return self._rankings.run(
+            model,
+            method,
+            items,
+            compute,
+            should_stop=should_stop,
+            on_progress=on_progress,
+            turn=turn,
+            retry_failed=True,
+        )
+
+
+def fingerprint(collection: Collection) -> str:
+    """16 hexadecimal digits over queries, judgements and every document."""
+    total = hashlib.sha256(collection.digest().encode())
+    for path in collection.files:
+        total.update(f"{file_digest(path)}\n".encode())
+    if not collection.files:
+        total.update(corpus_digest(collection).encode())
+    return total.hexdigest()[:16]
+
+
+def _key(item: _Item) -> Key:
+    return item.dataset, item.item, item.fingerprint
+
+
+def _pack(ranking: Ranking) -> Fields:
+    return {
+        "query_id": ranking.query_id,
+        "document_ids": list(ranking.document_ids),
+        "scores": [float(score) for score in ranking.scores],
+        "languages": list(ranking.languages),
+    }
+
+
+def _unpack(fields: Fields) -> Ranking:
+    scores = as_array(fields["scores"], (len(fields["document_ids"]),), "a score")
+    keys, languages = tuple(fields["document_ids"]), tuple(fields["languages"])
+    named = isinstance(fields["query_id"], str) and all(isinstance(key, str) for key in keys)
+    if not named or len(languages) != len(keys):
+        raise TypeError("no ranking")
+    return Ranking(fields["query_id"], keys, scores, languages)
+
+
+def _pack_search(best: TopK) -> Fields:
+    keys = zlib.compress(best.keys.numpy().astype("<i8").tobytes(), 1)
+    return {"seen": best.seen, "k": best.keys.shape[1], "keys": base64.b85encode(keys).decode()}
+
+
+def _unpack_search(fields: Fields) -> TopK:
+    packed = zlib.decompressobj()
+    raw = packed.decompress(base64.b85decode(fields["keys"]), _MAX_SEARCH)
+    if packed.unconsumed_tail:
+        raise ValueError(f"more than {_MAX_SEARCH} bytes")
+    keys = np.frombuffer(raw, "<i8").reshape(-1, fields["k"])
+    best = TopK(*keys.shape)
+    best.keys = torch.from_numpy(keys.copy())
+    best.seen = fields["seen"]
+    if type(best.seen) is not int or best.seen < 0:
+        raise TypeError("no number of documents")
+    return best
+
+
+def complete(found: Sequence[Ranking], collection: Collection) -> bool:
+    """Whether every query has a ranking."""
+    return len(found) == len(collection.queries)

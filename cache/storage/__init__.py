@@ -1,0 +1,1 @@
+"""The SQLite files: connections, results, summaries, maintenance."""

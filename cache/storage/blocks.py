@@ -1,0 +1,436 @@
+"""Summaries of results as blocks: what aggregates and lists need, without the results themselves.
+
+Each append to a file adds one block of rows (an Arrow record batch) and one of curves. A result
+has a serial number that is never used again; a block lists the serials that it supersedes
+(`dead`), so that a replaced or removed result drops out of every aggregate, whatever block still
+holds its row or curve. Blocks carry checksums over everything they say.
+
+A curve has its magnitudes (`attribution.curves.positions.document_magnitudes`) beside it in the same row. A
+block whose curves have no signs holds them once: they are their own magnitudes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from attribution.curves import positions
+from attribution.types import N_BINS, Array, Method, TextPair
+from cache.keys import text_fingerprint
+
+ROW = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("dataset", pa.string()),
+        ("pair", pa.string()),
+        ("text", pa.int64()),
+        ("language", pa.string()),
+        ("domain", pa.string()),
+        ("document_tokens", pa.int32()),
+        ("tokens", pa.int32()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("characters", pa.int32()),
+        ("score", pa.float32()),
+        ("truncated", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
+"""A result's or a failure's summary. Its serial is the block's `first` + `offset`;
+`document_tokens` is the data set's count, `tokens` the model's; `start` and `end` are the
+evidence's characters of the document's `characters`; a failure has a `reason` and no score."""
+
+SMALL = 1024
+"""Blocks of fewer rows are merged now and then."""
+
+LARGE = 1 << 16
+"""And no merged block has more."""
+
+MERGE_EVERY = 64
+T = TypeVar("T")
+
+Serials = NDArray[np.int64]
+
+
+class DamagedBlock(Exception):
+    """The bytes are not what was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows with their serials [n], and the serials that they supersede."""
+
+    serials: Serials
+    rows: pa.RecordBatch
+    dead: Serials
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRows:
+    """Curves and magnitudes [n, 100] of results by their serials [n]. `magnitudes` is `curves`
+    itself where those have no signs."""
+
+    serials: Serials
+    curves: Array
+    magnitudes: Array
+
+    def __len__(self) -> int:
+        return len(self.serials)
+
+    def at(self, places: slice | NDArray[Any]) -> CurveRows:
+        """Some of them."""
+        curves = self.curves[places]
+        same = self.magnitudes is self.curves
+        return CurveRows(self.serials[places], curves, curves if same else self.magnitudes[places])
+
+
+def curve_rows(
+    serials: Sequence[int] | Serials, curves: Sequence[Array], magnitudes: Sequence[Array]
+) -> CurveRows:
+    """Rows of as many curves [100] and magnitudes [100] as there are serials."""
+    values = np.array(curves, dtype=np.float32).reshape(-1, N_BINS)
+    sizes = np.array(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
+    same = np.array_equal(values, sizes)
+    return CurveRows(np.asarray(serials, np.int64), values, values if same else sizes)
+
+
+def text_number(pair: TextPair) -> int:
+    """The texts' fingerprint as SQLite's integer."""
+    return signed(text_fingerprint(pair))
+
+
+def signed(fingerprint: str) -> int:
+    """16 hexadecimal digits as a signed 64-bit integer."""
+    return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
+
+
+def unsigned(number: int) -> str:
+    """And back."""
+    return int(number).to_bytes(8, "big", signed=True).hex()
+
+
+def row_of(
+    pair: TextPair,
+    *,
+    score: float | None = None,
+    tokens: int | None = None,
+    truncated: bool = False,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """One row of `ROW`, without its offset."""
+    span = pair.evidence
+    return {
+        "dataset": pair.dataset,
+        "pair": pair.pair_id,
+        "text": text_number(pair),
+        "language": pair.language,
+        "domain": pair.domain,
+        "document_tokens": pair.document_tokens,
+        "tokens": tokens,
+        "start": span.start if span else None,
+        "end": span.end if span else None,
+        "characters": len(pair.document),
+        "score": score,
+        "truncated": truncated,
+        "reason": reason,
+    }
+
+
+def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows as a record batch, offsets counted from 0."""
+    columns = [
+        pa.array(
+            range(len(rows)) if name == "offset" else [row[name] for row in rows],
+            ROW.field(name).type,
+        )
+        for name in ROW.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW)
+
+
+# -- writing: inside a transaction -----------------------------------------------------------------
+
+
+def next_serial(db: sqlite3.Connection) -> int:
+    """The first serial that was never used."""
+    used = db.execute("SELECT max(id) FROM payload").fetchone()[0] or 0
+    row = db.execute("SELECT next FROM block ORDER BY id DESC LIMIT 1").fetchone()
+    return max(used + 1, row[0] if row else 1)
+
+
+def append(
+    db: sqlite3.Connection, first: int, rows: pa.RecordBatch, dead: Sequence[int] | Serials
+) -> None:
+    """Add a block of `rows`, whose serials count from `first`, in the place of `dead`."""
+    offsets = _numbers(rows.column(0), np.int64)
+    past = first + int(offsets.max()) + 1 if len(offsets) else first
+    if _write(db, rows, np.asarray(dead, np.int64), first, past) % MERGE_EVERY == 0:
+        merge(db)
+
+
+def append_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> None:
+    """Add the curves of results under a variant."""
+    if len(rows) and _write_curves(db, variant, rows) % MERGE_EVERY == 0:
+        merge_curves(db)
+
+
+def _next_id(db: sqlite3.Connection, table: str) -> int:
+    """An id above all others. Blocks that replace others are inserted before those are deleted, so
+    no id is used twice and a reader that knows one needs only what is above it."""
+    return (db.execute(f"SELECT max(id) FROM {table}").fetchone()[0] or 0) + 1
+
+
+def remove(db: sqlite3.Connection, serials: Sequence[int]) -> None:
+    """Take results out, so that they are missing again."""
+    if serials:
+        db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in serials])
+        append(db, next_serial(db), batch_of([]), serials)
+
+
+def merge(db: sqlite3.Connection) -> None:
+    """Make one block of all small ones; damaged ones are left alone."""
+    found = _whole(read_blocks(db, where=f"n < {SMALL}"))
+    if len(found) > 1:
+        dead = np.unique(np.concatenate([block.dead for block in found.values()]))
+        # What they supersede may lie in other blocks, so it stays on record.
+        _write(db, _rows(found.values(), dead), dead)
+        db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in found])
+
+
+def merge_all(db: sqlite3.Connection) -> None:
+    """Write all blocks anew without anything superseded, curves of another version among that.
+    Give the file another epoch after."""
+    found = _whole(read_blocks(db))
+    if not found:
+        return
+    dead = np.unique(np.concatenate([block.dead for block in found.values()]))
+    rows = _rows(found.values(), dead)
+    for start in range(0, max(rows.num_rows, 1), LARGE):
+        _write(db, rows.slice(start, LARGE), np.zeros(0, np.int64))
+    db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in found])
+    live = _numbers(rows.column(0), np.int64)
+    for params, variant in variants(db).items():
+        if not is_current(params):
+            db.execute("DELETE FROM curve WHERE variant = ?", (variant,))
+            db.execute("DELETE FROM variant WHERE id = ?", (variant,))
+            continue
+        parts = _whole(read_curves(db, variant))
+        joined = _joined(parts.values())
+        joined = joined.at(np.isin(joined.serials, live))
+        for start in range(0, len(joined), LARGE):
+            _write_curves(db, variant, joined.at(slice(start, start + LARGE)))
+        db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in parts])
+
+
+def _whole(found: Iterable[tuple[int, T | None]]) -> dict[int, T]:
+    return {known: part for known, part in found if part is not None}
+
+
+def _rows(found: Iterable[Block], dead: Serials) -> pa.RecordBatch:
+    """The rows of blocks that are not dead, their offsets being their serials."""
+    parts = [with_offsets(block.rows, block.serials) for block in found]
+    rows = pa.Table.from_batches(parts, ROW).combine_chunks().to_batches()
+    joined = rows[0] if rows else batch_of([])
+    keep = ~np.isin(_numbers(joined.column(0), np.int64), dead)
+    return joined if keep.all() else joined.filter(pa.array(keep))
+
+
+def with_offsets(rows: pa.RecordBatch, offsets: Serials) -> pa.RecordBatch:
+    """Rows with these offsets [n]."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array(offsets, pa.int64()), *rows.columns[1:]], schema=ROW
+    )
+
+
+def _write(
+    db: sqlite3.Connection, rows: pa.RecordBatch, dead: Serials, first: int = 0, free: int = 0
+) -> int:
+    gone, data = np.asarray(dead, "<i8").tobytes(), rows.serialize().to_pybytes()
+    known, n = _next_id(db, "block"), rows.num_rows
+    db.execute(
+        "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            known,
+            first,
+            n,
+            max(free, next_serial(db)),
+            _rows_checksum(first, n, gone, data),
+            gone,
+            data,
+        ),
+    )
+    return known
+
+
+def _joined(parts: Iterable[CurveRows]) -> CurveRows:
+    """Curves of several blocks by serial; one that two processes derived at once is there once."""
+    listed = list(parts)
+    serials, places = np.unique(
+        np.concatenate([np.zeros(0, np.int64), *(part.serials for part in listed)]),
+        return_index=True,
+    )
+    empty = np.zeros((0, N_BINS), np.float32)
+    curves = np.concatenate([empty, *(part.curves for part in listed)])[places]
+    if all(part.magnitudes is part.curves for part in listed):
+        return CurveRows(serials, curves, curves)
+    return CurveRows(
+        serials, curves, np.concatenate([empty, *(part.magnitudes for part in listed)])[places]
+    )
+
+
+def _write_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> int:
+    parts = [np.asarray(rows.serials, "<i8"), np.ascontiguousarray(rows.curves, "<f4")]
+    if rows.magnitudes is not rows.curves:
+        parts.append(np.ascontiguousarray(rows.magnitudes, "<f4"))
+    data = b"".join(part.tobytes() for part in parts)
+    known = _next_id(db, "curve")
+    db.execute(
+        "INSERT INTO curve VALUES (?, ?, ?, ?, ?)",
+        (known, variant, len(rows), _curves_checksum(variant, data), data),
+    )
+    return known
+
+
+def merge_curves(db: sqlite3.Connection) -> None:
+    """Make one block of a variant's small ones."""
+    for variant in variants(db).values():
+        found = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
+        if len(found) > 1:
+            _write_curves(db, variant, _joined(found.values()))
+            db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in found])
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read_blocks(
+    db: sqlite3.Connection, after: int = 0, where: str = "1"
+) -> Iterator[tuple[int, Block | None]]:
+    """Id and content of each block above `after`, oldest first; None where it is damaged."""
+    rows = db.execute(
+        "SELECT id, first, n, checksum, dead, data FROM block "
+        f"WHERE id > ? AND {where} ORDER BY id",
+        (after,),
+    )
+    for known, first, n, checksum, dead, data in rows:
+        try:
+            yield known, _block(first, n, checksum, dead, data)
+        except DamagedBlock:
+            yield known, None
+
+
+def _block(first: int, n: int, checksum: int, dead: bytes, data: bytes) -> Block:
+    if not (isinstance(dead, bytes) and isinstance(data, bytes)) or checksum != _rows_checksum(
+        first, n, dead, data
+    ):
+        raise DamagedBlock
+    try:
+        rows = pa.ipc.read_record_batch(pa.py_buffer(data), ROW)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedBlock from error
+    return Block(_numbers(rows.column(0), np.int64) + first, rows, np.frombuffer(dead, "<i8"))
+
+
+def read_curves(
+    db: sqlite3.Connection, variant: int, after: int = 0, where: str = "1"
+) -> Iterator[tuple[int, CurveRows | None]]:
+    """Id and rows of each curve block of a variant above `after`; None where it is damaged."""
+    for known, n, checksum, data in db.execute(
+        f"SELECT id, n, checksum, data FROM curve WHERE id > ? AND variant = ? AND {where} "
+        "ORDER BY id",
+        (after, variant),
+    ):
+        sizes = [n * (8 + 4 * N_BINS * kinds) for kinds in (1, 2)]
+        if (
+            not isinstance(data, bytes)
+            or len(data) not in sizes
+            or checksum != _curves_checksum(variant, data)
+        ):
+            yield known, None
+            continue
+        values = np.frombuffer(data, "<f4", offset=8 * n).reshape(-1, n, N_BINS)
+        # The same array where the block holds one kind.
+        curves = values[0]
+        magnitudes = values[1] if len(values) == 2 else curves
+        yield known, CurveRows(np.frombuffer(data, "<i8", n), curves, magnitudes)
+
+
+def _numbers(column: pa.Array, dtype: type) -> NDArray:
+    """A column without nulls as numpy, copying nothing."""
+    if not len(column):
+        return np.zeros(0, dtype)
+    buffer = column.buffers()[1]
+    return np.frombuffer(buffer, dtype, len(column), column.offset * np.dtype(dtype).itemsize)
+
+
+def numbers(column: pa.Array, missing: float) -> NDArray:
+    """A column of numbers or flags as numpy, `missing` in the place of nulls."""
+    filled = column.fill_null(missing) if column.null_count else column
+    return filled.to_numpy(zero_copy_only=False)
+
+
+def _rows_checksum(first: int, n: int, dead: bytes, data: bytes) -> int:
+    head = np.array([first, n, len(dead)], "<i8").tobytes()
+    return zlib.crc32(data, zlib.crc32(dead, zlib.crc32(head)))
+
+
+_WIDTH = 512
+
+
+def _curves_checksum(variant: int, data: bytes) -> int:
+    """Sums along rows and columns of the bytes as a table of 64-bit words, and the CRC of those:
+    as sure to see a changed byte as a CRC of it all (one changed word changes two sums), at a
+    third of its time, which is most of what reading curves takes."""
+    whole = len(data) // (8 * _WIDTH) * (8 * _WIDTH)
+    words = np.frombuffer(data, np.uint64, whole // 8).reshape(-1, _WIDTH)
+    check = zlib.crc32(data[whole:], variant)
+    return zlib.crc32(words.sum(0).tobytes(), zlib.crc32(words.sum(1).tobytes(), check))
+
+
+def variants(db: sqlite3.Connection) -> dict[str, int]:
+    """The kinds of curve that the file may hold, by their parameters as JSON."""
+    return {params: known for known, params in db.execute("SELECT id, params FROM variant")}
+
+
+def variant_params(method: Method) -> str:
+    """The parameters that shape the method's curve, as JSON."""
+    return json.dumps(dict(method.curve_params))
+
+
+def is_current(params: str) -> bool:
+    """Whether curves under a variant's parameters are what would be made now. What an import or an
+    earlier version calls otherwise is nothing that anyone will ask for."""
+    return any(
+        params == json.dumps(positions.curve_params(normalization, resampling))
+        for normalization in positions.NORMALIZATIONS
+        for resampling in positions.RESAMPLINGS
+    )
+
+
+def variant_number(db: sqlite3.Connection, params: str) -> int:
+    """The number of a kind of curve, given where it has none."""
+    known = variants(db).get(params)
+    if known is None:
+        known = db.execute("INSERT INTO variant (params) VALUES (?)", (params,)).lastrowid
+    return known or 0
+
+
+def dataset_number(db: sqlite3.Connection, name: str) -> int:
+    """The data set's number, given where it has none."""
+    row = db.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return db.execute("INSERT INTO dataset (name) VALUES (?)", (name,)).lastrowid or 0
+    return row[0]
+
+
+def covered(blocks: Iterable[Block]) -> set[int]:
+    """The serials that some block has a row of."""
+    return {int(serial) for block in blocks for serial in block.serials}

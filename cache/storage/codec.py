@@ -1,0 +1,230 @@
+"""An attribution as bytes and back: safetensors with its metadata, compressed, with a checksum.
+
+Safetensors holds arrays and strings and nothing that could run, and reads back bit for bit. All
+arrays are float32, matrices too: rows and columns of a matrix are shown beside the score with what
+is missing to it, down to 1e-6, and float16 would put rounding of 1e-3 there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from attribution.errors import UserError
+from attribution.types import Array, Attribution, Method, TextPair, Token, TokenizedText
+from cache.keys import text_fingerprint
+
+FORMAT = 2
+MAX_RAW = 64 << 20
+"""Bytes of one result before it is compressed: a matrix of 512 x 32,768 tokens fits. A few
+kilobytes that come from elsewhere may claim to unpack to gigabytes."""
+
+_CODEC = pa.Codec("zstd")
+
+
+class DamagedPayload(Exception):
+    """The bytes are not what was stored."""
+
+
+def _pack_text(text: TokenizedText) -> dict[str, Any]:
+    return {
+        "tokens": [token.text for token in text.tokens],
+        "n_tokens_full": text.n_tokens_full,
+        "max_length": text.max_length,
+    }
+
+
+def _spans(text: TokenizedText) -> np.ndarray:
+    rows = [(t.start, t.end, int(t.is_special)) for t in text.tokens]
+    return np.array(rows, dtype=np.int32).reshape(-1, 3)
+
+
+def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
+    texts = header["tokens"]
+    if len(texts) != len(spans):
+        raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a token is no text")
+    if len(spans) and (spans.min() < 0 or bool((spans[:, 0] > spans[:, 1]).any())):
+        raise ValueError("a span ends before it begins")
+    starts, ends, specials = spans.T.tolist()
+    tokens = tuple(map(Token._make, zip(texts, starts, ends, map(bool, specials), strict=True)))
+    n_full, limit = header["n_tokens_full"], header["max_length"]
+    if not (isinstance(n_full, int) and isinstance(limit, int) and n_full >= 0 and limit >= 0):
+        raise TypeError("a length is no number")
+    return TokenizedText(tokens, n_full, limit)
+
+
+def identity(dataset: str, pair_id: str, text: str) -> bytes:
+    """What a checksum covers besides the bytes: a payload that turns up under another pair or
+    other texts (16 hexadecimal digits) is damaged."""
+    return f"{dataset}\0{pair_id}\0{text}".encode("utf-8", "surrogatepass")
+
+
+def identity_of(pair: TextPair) -> bytes:
+    """The same, of a pair."""
+    return identity(pair.dataset, pair.pair_id, text_fingerprint(pair))
+
+
+def encode(attribution: Attribution, pair: TextPair) -> bytes:
+    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors.
+
+    Raises:
+        UserError: it has more than MAX_RAW bytes.
+    """
+    arrays = {
+        "query_scores": attribution.query_scores,
+        "document_scores": attribution.document_scores,
+        "query_spans": _spans(attribution.query),
+        "document_spans": _spans(attribution.document),
+    }
+    if attribution.matrix is not None:
+        arrays["matrix"] = attribution.matrix
+    span = pair.evidence
+    header = {
+        "format": FORMAT,
+        "score": attribution.score,
+        "seconds": attribution.seconds,
+        "bias_share": attribution.bias_share,
+        "completeness_error": attribution.completeness_error,
+        "query": _pack_text(attribution.query),
+        "document": _pack_text(attribution.document),
+        # What a summary says of the pair, so that it can be made again.
+        "pair": {
+            "language": pair.language,
+            "domain": pair.domain,
+            "document_tokens": pair.document_tokens,
+            "start": span.start if span else None,
+            "end": span.end if span else None,
+            "characters": len(pair.document),
+        },
+    }
+    # JSON as an array beside the others: safetensors' own metadata comes back without reading
+    # the file a second time only from a file, not from bytes.
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    if len(raw) > MAX_RAW:
+        raise UserError(
+            f"The result of pair {pair.pair_id[:80]} has {len(raw) >> 20} MiB, more than the "
+            f"{MAX_RAW >> 20} MiB that are kept of one: leave the matrix out, or shorten the texts."
+        )
+    packed = _CODEC.compress(raw, asbytes=True)
+    body = len(raw).to_bytes(8, "big") + packed
+    return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
+
+
+def is_whole(data: object, identity: bytes) -> bool:
+    """Whether these bytes are what was stored under this identity."""
+    if not isinstance(data, bytes) or len(data) < 12:
+        return False
+    return zlib.crc32(data[4:], zlib.crc32(identity)) == int.from_bytes(data[:4], "big")
+
+
+def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    if not is_whole(data, identity):
+        raise DamagedPayload
+    size = int.from_bytes(data[4:12], "big")
+    if size > MAX_RAW:
+        raise ValueError(f"unpacks to {size} bytes")
+    raw = _CODEC.decompress(data[12:], size, asbytes=True)
+    arrays = load(raw)
+    return arrays, json.loads(arrays["header"].tobytes())
+
+
+# Who imports a file may have made up all of it: any value may be of any type.
+_DAMAGE = (
+    pa.ArrowException,
+    OSError,
+    SafetensorError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    UserError,
+)
+
+
+def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:
+    """The attribution that `encode` packed.
+
+    Raises:
+        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+    """
+    try:
+        arrays, header = _unpack(data, identity)
+        return Attribution(
+            model=model,
+            method=method,
+            pair_id=pair_id,
+            score=header["score"],
+            query=_unpack_text(header["query"], arrays["query_spans"]),
+            document=_unpack_text(header["document"], arrays["document_spans"]),
+            query_scores=arrays["query_scores"],
+            document_scores=arrays["document_scores"],
+            matrix=arrays.get("matrix"),
+            bias_share=_number(header["bias_share"]),
+            completeness_error=_number(header["completeness_error"]),
+            seconds=_number(header["seconds"]) or 0.0,
+        )
+    except _DAMAGE as error:
+        raise DamagedPayload from error
+
+
+def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
+    """What the payload says of its pair: language, domain, document_tokens, start, end, characters.
+
+    Raises:
+        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+    """
+    try:
+        found = _unpack(data, identity)[1]["pair"]
+        return {name: _of(kind, found[name]) for name, kind in _PAIR.items()}
+    except _DAMAGE as error:
+        raise DamagedPayload from error
+
+
+_PAIR: dict[str, type] = {
+    "language": str,
+    "domain": str,
+    "document_tokens": int,
+    "start": int,
+    "end": int,
+    "characters": int,
+}
+
+
+def _of(kind: type, value: Any) -> Any:
+    """`value`, which is None or of this type and not absurdly large."""
+    fits = not isinstance(value, int) or 0 <= value < 2**31
+    if value is None or (isinstance(value, kind) and fits):
+        return value
+    raise TypeError(f"{value!r:.80} is no {kind.__name__}")
+
+
+def _number(value: Any) -> float | None:
+    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+        return value
+    raise TypeError(f"{value!r:.80} is no number")
+
+
+def pack_floats(values: Array) -> bytes:
+    """Values [n] as float32 with a checksum."""
+    data = np.asarray(values).astype("<f4").tobytes()
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def unpack_floats(data: bytes) -> np.ndarray | None:
+    """The values [n] of `pack_floats`; None where they are damaged."""
+    values = data[:-4]
+    if len(values) % 4 or zlib.crc32(values) != int.from_bytes(data[-4:], "big"):
+        return None
+    return np.frombuffer(values, dtype="<f4")

@@ -1,0 +1,387 @@
+"""Connections to the store's databases: who has one open, which lock is held when, and what
+becomes of connections to a database that was removed.
+
+SQLite keeps writers apart by itself, but before 3.51.3 (3.50.7, 3.44.6) a checkpoint and another
+connection's commit can meet such that the write-ahead log is reset too early and the database is
+damaged ("WAL-reset bug", sqlite.org/wal.html). Python often links an older one. So checkpoints
+are ours (`wal_autocheckpoint = 0`), and one lock file for each database is held around open,
+commit, checkpoint and close, in every process. Reading takes no lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from attribution.errors import UserError
+from cache.storage.network_share import refuse_network_share
+
+LOCKS = "locks"
+VERSION = 2
+APPLICATION = int.from_bytes(b"POSL", "big")
+
+_TIMEOUT_S = 60
+_POLL_S = 0.001
+_CHECKPOINT_BYTES = 16 << 20
+_IDLE_PER_FILE = 4
+_IDLE_FILES = 32
+_IDLE_LOCKS = 64
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE dataset (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE variant (id INTEGER PRIMARY KEY, params TEXT NOT NULL UNIQUE);
+CREATE TABLE payload (
+    id INTEGER PRIMARY KEY, ds INTEGER NOT NULL, pair TEXT NOT NULL, text INTEGER NOT NULL,
+    reason TEXT, data BLOB, UNIQUE (ds, pair));
+CREATE TABLE block (
+    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, n INTEGER NOT NULL, next INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, dead BLOB NOT NULL, data BLOB NOT NULL);
+CREATE TABLE curve (
+    id INTEGER PRIMARY KEY, variant INTEGER NOT NULL, n INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE ingested (part TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+
+
+class Foreign(sqlite3.DatabaseError):
+    """A database of another program."""
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Lock:
+    """A lock of this process's and how many are between asking for it and giving it back."""
+
+    lock: FileLock
+    users: int = 0
+
+
+_locks: OrderedDict[Path, _Lock] = OrderedDict()
+
+
+@contextmanager
+def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
+    """Hold the lock of the database at `path`: one thread of one process at a time, which may
+    take it again.
+
+    Raises:
+        UserError: another process holds it for longer than a minute.
+    """
+    # Outside the model's folder: a folder can be removed while its locks are held.
+    place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _guard:
+        known = _locks.setdefault(place, _Lock(FileLock(place)))
+        known.users += 1
+    try:
+        try:
+            known.lock.acquire(
+                timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S
+            )
+        except Timeout as error:
+            raise sqlite3.OperationalError("database is locked") from error
+        try:
+            yield
+        finally:
+            known.lock.release()
+    finally:
+        with _guard:
+            known.users -= 1
+            if place in _locks:
+                _locks.move_to_end(place)
+            if len(_locks) > _IDLE_LOCKS:
+                idle = [path for path, one in _locks.items() if not one.users]
+                for path in idle[: len(_locks) - _IDLE_LOCKS]:
+                    del _locks[path]
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A database that this process has open. SQLite itself sees when the file was unlinked: closing
+    the last connection to it then leaves the log at its path, another database's by now, alone."""
+
+    path: Path
+    inode: tuple[int, int]
+    idle: list[sqlite3.Connection] = field(default_factory=list)
+    taken: int = 0
+    written: int = 0
+    stale: bool = False
+    shared: int = 0
+    """Bytes of the log's index, the -shm file, when it was last used here; it never shrinks while
+    somebody has it open."""
+
+
+_guard = threading.RLock()
+_files: OrderedDict[Path, _File] = OrderedDict()
+
+
+@contextmanager
+def borrowed(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
+    if not create and not (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
+        with _frozen(path) as db:
+            yield db
+        return
+    found = _borrow(path, create)
+    if found is None:
+        yield None
+        return
+    file, db = found
+    try:
+        yield db
+    except sqlite3.Error:
+        _give_back(file, db, usable=False)
+        raise
+    except BaseException:
+        _give_back(file, db)
+        raise
+    _give_back(file, db)
+
+
+def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None:
+    inode = _inode(path)
+    with _guard:
+        file = _files.get(path)
+        if file is not None and file.inode == inode and file.idle:
+            file.taken += 1
+            _files.move_to_end(path)
+            _mend_index(file)
+            return file, file.idle.pop()
+    with locked(path):
+        if _inode(path) is None and not create:
+            return None
+        refuse_network_share(path.parent)
+        db = _connect(path, create)
+        if db is None:
+            return None
+        inode = _inode(path)
+        assert inode is not None
+        with _guard:
+            file = _files.get(path)
+            if file is not None and file.inode != inode:
+                _retire(file)
+                file = None
+            if file is None:
+                file = _files[path] = _File(path, inode)
+            file.taken += 1
+            _files.move_to_end(path)
+        return file, db
+
+
+def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None:
+    crowded: list[_File] = []
+    unwanted: sqlite3.Connection | None = None
+    with _guard:
+        file.taken -= 1
+        _mend_index(file)
+        file.shared = max(file.shared, _index_bytes(file))
+        if usable and not file.stale and len(file.idle) < _IDLE_PER_FILE:
+            file.idle.append(db)
+        else:
+            unwanted = db
+        if len(_files) > _IDLE_FILES:
+            idle = [each for each in _files.values() if not each.taken]
+            crowded = idle[: len(_files) - _IDLE_FILES]
+    if unwanted is not None:
+        with locked(file.path):
+            unwanted.close()
+    for each in crowded:
+        _shut(each)
+
+
+def retire(path: Path) -> None:
+    """Let go of the file at `path`, which is about to be removed; its lock is held."""
+    with _guard:
+        if (file := _files.get(path)) is not None:
+            _retire(file)
+
+
+def release(folder: Path) -> None:
+    """Close this process's idle connections to files below `folder`."""
+    with _guard:
+        own = [file for path, file in _files.items() if path.is_relative_to(folder)]
+    for file in own:
+        _shut(file)
+
+
+def _retire(file: _File) -> None:
+    """Let go of a file that is no longer the one at its path, or about to be; its lock and `_guard`
+    are held."""
+    file.stale = True
+    _files.pop(file.path, None)
+    _mend_index(file)
+    while file.idle:
+        file.idle.pop().close()
+
+
+def _shut(file: _File) -> None:
+    """Close a file that nobody uses; the last of all processes moves its log into the database."""
+    if _inode(file.path) is None:
+        # Its folder is gone, and is not to be made again for a lock.
+        with _guard:
+            _retire(file)
+        return
+    with suppress(OSError, sqlite3.Error), locked(file.path, timeout=1), _guard:
+        if not (file.taken or file.stale):
+            _retire(file)
+
+
+def _index_bytes(file: _File) -> int:
+    try:
+        return file.path.with_name(file.path.name + "-shm").stat().st_size
+    except OSError:
+        return 0
+
+
+def _mend_index(file: _File) -> None:
+    """Give a -shm file that was cut off its length back.
+
+    SQLite has mapped it into memory: to read what is no longer there ends the process with SIGBUS.
+    Only zeros are put there, and where any of it was left that goes too: SQLite then makes the
+    index anew from the log, as after a crash. By path, since to open and close the file would drop
+    this process's locks on it.
+    """
+    place = file.path.with_name(file.path.name + "-shm")
+    if 0 < file.shared > _index_bytes(file) and place.exists():
+        with suppress(OSError):
+            os.truncate(place, 0)
+            os.truncate(place, file.shared)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _open(path: Path, mode: str, extra: str = "") -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}{extra}",
+        uri=True,
+        timeout=_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
+    """Open a database; one without tables is for `founded`, or None without `create`. The lock is
+    held."""
+    db = _open(path, "rwc" if create else "rw")
+    try:
+        if not _ours(db):
+            if not create:
+                db.close()
+                return None
+            db.execute("PRAGMA page_size = 65536")
+            if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                raise sqlite3.OperationalError("no write-ahead log here")
+        # FULL, not NORMAL: what was told to be stored survives a power cut too. Beside computing
+        # the batch it does not show (bench.store).
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def founded(db: sqlite3.Connection) -> bool:
+    """Give an empty database its tables, within the caller's transaction, so that they are never
+    there without what is then written into them; False where it has them."""
+    if _ours(db):
+        return False
+    for statement in filter(str.strip, _SCHEMA.split(";")):
+        db.execute(statement)
+    db.execute("INSERT INTO meta VALUES ('epoch', hex(randomblob(8)))")
+    db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    return True
+
+
+def _ours(db: sqlite3.Connection) -> bool:
+    """Whether the database has our tables; False of an empty one."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION:
+        if version > VERSION:
+            raise UserError(
+                "The cache could not be used, since a newer PosLens wrote it: update PosLens, or "
+                "set POSLENS_HOME to another folder."
+            )
+        return True
+    if application or version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise Foreign("file is not a database of PosLens")
+    return False
+
+
+@contextmanager
+def _frozen(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """A database that cannot be written here, read without locks."""
+    log = path.with_name(path.name + "-wal")
+    if log.is_file() and log.stat().st_size:
+        raise UserError(
+            "The cache could not be used, since its folder cannot be written and its last changes "
+            "are still in a log: open it once where it can be written."
+        )
+    db = _open(path, "ro", "&immutable=1")
+    try:
+        yield db if _ours(db) else None
+    finally:
+        db.close()
+
+
+def _close_all() -> None:
+    with _guard:
+        rest = list(_files.values())
+    for file in rest:
+        _shut(file)
+
+
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    # A connection must not be used, nor closed, by a child that inherited it.
+    global _guard
+    _guard = threading.RLock()
+    _inherited.append((dict(_files), dict(_locks)))
+    _files.clear()
+    _locks.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def checkpoint(path: Path, db: sqlite3.Connection, written: int) -> None:
+    """Move the log into the database once enough was written: by bytes written, since the log's
+    file does not shrink when it starts over."""
+    with _guard:
+        file = _files.get(path)
+        if file is None:
+            return
+        file.written += written
+        if file.written < _CHECKPOINT_BYTES:
+            return
+        file.written = 0
+    # What was committed is safe in the log; a disk that is full now says so at the next commit.
+    with suppress(sqlite3.Error):
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -1,0 +1,227 @@
+"""The store's files: one SQLite database for each model fingerprint and method core, read and
+written in transactions; what a disk can do wrong becomes one sentence."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attribution.errors import UserError
+from attribution.types import Method
+from cache.storage.connections import borrowed, checkpoint, founded, locked, release, retire
+
+LAYOUT = "v2"
+_TOUCH_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """A model as the store knows it; the name is for people, the fingerprint is the key.
+
+    `about` is JSON of where the model came from and how it is used, or empty: files keep it, so
+    that results can be opened and captioned where the model itself is not.
+    """
+
+    name: str
+    fingerprint: str
+    about: str = field(default="", compare=False, repr=False)
+
+
+class Files:
+    """The databases below one folder. Any number of threads and processes of one host may use the
+    same folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def folder(self) -> Path:
+        """Where the models' folders are."""
+        return self.root / LAYOUT
+
+    def path(self, model: ModelKey, method: Method) -> Path:
+        """The file of a model and a method's core."""
+        core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
+        return self.folder / model.fingerprint / f"{method.name}-{core}.db"
+
+    @contextmanager
+    def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
+        """The file as it is now, inside one read transaction; None where there is none yet.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        with open_for_reading(self.path(model, method)) as db:
+            yield db
+
+    @contextmanager
+    def writing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection]:
+        """The file, inside a transaction that is committed at the end and on disk when this
+        returns, or rolled back on any exception. One writer at a time.
+
+        Raises:
+            UserError: it cannot be written (rights, a full disk, a network share).
+        """
+        with open_for_writing(self.path(model, method)) as db:
+            assert db is not None
+            known = {
+                key for (key,) in db.execute("SELECT key FROM meta WHERE key IN ('core', 'about')")
+            }
+            if "core" not in known:
+                db.executemany("INSERT INTO meta VALUES (?, ?)", describe(model, method).items())
+            if model.about and "about" not in known:
+                db.execute("INSERT INTO meta VALUES ('about', ?)", (model.about,))
+            yield db
+
+    @contextmanager
+    def changing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
+        """The same, of a file that is there: None where it is not, so that one which somebody has
+        just deleted is not made again for nothing."""
+        with open_for_writing(self.path(model, method), create=False) as db:
+            yield db
+
+    def release(self) -> None:
+        """Close this process's idle connections to files of this folder."""
+        release(self.root)
+
+
+def describe(model: ModelKey, method: Method) -> dict[str, str]:
+    """What a file says of itself, so that it can be listed without the model being here."""
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "core": method.core,
+        "method": json.dumps([method.name, dict(method.params)]),
+    }
+
+
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """A read transaction on the database at `path`; None where there is nothing yet."""
+    with explained(path):
+        stat = path.stat() if path.is_file() else None
+        if stat is None or stat.st_size == 0:
+            yield None
+            return
+        with borrowed(path, create=False) as db:
+            if db is None:
+                yield None
+                return
+            if time.time() - stat.st_atime > _TOUCH_S:
+                # "Last use" of the cache page: the access time, which mounts often don't keep.
+                with suppress(OSError):
+                    os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+
+@contextmanager
+def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connection | None]:
+    """A write transaction on the database at `path`; with `create` one that is missing is made, as
+    a whole or not at all, else there is None."""
+    with explained(path):
+        if not create and not path.is_file():
+            yield None
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The lock is held from before the file is opened until after its checkpoint: the file at
+        # this path cannot be unlinked or checkpointed by another process in between.
+        with locked(path), borrowed(path, create=create) as db:
+            if db is None:
+                yield None
+                return
+            db.execute("BEGIN IMMEDIATE")
+            fresh = False
+            try:
+                fresh = founded(db)
+                pages = _pages(db)
+                yield db
+                written = (_pages(db) - pages + 4) * _page_size(db)
+                db.execute("COMMIT")
+            except BaseException:
+                # SQLite itself rolls back where the disk is full or fails.
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                if fresh:
+                    with suppress(OSError):
+                        _remove(path)
+                raise
+            checkpoint(path, db, written)
+
+
+def _pages(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA page_count").fetchone()[0]
+
+
+def _page_size(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA page_size").fetchone()[0]
+
+
+def unlink(path: Path) -> None:
+    """Remove a database. Whoever has it open finds another inode, or none, at its next write."""
+    with explained(path), locked(path):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """The same, while its lock is held."""
+    retire(path)
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def vacuum(path: Path) -> None:
+    """Write the database anew without its free space. Needs room for a second copy."""
+    with explained(path), locked(path), borrowed(path, create=False) as db:
+        if db is not None:
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return 1 << 62
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what a disk can do wrong into one sentence."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+        text = str(error).lower()
+        number = getattr(error, "errno", None)
+        if (
+            "full" in text
+            or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            # SQLite says "disk I/O error" where the log's index finds no room.
+            or ("disk i/o" in text and _free_bytes(path) < 1 << 20)
+        ):
+            reason = "the disk is full: free some space"
+        elif "disk i/o" in text or number == errno.EIO:
+            reason = "the disk reports an error: check it, or set POSLENS_HOME to another one"
+        elif isinstance(error, UnicodeDecodeError) or (
+            isinstance(error, sqlite3.DatabaseError)
+            and ("not a database" in text or "malformed" in text)
+        ):
+            reason = f"{path.name} is damaged or not a cache file: move it away"
+        elif "locked" in text:
+            reason = "another process holds it: wait for that to finish"
+        else:
+            reason = "it cannot be read or written: check its rights, or set POSLENS_HOME"
+        raise UserError(f"The cache could not be used, since {reason}.") from error

@@ -1,0 +1,331 @@
+"""What is done to the store's files as a whole: listed, dropped, checked, mended, compacted."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from attribution.errors import UserError
+from attribution.types import Method
+from cache.storage import blocks
+from cache.storage.codec import DamagedPayload, decode, identity, is_whole, pair_fields
+from cache.storage.connections import LOCKS, locked
+from cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
+from cache.storage.index import forget
+
+_ROWS = 256
+_NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
+"""What reading a file may raise that somebody else wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One model's results under one method. `method` has no curve parameters; `variants` are those
+    that curves are stored of. `results` and `failed` count what lies beside attributions too:
+    tests, interventions, embeddings. `bytes` includes the log; `last_used` is in seconds since
+    1970. `problem` is empty, or one sentence where the file cannot be read."""
+
+    path: Path
+    model: ModelKey
+    method: Method
+    variants: tuple[Mapping[str, Any], ...]
+    results: int
+    failed: int
+    bytes: int
+    last_used: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Results that were read against their checksums; the pairs whose results were damaged and are
+    missing again; and how many blocks of summaries were made again."""
+
+    checked: int
+    damaged: tuple[str, ...]
+    blocks: int
+
+
+def listing(store: Files) -> list[StoredFile]:
+    """Every file of the store, whatever state it is in."""
+    if not store.folder.is_dir():
+        return []
+    places = (
+        p
+        for folder in store.folder.iterdir()
+        if folder.name != LOCKS and folder.is_dir()
+        for p in folder.glob("*.db")
+    )
+    return [found for path in sorted(places) if (found := _stored_file(path)) is not None]
+
+
+def _stored_file(path: Path) -> StoredFile | None:
+    """None of an empty one, as a first write leaves it that was killed or has not ended."""
+    stats = []
+    for part in (path, path.with_name(path.name + "-wal")):
+        with suppress(OSError):  # there is none, or somebody has just removed it
+            stats.append(part.stat())
+    size = sum(stat.st_size for stat in stats)
+    used = max((max(stat.st_mtime, stat.st_atime) for stat in stats), default=0.0)
+    model = ModelKey(path.parent.name, path.parent.name)
+    method = Method(path.stem.rpartition("-")[0])
+    try:
+        with open_for_reading(path) as db:
+            said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if db is None or "core" not in said:
+                return None
+            name, params = json.loads(said["method"])
+            method = Method(name, params)
+            model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
+            ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
+            known = {
+                number: params
+                for params, number in blocks.variants(db).items()
+                if blocks.is_current(params)
+            }
+            results, failed = np.add(_counts(db), _counts_beside(db)).tolist()
+            curves = tuple(json.loads(known[number]) for number in ids if number in known)
+            return StoredFile(path, model, method, curves, results, failed, size, used)
+    except UserError as error:
+        return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
+    except _NONSENSE:
+        problem = f"{path.name} holds what no PosLens wrote: delete it."
+        return StoredFile(path, model, Method(path.stem), (), 0, 0, size, used, problem)
+
+
+def models(store: Files) -> list[ModelKey]:
+    """The models that the store's files are of, from the first file of each that says so. What
+    cannot be read is left out: `listing` says why."""
+    found = []
+    for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
+        for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
+            said: dict[str, str] = {}
+            with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
+                said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if all(isinstance(said.get(key), str) for key in ("model", "fingerprint", "about")):
+                found.append(ModelKey(said["model"], said["fingerprint"], said["about"]))
+                break
+    return found
+
+
+def failures(store: Files, model: ModelKey, method: Method) -> list[tuple[str, str, str]]:
+    """Data set, pair and reason of everything that failed.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with store.reading(model, method) as db:
+        if db is None:
+            return []
+        return db.execute(
+            "SELECT coalesce(name, ''), pair, reason FROM payload "
+            "LEFT JOIN dataset ON dataset.id = ds WHERE reason IS NOT NULL ORDER BY payload.id"
+        ).fetchall()
+
+
+def _counts(db: sqlite3.Connection) -> tuple[int, int]:
+    """Results and failures, from the blocks alone."""
+    found = [block for _, block in blocks.read_blocks(db) if block is not None]
+    dead = np.concatenate([np.zeros(0, np.int64), *(block.dead for block in found)])
+    results = failed = 0
+    for block in found:
+        live = ~np.isin(block.serials, dead)
+        bad = block.rows.column("reason").is_valid().to_numpy(zero_copy_only=False)
+        results += int((live & ~bad).sum())
+        failed += int((live & bad).sum())
+    return results, failed
+
+
+def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
+    """Results and failures of tests and interventions, and embeddings."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    results = failed = 0
+    if "other" in tables:
+        results, failed = db.execute("SELECT count(payload), count(reason) FROM other").fetchone()
+    if "embedding" in tables:
+        results += db.execute("SELECT count(*) FROM embedding").fetchone()[0]
+    return results, failed
+
+
+def drop(store: Files, model: ModelKey, method: Method | None = None) -> int:
+    """Remove a model's file of a method, or all of its files; the bytes that were freed.
+
+    A process that is writing to one goes on in a new file.
+
+    Raises:
+        UserError: they cannot be removed.
+    """
+    folder = store.folder / model.fingerprint
+    paths = [store.path(model, method)] if method else sorted(folder.glob("*.db"))
+    freed = 0
+    for path in paths:
+        log = path.with_name(path.name + "-wal")
+        freed += sum(each.stat().st_size for each in (path, log) if each.is_file())
+        unlink(path)
+        forget(path)
+    if folder.is_dir() and not any(folder.iterdir()):
+        try:
+            folder.rmdir()
+        except OSError:  # somebody has just written to it
+            return freed
+    return freed
+
+
+def drop_file(file: StoredFile) -> int:
+    """Remove one file, also one that cannot be read; the bytes that were freed.
+
+    Raises:
+        UserError: it cannot be removed.
+    """
+    unlink(file.path)
+    forget(file.path)
+    with suppress(OSError):  # others are left, or somebody has just written to it
+        file.path.parent.rmdir()
+    return file.bytes
+
+
+def verify(
+    store: Files,
+    model: ModelKey,
+    method: Method,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Verified:
+    """Read every result and every block against its checksum. A damaged result is removed, so that
+    it is missing again; a damaged block is made again from the results.
+
+    Raises:
+        UserError: the file itself cannot be read.
+    """
+    with store.reading(model, method) as db:
+        if db is None:
+            return Verified(0, (), 0)
+        total = db.execute("SELECT count(*) FROM payload").fetchone()[0]
+        bad_blocks = sum(1 for _, block in blocks.read_blocks(db) if block is None)
+        for number in blocks.variants(db).values():
+            bad_blocks += sum(1 for _, part in blocks.read_curves(db, number) if part is None)
+    checked, after, damaged = 0, 0, []
+    while True:
+        with store.reading(model, method) as db:
+            part = [] if db is None else list(_payloads(db, after))
+        if not part:
+            break
+        bad = [
+            (serial, pair)
+            for serial, pair, key, data in part
+            if data is not None and not is_whole(data, key)
+        ]
+        if bad:
+            with store.changing(model, method) as db:
+                if db is not None:
+                    blocks.remove(db, [serial for serial, _ in bad])
+            damaged += [pair for _, pair in bad]
+        after = part[-1][0]
+        checked += len(part)
+        report(checked, total)
+    if bad_blocks:
+        mend(store, model, method)
+    return Verified(checked, tuple(damaged), bad_blocks)
+
+
+def _payloads(db: sqlite3.Connection, after: int) -> Iterator[tuple[int, str, bytes, bytes | None]]:
+    for serial, name, pair, text, data in db.execute(
+        "SELECT payload.id, coalesce(name, ''), pair, text, data FROM payload "
+        "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id > ? ORDER BY payload.id LIMIT ?",
+        (after, _ROWS),
+    ):
+        yield serial, pair, identity(name, pair, blocks.unsigned(text)), data
+
+
+def mend(store: Files, model: ModelKey, method: Method) -> None:
+    """Replace damaged blocks by what the results say; results that no longer say anything are
+    removed. Curves are derived when they are next asked for.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    path = store.path(model, method)
+    with locked(path):
+        with store.changing(model, method) as db:
+            if db is None:
+                return
+            found = list(blocks.read_blocks(db))
+            bad = [known for known, block in found if block is None]
+            if bad:
+                whole = [block for _, block in found if block is not None]
+                _restore(db, method, blocks.covered(whole))
+                db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in bad])
+            for number in blocks.variants(db).values():
+                parts = blocks.read_curves(db, number)
+                gone = [(known,) for known, part in parts if part is None]
+                db.executemany("DELETE FROM curve WHERE id = ?", gone)
+        forget(path)
+
+
+def _restore(db: sqlite3.Connection, method: Method, known: set[int]) -> None:
+    """Add a block with the rows of all results that no block has."""
+    rows, serials, lost = [], [], []
+    ids = [row[0] for row in db.execute("SELECT id FROM payload") if row[0] not in known]
+    for serial in ids:
+        dataset, pair, text, reason, data = db.execute(
+            "SELECT coalesce(name, ''), pair, text, reason, data FROM payload "
+            "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id = ?",
+            (serial,),
+        ).fetchone()
+        row: dict[str, object] = dict.fromkeys(blocks.ROW.names)
+        row |= {"dataset": dataset, "pair": pair, "text": text, "truncated": False}
+        if data is None:
+            row["reason"] = reason or "unknown"
+        else:
+            try:
+                key = identity(dataset, pair, blocks.unsigned(text))
+                row |= pair_fields(data, key)
+                result = decode(data, "", method, pair, key)
+            except DamagedPayload:
+                lost.append(serial)
+                continue
+            row |= {
+                "score": result.score,
+                "tokens": result.document.n_tokens_full,
+                "truncated": result.document.truncated,
+            }
+        rows.append(row)
+        serials.append(serial)
+    blocks.remove(db, lost)
+    batch = blocks.batch_of(rows)
+    if rows:
+        batch = blocks.with_offsets(batch, np.array(serials, dtype=np.int64))
+        blocks.append(db, 0, batch, [])
+
+
+def compact(store: Files, model: ModelKey, method: Method) -> int:
+    """Merge all blocks, forget what was superseded and give free space back; the bytes freed.
+
+    Raises:
+        UserError: the file cannot be written, or the disk has no room for a second copy of it.
+    """
+    path = store.path(model, method)
+    mend(store, model, method)
+    with locked(path):
+        before = _size(path)
+        with store.changing(model, method) as db:
+            if db is None:
+                return 0
+            blocks.merge_all(db)
+            db.execute("UPDATE meta SET value = hex(randomblob(8)) WHERE key = 'epoch'")
+        vacuum(path)
+        forget(path)
+        return before - _size(path)
+
+
+def _size(path: Path) -> int:
+    return sum(
+        part.stat().st_size for part in (path, path.with_name(path.name + "-wal")) if part.is_file()
+    )

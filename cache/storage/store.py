@@ -1,0 +1,392 @@
+"""The store of results: one SQLite file for each model fingerprint and method.
+
+Each put is one transaction, so a result is there whole or not at all, whatever process dies.
+Per-token results are stored once under the method's `core` as compressed rows; beside them lie
+blocks of summaries and curves (cache/storage/blocks.py), so that lists and aggregates never touch the
+results. Curves of another normalization or resampling are derived from the results and kept.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from attribution.curves.positions import document_curve, document_magnitudes, positions
+from attribution.types import N_BINS, Array, Attribution, Method, TextPair
+from cache.storage import blocks
+from cache.storage.blocks import Serials, text_number, variant_params
+from cache.storage.codec import DamagedPayload, decode, encode, identity_of
+from cache.storage.files import LAYOUT, Files, ModelKey
+from cache.storage.index import FAILED, RESULT, Index, index_of
+from cache.storage.where import Where, passing
+
+__all__ = ["LAYOUT", "ModelKey", "Selection", "Store", "StoredCurves"]
+
+_DERIVE_ROWS = 256
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCurves:
+    """What is stored of a set of pairs: curves [n, 100], their magnitudes [n, 100] (what tokens
+    bring, whatever its sign), scores [n] and whether the document was truncated [n], in the order
+    of `pair_ids`; the positions [100] of the curves' points; and the pairs that failed."""
+
+    pair_ids: tuple[str, ...]
+    curves: Array
+    magnitudes: Array
+    scores: Array
+    truncated: Array
+    positions: NDArray[np.float64]
+    failed: dict[str, str]
+
+    @property
+    def n_truncated(self) -> int:
+        """How many documents were longer than the model reads."""
+        return int(self.truncated.sum())
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The stored results that a `Where` admits, without their texts: curves [n, 100], scores [n],
+    truncated [n] in the order in which they were stored, and why others failed."""
+
+    curves: Array
+    scores: Array
+    truncated: Array
+    failed: Mapping[str, str]
+    _serials: Serials
+    _index: Index
+
+    @property
+    def n_truncated(self) -> int:
+        """How many documents were longer than the model reads."""
+        return int(self.truncated.sum())
+
+    def _names(self, name: str) -> tuple[str | None, ...]:
+        with self._index.lock:
+            return tuple(self._index.names(name, self._serials))
+
+    @cached_property
+    def pair_ids(self) -> tuple[str, ...]:
+        """Pairs [n]."""
+        return tuple(name or "" for name in self._names("pair"))
+
+    @cached_property
+    def datasets(self) -> tuple[str, ...]:
+        """Data sets [n]."""
+        return tuple(name or "" for name in self._names("dataset"))
+
+    @cached_property
+    def languages(self) -> tuple[str | None, ...]:
+        """Languages [n]."""
+        return self._names("language")
+
+    @cached_property
+    def domains(self) -> tuple[str | None, ...]:
+        """Domains [n]."""
+        return self._names("domain")
+
+
+class Store(Files):
+    """Results below one folder. Any number of threads and processes may use the same folder."""
+
+    # -- one result ----------------------------------------------------------------------------
+
+    def get(self, model: ModelKey, method: Method, pair: TextPair) -> Attribution | None:
+        """The stored result, or None where there is none for these very texts.
+
+        A damaged one counts as none; it is computed and written again.
+        """
+        return self.get_many(model, method, [pair])[0]
+
+    def get_many(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
+    ) -> list[Attribution | None]:
+        """The stored result of each pair [n], of one moment."""
+        found: list[Attribution | None] = []
+        with self.reading(model, method) as db:
+            if db is None:
+                return [None] * len(pairs)
+            for pair in pairs:
+                row = db.execute(
+                    "SELECT data FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) "
+                    "AND pair = ? AND text = ?",
+                    (pair.dataset, pair.pair_id, text_number(pair)),
+                ).fetchone()
+                result = None
+                if row is not None and row[0] is not None:
+                    with suppress(DamagedPayload):
+                        result = decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
+                found.append(result)
+        return found
+
+    def put(
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Store results with their curves, and why other pairs have none, so that a resumed run
+        does not try those again: all or nothing, and on disk when this returns. What was there of
+        a pair is replaced.
+
+        Raises:
+            UserError: the folder cannot be written (rights, a full disk).
+        """
+        # Encoded before the lock is taken, so that others wait for the disk alone (and not for
+        # pyarrow's first conversion, which imports pandas).
+        done, failed = latest(results), latest(failures)
+        if not done and not failed:
+            return
+        rows = [
+            blocks.row_of(
+                p, score=a.score, tokens=a.document.n_tokens_full, truncated=a.document.truncated
+            )
+            for p, a in done
+        ] + [blocks.row_of(p, reason=reason) for p, reason in failed]
+        batch = blocks.batch_of(rows)
+        data = [encode(a, p) for p, a in done] + [None] * len(failed)
+        curves = _curves([a for _, a in done], method)
+        with self.writing(model, method) as db:
+            serials = _insert(db, rows, batch, data)
+            if done:
+                number = blocks.variant_number(db, variant_params(method))
+                rows_of_curves = blocks.curve_rows(serials[: len(done)], *curves)
+                blocks.append_curves(db, number, rows_of_curves)
+
+    def put_failures(
+        self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
+    ) -> None:
+        """Store why pairs have no result."""
+        self.put(model, method, [], failures)
+
+    # -- many ----------------------------------------------------------------------------------
+
+    def missing(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
+    ) -> list[TextPair]:
+        """The pairs with neither a result nor, unless `retry`, a stored failure."""
+
+        def ask(db: sqlite3.Connection, index: Index) -> NDArray[np.int8]:
+            return _states(index, _serials(index, pairs), pairs)
+
+        state = self._asked(model, method, ask)
+        if state is None:
+            return list(pairs)
+        stored = (state == RESULT) | (state == FAILED) & (not retry)
+        return [pair for pair, known in zip(pairs, stored.tolist(), strict=True) if not known]
+
+    def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
+        """Curves of those of `pairs` that have a result, under the method's normalization and
+        resampling; curves of another choice are derived from the stored results, not computed."""
+        # A pair counts once, in its first place, and with its last texts.
+        asked = list({(pair.dataset, pair.pair_id): pair for pair in pairs}.values())
+
+        def ask(db: sqlite3.Connection, index: Index) -> tuple[StoredCurves, list[TextPair]]:
+            serials = _serials(index, asked)
+            state = _states(index, serials, asked)
+            places = np.flatnonzero(state == RESULT)
+            there, curves = index.curves(
+                db, blocks.variants(db).get(variant_params(method), 0), serials[places]
+            )
+            kept = places[there]
+            failed = np.flatnonzero(state == FAILED).tolist()
+            found = StoredCurves(
+                pair_ids=tuple(asked[place].pair_id for place in kept.tolist()),
+                curves=curves.curves,
+                magnitudes=curves.magnitudes,
+                scores=index.column("score", serials[kept]),
+                truncated=index.column("truncated", serials[kept]),
+                positions=positions(method.curve_params["resampling"]),
+                failed={asked[k].pair_id: index.reasons[int(serials[k])] for k in failed},
+            )
+            return found, [asked[place] for place in places[~there].tolist()]
+
+        answer = self._asked(model, method, ask)
+        if answer is not None and answer[1]:
+            self._derive(model, method, answer[1])
+            answer = self._asked(model, method, ask)
+        return _nothing(method) if answer is None else answer[0]
+
+    def select(self, model: ModelKey, method: Method, where: Where | None = None) -> Selection:
+        """All results that have a curve under the method's normalization and resampling, narrowed
+        by what is known of them without their texts. Nothing is derived or computed."""
+        chosen = where or Where()
+
+        def ask(db: sqlite3.Connection, index: Index) -> Selection:
+            serials = index.live(RESULT)
+            serials = serials[passing(index, serials, chosen)]
+            there, curves = index.curves(
+                db, blocks.variants(db).get(variant_params(method), 0), serials
+            )
+            serials = serials[there]
+            failed = index.live(FAILED)
+            failed = failed[passing(index, failed, chosen)]
+            return Selection(
+                curves.curves,
+                index.column("score", serials),
+                index.column("truncated", serials),
+                {
+                    name or "": index.reasons[serial]
+                    for name, serial in zip(
+                        index.names("pair", failed) if len(failed) else (),
+                        failed.tolist(),
+                        strict=True,
+                    )
+                },
+                serials,
+                index,
+            )
+
+        found = self._asked(model, method, ask)
+        if found is None:
+            nothing = _nothing(method)
+            found = Selection(
+                nothing.curves,
+                nothing.scores,
+                nothing.truncated,
+                {},
+                np.zeros(0, np.int64),
+                Index(),
+            )
+        return found
+
+    def _asked(
+        self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, Index], T]
+    ) -> T | None:
+        """What `ask` says of the file and its index, brought up to date; None without a file."""
+        index = index_of(self.path(model, method))
+        # The lock first: transactions then begin in the order in which the index is refreshed.
+        with index.lock:
+            with self.reading(model, method) as db:
+                if db is None:
+                    return None
+                index.refresh(db)
+                answer = ask(db, index)
+            if not (index.damaged or index.damaged_curves):
+                return answer
+        # Flipped bytes in a block: its summaries are made again from the results.
+        from cache.storage.maintenance import mend
+
+        mend(self, model, method)
+        with index.lock, self.reading(model, method) as db:
+            if db is None:
+                return None
+            index.refresh(db)
+            index.damaged.clear()
+            index.damaged_curves.clear()
+            return ask(db, index)
+
+    def _derive(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> None:
+        """Make curves from stored results; a part at a time, so that an end keeps what it had."""
+        for start in range(0, len(pairs), _DERIVE_ROWS):
+            part = pairs[start : start + _DERIVE_ROWS]
+            derived: list[tuple[TextPair, Attribution]] = []
+            damaged: list[TextPair] = []
+            for pair, result in zip(part, self.get_many(model, method, part), strict=True):
+                if result is None:
+                    damaged.append(pair)
+                else:
+                    derived.append((pair, result))
+            curves = _curves([result for _, result in derived], method)
+            with self.changing(model, method) as db:
+                if db is None:  # somebody has just deleted it
+                    return
+                # What cannot be read any more is missing again, so that the next run computes it.
+                blocks.remove(
+                    db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]
+                )
+                # 0 is nobody's: of what somebody has just replaced or removed.
+                serials = np.array([serial_of(db, pair) or 0 for pair, _ in derived], np.int64)
+                made = blocks.curve_rows(serials, *curves)
+                number = blocks.variant_number(db, variant_params(method))
+                blocks.append_curves(db, number, made.at(serials > 0))
+
+
+def _nothing(method: Method) -> StoredCurves:
+    curves, flags = np.zeros((0, N_BINS), np.float32), np.zeros(0, np.bool_)
+    at = positions(method.curve_params["resampling"])
+    return StoredCurves((), curves, curves, flags.astype(np.float32), flags, at, {})  # type: ignore[arg-type]
+
+
+def _curves(results: Sequence[Attribution], method: Method) -> tuple[list[Array], list[Array]]:
+    """Curves [100] of results and their magnitudes [100]."""
+    return (
+        [document_curve(result, method) for result in results],
+        [document_magnitudes(result, method) for result in results],
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _insert(
+    db: sqlite3.Connection,
+    rows: Sequence[dict[str, Any]],
+    batch: pa.RecordBatch,
+    data: Sequence[bytes | None],
+) -> Serials:
+    """Add payloads (None of failures) and their block in the place of what was there of the pairs;
+    their serials [n]."""
+    first = blocks.next_serial(db)
+    keys = [(blocks.dataset_number(db, row["dataset"]), row["pair"]) for row in rows]
+    dead = []
+    for key in keys:
+        if found := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
+            dead.append(found[0])
+    db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead])
+    db.executemany(
+        "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (first + k, *key, row["text"], row["reason"], payload)
+            for k, (key, row, payload) in enumerate(zip(keys, rows, data, strict=True))
+        ],
+    )
+    blocks.append(db, first, batch, dead)
+    return np.arange(first, first + len(rows), dtype=np.int64)
+
+
+def latest(rows: Sequence[tuple[TextPair, T]]) -> list[tuple[TextPair, T]]:
+    """The last row of each pair, which counts."""
+    return list({(pair.dataset, pair.pair_id): (pair, row) for pair, row in rows}.values())
+
+
+def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
+    """The serial of what is stored of these very texts."""
+    row = db.execute(
+        "SELECT id FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) AND pair = ? "
+        "AND text = ?",
+        (pair.dataset, pair.pair_id, text_number(pair)),
+    ).fetchone()
+    return row[0] if row else None
+
+
+# -- the index ------------------------------------------------------------------------------------
+
+
+def _serials(index: Index, pairs: Sequence[TextPair]) -> Serials:
+    """The latest serial of each pair [n], in whatever order data sets come; 0 for none."""
+    places: dict[str, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        places.setdefault(pair.dataset, []).append(place)
+    found = np.zeros(len(pairs), dtype=np.int64)
+    for dataset, own in places.items():
+        found[own] = index.serials(dataset, [pairs[place].pair_id for place in own])
+    return found
+
+
+def _states(index: Index, serials: Serials, pairs: Sequence[TextPair]) -> NDArray[np.int8]:
+    """Absent, result or failed [n]; what is stored of other texts is absent."""
+    texts = np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
+    same = index.column("text", serials) == texts
+    return np.where(same, index.state[serials], 0).astype(np.int8)

@@ -1,0 +1,84 @@
+"""The command about bias tests."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.core.command_options import (
+    Dataset,
+    TextFormat,
+    for_data,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+    watched,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def bias(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Repeat for several; MiniLM by default.")
+    ] = None,
+    dataset: Dataset = "sample-bias",
+    test: Annotated[
+        list[str] | None,
+        typer.Option("--test", help="Repeat for several; all that the data set has by default."),
+    ] = None,
+    place: Annotated[
+        str,
+        typer.Option(
+            help="Where the position test moves the evidence to, if it is built from evidence "
+            "spans: end, middle or own."
+        ),
+    ] = "end",
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs a test at most, spread evenly over the data set.")
+    ] = 250,
+    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+    format: Annotated[TextFormat, typer.Option(help="json or csv.")] = TextFormat.json,
+) -> None:
+    """Run the bias tests of one or several models and print the table; stop with Ctrl-C, resume by
+    running again."""
+    from attribution.evaluation.bias_pairs import available, pairs_for
+
+    data, _ = pairs_of(dataset, posir=False)
+    specs = [for_data(resolve(name), data.name) for name in model or ["MiniLM"]]
+    names = list(test or available(data))
+    if not names:
+        raise UserError(
+            f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias test "
+            "for it: choose another data set."
+        )
+    tests = [pairs_for(data, name, place, pairs) for name in dict.fromkeys(names)]
+    quiet()
+    from dashboard.bias import service as bias_service
+    from dashboard.core.compute import service
+    from dashboard.export.files import table_bytes
+
+    results = []
+    for spec in specs:
+        watched(
+            spec.name,
+            partial(
+                bias_service.start, service(), spec, tests, data.name, retry_failed=retry_failed
+            ),
+        )
+        results += bias_service.tested(service(), spec, tests)
+    results = bias_service.with_adjusted_p(results)
+    made = [
+        bias_service.provenance_of([one for one in results if one.model.spec == spec])
+        for spec in specs
+    ]
+    for sentence, labels in bias_service.remarks(results).items():
+        print(f"{'; '.join(labels)}: {sentence}", file=sys.stderr)
+    sys.stdout.buffer.write(table_bytes(bias_service.test_frame(results), format.value, made))

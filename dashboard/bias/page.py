@@ -1,0 +1,361 @@
+"""Bias tests: what makes a retriever prefer one document to another, over many pairs of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import streamlit as st
+
+from attribution.datasets import SAMPLE_BIAS
+from attribution.errors import UserError
+from attribution.evaluation.bias_pairs import (
+    PLACES,
+    Pairs,
+    lacking,
+    pairs_for,
+    unknown_files,
+)
+from attribution.evaluation.bias_tests import ADDITIVE, TESTS, DocumentPair
+from attribution.methods import make_method
+from attribution.types import Provenance
+from dashboard.bias import service as bias_service
+from dashboard.bias.figures import MEASURES, bar, bias_chart
+from dashboard.bias.service import Tested
+from dashboard.core.own_texts import service_for
+from dashboard.core.runs import Run
+from dashboard.drawing.curves import Style
+from dashboard.widgets import choices, panels, url_state
+from dashboard.widgets.guard import fragment
+
+MAX_PAIRS = 250  # as many a test as the paper has
+
+data = None
+tests: list[Pairs] = []
+with st.sidebar:
+    with panels.guarded():
+        data = choices.data_set(SAMPLE_BIAS)
+    models = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
+if data is None:
+    st.stop()
+with st.sidebar, panels.guarded():
+    lacks = lacking(data)
+    offered = [name for name, reason in lacks.items() if not reason]
+    chosen = st.multiselect("Tests", offered, default=offered, key="tests", bind="query-params")
+    place = PLACES[0]
+    if any(lacks.values()) and "position" in chosen:
+        place = (
+            st.selectbox(
+                "Evidence moves to",
+                PLACES,
+                key="place",
+                bind="query-params",
+                help="Where the position test's second document has the evidence, if it is built from "
+                "evidence spans: at the end, behind half of the other sentences, or where the data "
+                "set has it.",
+            )
+            or place
+        )
+    limit = st.number_input(
+        "Pairs a test",
+        2,
+        100_000,
+        MAX_PAIRS,
+        step=50,
+        key="pairs",
+        bind="query-params",
+        help="At most so many of each test, spread evenly over the data set.",
+    )
+    for name, reason in lacks.items():
+        if reason:
+            st.caption(panels.plain(f"Not {TESTS[name].title.lower()}: {reason}."))
+    if unknown := unknown_files(data):
+        st.caption(panels.plain(f"No test is known for: {', '.join(unknown)}."))
+for name in chosen:
+    with panels.guarded():
+        tests.append(pairs_for(data, name, place, int(limit)))
+if not tests or not models:
+    st.info(
+        "Choose a model and a test in the sidebar. Tests need ColDeR files, or a data set whose "
+        "pairs have evidence spans."
+    )
+    st.stop()
+scope = f"{data.name}: {', '.join(chosen)}; {place}; {limit}"
+the_data = data
+
+st.markdown(
+    "#### What does the model prefer, all else equal?\n"
+    "Two documents answer, or seem to answer, one query; the test asks over many such pairs "
+    "which of the two scores higher (paired t-test over documents, one mean difference each; tests "
+    "of Fayyaz et al. 2025). Bars above zero: the first document, d1."
+)
+for one in tests:
+    if one.rejected:
+        lines = "; ".join(f"{n:,}: {reason}" for reason, n in one.rejected.items())
+        st.caption(panels.plain(f"{TESTS[one.test].title}, pairs left out: {lines}"))
+
+
+def start() -> None:
+    """Score what is missing, model by model."""
+    for model in models:
+        try:
+            bias_service.start(
+                service_for(the_data.name), choices.spec(model, the_data.name), tests, scope
+            )
+        except UserError as error:
+            st.session_state["bias.error"] = str(error)
+
+
+def active_runs() -> list[Run]:
+    """The runs that score these pairs now."""
+    found = []
+    for model in models:
+        try:
+            run = bias_service.run_of(
+                service_for(the_data.name), choices.spec(model, the_data.name), scope
+            )
+        except UserError:
+            continue
+        if run is not None and run.active:
+            found.append(run)
+    return found
+
+
+def stop() -> None:
+    """End all of them after the batch at hand."""
+    for run in active_runs():
+        run.stop()
+
+
+ticking = bool(active_runs())
+
+
+def status(results: list[Tested]) -> None:
+    """Progress of all models, and the button that goes with it."""
+    total = sum(len(bias_service.distinct(one.pairs)) for one in results)
+    done = total - sum(one.missing for one in results)
+    runs = active_runs()
+    text = f"{done:,} of {total:,} pairs of documents scored"
+    seconds = [r.progress.remaining_seconds for r in runs if r.progress.remaining_seconds]
+    if seconds:
+        text += f" · about {max(seconds):.0f} s left"
+    left, right = st.columns([8, 2], vertical_alignment="center")
+    left.progress(done / total if total else 1.0, text=text)
+    if runs:
+        right.button("Stop", key="bias.stop", on_click=stop, width="stretch")
+    elif done < total:
+        right.button(
+            "Resume" if done else "Test",
+            key="bias.start",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
+    for model in models:
+        with suppress(UserError):  # said where the results are read
+            run = bias_service.run_of(
+                service_for(the_data.name), choices.spec(model, the_data.name), scope
+            )
+            if run is not None and run.error and not run.active:
+                st.error(panels.plain(f"{model}: {run.error}"))
+
+
+@fragment(run_every=1.0 if ticking else None)
+def board() -> None:
+    """Progress, chart and pairs; refreshed by itself while a run is active."""
+    if error := st.session_state.pop("bias.error", ""):
+        st.error(panels.plain(error))
+    results: list[Tested] = []
+    for model in models:
+        with panels.guarded():
+            spec = choices.spec(model, the_data.name)
+            service_for(the_data.name).identify(
+                spec
+            )  # what is wrong with the model is said once, not for each test
+            for one in tests:
+                with panels.guarded():
+                    results += bias_service.tested(service_for(the_data.name), spec, [one])
+    status(results)
+    if bool(active_runs()) != ticking:
+        st.rerun()
+    found = bias_service.with_adjusted_p([one for one in results if one.scores])
+    if not found:
+        st.info("Nothing is scored for these pairs yet: press Test.")
+        return
+    with panels.guarded():
+        chart(found)
+    with panels.guarded():
+        behind(found)
+
+
+def provenance(found: list[Tested]) -> list[Provenance]:
+    """One for each model."""
+    by_model: dict[str, list[Tested]] = {}
+    for one in found:
+        by_model.setdefault(one.model.spec.name, []).append(one)
+    return [bias_service.provenance_of(group) for group in by_model.values()]
+
+
+def chart(found: list[Tested]) -> None:
+    """All models by all tests, the table and what has to be said about it."""
+    measure = (
+        st.segmented_control(
+            "Bars show",
+            list(MEASURES),
+            default="t",
+            key="measure",
+            bind="query-params",
+            required=True,
+        )
+        or "t"
+    )
+    made = provenance(found)
+
+    def draw(style: Style):
+        """The chart in a style."""
+        bars = [bar(one.model.spec.name, one.result, measure) for one in found]
+        return bias_chart(bars, measure, style, made)
+
+    event = panels.show(
+        draw(panels.screen_style()),
+        "bias.figure",
+        "Bias tests, a group of bars for each test and a bar for each model",
+        on_select="rerun",
+        selection_mode="points",
+    )
+    for point in event.selection.points[:1]:
+        if point.get("customdata") and st.session_state.get("bias.clicked") != point["customdata"]:
+            st.session_state["bias.clicked"] = point["customdata"]
+            st.session_state["under"], st.session_state["test"] = point["customdata"]
+    frame = bias_service.test_frame(found)
+    st.dataframe(
+        frame,
+        hide_index=True,
+        key="bias.table",
+        column_config={
+            **{name: st.column_config.NumberColumn(format="%.2f") for name in ("t", "d_z")},
+            **{name: st.column_config.NumberColumn(format="%.2g") for name in ("p", "p (Holm)")},
+            **{
+                name: st.column_config.NumberColumn(format="%.4f")
+                for name in (
+                    "mean difference",
+                    "low",
+                    "high",
+                    "mean s(d1)",
+                    "mean s(d2)",
+                    "mean difference there",
+                )
+            },
+            "accuracy": st.column_config.NumberColumn(format="percent"),
+        },
+    )
+    for sentence, labels in bias_service.remarks(found).items():
+        st.warning(panels.plain(f"{', '.join(labels)}: {sentence}"), icon=":material/info:")
+    if any(one.missing for one in found):
+        st.caption("Some of these tests stand on part of their pairs so far.")
+    st.caption(
+        "t, p, low and high: of the mean of s(d1) − s(d2) over documents, one mean difference for "
+        "each, as pairs made from one document are no independent draws. d_z: that mean over the "
+        "standard deviation. Accuracy: share of pairs with d1 above, of foil and poison with d2 "
+        "above. p (Holm): adjusted for all tests of the table. Pairs whose evidence the model does "
+        "not read whole in both documents are left out; the mean difference there is what is lost "
+        "behind the limit. The paper gives the foil's t and the moved evidence's t the other sign."
+    )
+    for one in made:
+        panels.caption(one)
+    panels.downloads(
+        "bias", [the_data.name, "bias tests"], made, figures={"Bias tests": draw}, frame=frame
+    )
+
+
+def behind(found: list[Tested]) -> None:
+    """The pairs of one test under one model, and one of them with both documents."""
+    st.markdown("**The pairs behind a bar**")
+    left, right = st.columns(2)
+    test = left.selectbox(
+        "Test (or click a bar)",
+        list(dict.fromkeys(one.result.test for one in found)),
+        key="test",
+        bind="query-params",
+    )
+    under = right.selectbox(
+        "Under",
+        list(dict.fromkeys(one.model.spec.name for one in found)),
+        key="under",
+        bind="query-params",
+    )
+    one = next((o for o in found if (o.result.test, o.model.spec.name) == (test, under)), None)
+    if one is None:
+        st.info("This model has no scores for this test yet.")
+        return
+    st.caption(f"d1: {TESTS[one.result.test].d1}. d2: {TESTS[one.result.test].d2}.")
+    frame = bias_service.pair_frame(one)
+    key = f"bias.pairs.{under}.{test}"
+    event = st.dataframe(
+        frame,
+        hide_index=True,
+        height=260,
+        on_select="rerun",
+        selection_mode="single-row",
+        key=key,
+        column_config={
+            name: st.column_config.NumberColumn(format="%.4f")
+            for name in ("difference", "s(d1)", "s(d2)")
+        }
+        | {"evidence read": st.column_config.NumberColumn(format="percent")},
+    )
+    panels.downloads(
+        "bias.pairs",
+        [the_data.name, str(test), str(under)],
+        [bias_service.provenance_of([one])],
+        frame=frame,
+    )
+    if rows := event.selection.rows:  # type: ignore[union-attr]
+        url_state.put("item", str(frame["pair"].iloc[rows[0]]))
+    item = url_state.get("item")
+    pair = next((p for p in one.pairs.pairs if p.item_id == item), None)
+    if pair is None:
+        st.caption("Choose a row to see both documents.")
+        return
+    contrast(one, pair)
+
+
+def contrast(one: Tested, pair: DocumentPair) -> None:
+    """Both documents side by side: what of s(d1) - s(d2) each token carries."""
+    spec = one.model.spec
+    method = st.selectbox(
+        "Method",
+        bias_service.fitting(service_for(the_data.name), spec),
+        key=f"contrast.{spec.family}",
+        format_func=lambda name: f"{name} (adds up)" if name in ADDITIVE else name,
+    )
+    with st.spinner(f"Computing {panels.plain(method)}", show_time=True):
+        found = bias_service.contrasted(
+            service_for(the_data.name), pair, spec, make_method(method or "")
+        )
+    shown = found.shown()
+    st.markdown(f"**{panels.plain(pair.first.query)}**")
+    scores = one.scores[pair.item_id]
+    with st.container(horizontal=True, gap="medium"):
+        st.metric("s(d1)", f"{scores.first:.4f}", width="content")
+        st.metric("s(d2)", f"{scores.second:.4f}", width="content")
+        st.metric("s(d1) − s(d2)", f"{scores.first - scores.second:+.4f}", width="content")
+    if found.contrast is None:
+        st.info(panels.plain(f"{found.reason} Each document is shown with its own values."))
+    else:
+        st.caption(panels.plain(bias_service.contrast_note(found.contrast)))
+    view = panels.token_heatmap(shown, key="bias.heatmap")
+    for label, side in (("d1", found.first), ("d2", found.second)):
+        st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
+    made = [found.first.provenance(), found.second.provenance()]
+    panels.caption(made)
+    panels.downloads(
+        "bias.contrast",
+        [pair.item_id, spec.name, str(method), "contrast"],
+        made,
+        heatmaps=shown,
+        view=view,
+        frame=lambda: panels.explained_frame(shown),
+    )
+
+
+board()

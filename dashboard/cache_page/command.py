@@ -1,0 +1,255 @@
+"""Commands about the cache as a whole: cache list, export, import, merge, ingest, verify, compact,
+delete."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.core.command_options import spoken
+
+if TYPE_CHECKING:
+    from cache.exchange.transfer import Report
+    from cache.storage.maintenance import StoredFile
+    from cache.storage.store import Store
+
+app = typer.Typer()
+cache = typer.Typer(no_args_is_help=True, help="What is stored: list, share, check, delete.")
+app.add_typer(cache, name="cache")
+
+Of = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model", help="Name or fingerprint, see `cache list`; repeatable. All if left out."
+    ),
+]
+Under = Annotated[str, typer.Option("--method", help="A method's name. All if left out.")]
+
+
+def _store() -> Store:
+    from attribution.retrievers.registry import data_folder
+    from cache.storage.store import Store
+
+    return Store(data_folder() / "cache")
+
+
+def _files(models: list[str] | None, method: str) -> list[StoredFile]:
+    """What is stored of the models and the method named."""
+    from cache.storage.maintenance import listing
+
+    found = listing(_store())
+    wanted = []
+    for name in models or [""]:
+        own = [
+            file
+            for file in found
+            if (name in ("", file.model.name) or _is_prefix(name, file.model.fingerprint))
+            and method in ("", file.method.name, file.method.core)
+        ]
+        if not own:
+            what = " ".join(filter(None, (name, method)))
+            raise UserError(
+                f"The cache holds nothing of {what}: see `python -m dashboard cache list`."
+                if what
+                else "The cache is empty: nothing was computed or imported yet."
+            )
+        wanted += [file for file in own if file not in wanted]
+    return wanted
+
+
+def _is_prefix(name: str, fingerprint: str) -> bool:
+    return len(name) >= 6 and fingerprint.startswith(name)
+
+
+@contextmanager
+def _progress(what: str, unit: str = "row") -> Iterator[Report]:
+    """A bar on stderr."""
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, desc=what, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        yield show
+
+
+def _say(**said: Any) -> None:
+    print(json.dumps(said, ensure_ascii=False))
+
+
+@cache.command("list")
+@spoken
+def list_files() -> None:
+    """What is stored of which model and method, as lines of JSON."""
+    from cache.storage.maintenance import listing
+
+    for file in listing(_store()):
+        _say(
+            model=file.model.name,
+            fingerprint=file.model.fingerprint,
+            method=file.method.core,
+            results=file.results,
+            failed=file.failed,
+            bytes=file.bytes,
+            last_used=round(file.last_used),
+            **({"problem": file.problem} if file.problem else {}),
+        )
+
+
+@cache.command()
+@spoken
+def export(
+    output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    model: Of = None,
+    method: Under = "",
+    dataset: Annotated[str, typer.Option("--dataset", help="Of this data set alone.")] = "",
+) -> None:
+    """Write results to a Parquet file that says where they came from."""
+    from cache.exchange.transfer import export
+    from dashboard.core.provenance import poslens_version
+
+    files = _files(model, method)
+    for file in files:
+        if file.problem:
+            print(f"{file.model.name} was left out: {file.problem}", file=sys.stderr)
+    whole = [file for file in files if not file.problem]
+    with _progress("Exporting") as report:
+        rows = export(
+            _store(),
+            whole,
+            output,
+            poslens=poslens_version(),
+            datasets=[dataset] if dataset else [],
+            report=report,
+        )
+    _say(file=str(output), rows=rows, bytes=output.stat().st_size)
+
+
+@cache.command("import")
+@spoken
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
+) -> None:
+    """Add what the cache lacks of exported files."""
+    from cache.exchange.transfer import import_file
+
+    for path in files:
+        with _progress("Importing") as report:
+            taken = import_file(_store(), path, report=report)
+        print(taken.sentence(), file=sys.stderr)
+        _say(file=str(path), rows=taken.rows, added=taken.added, conflicts=taken.conflicts)
+
+
+@cache.command()
+@spoken
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
+) -> None:
+    """Add what the cache lacks of another one on this machine, which stays as it is."""
+    from cache.exchange.transfer import merge
+    from cache.storage.store import Store
+
+    with _progress("Merging") as report:
+        taken, problems = merge(_store(), Store(folder), report=report)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(taken.sentence(), file=sys.stderr)
+    _say(folder=str(folder), rows=taken.rows, added=taken.added, conflicts=taken.conflicts)
+
+
+@cache.command()
+@spoken
+def ingest(
+    folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
+) -> None:
+    """Add the parts of a folder that the cache has not seen, and write the manifest."""
+    from cache.exchange.part_files import Place, ingest
+
+    with _progress("Ingesting", "part") as report:
+        found = ingest(_store(), Place(folder), report=report)
+    for problem in found.problems:
+        print(problem, file=sys.stderr)
+    _say(
+        folder=folder,
+        parts=found.parts,
+        new=found.new,
+        added=found.taken.added,
+        conflicts=found.taken.conflicts,
+        damaged=len(found.problems),
+    )
+    if found.problems:
+        raise typer.Exit(2)
+
+
+@cache.command()
+@spoken
+def verify(
+    model: Of = None,
+    method: Under = "",
+    parts: Annotated[str, typer.Option(help="Check a folder of parts instead.")] = "",
+) -> None:
+    """Read everything against its checksums; damaged results are taken out of the cache."""
+    if parts:
+        from cache.exchange.part_files import Place
+        from cache.exchange.part_files import verify as verify_parts
+
+        with _progress("Verifying", "part") as report:
+            n, problems = verify_parts(Place(parts), report)
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        _say(folder=parts, parts=n, damaged=len(problems))
+        if problems:
+            raise typer.Exit(2)
+        return
+    from cache.storage.maintenance import verify
+
+    for file in _files(model, method):
+        with _progress(file.model.name) as report:
+            found = verify(_store(), file.model, file.method, report) if not file.problem else None
+        _say(
+            model=file.model.name,
+            method=file.method.core,
+            **(
+                {"checked": found.checked, "damaged": list(found.damaged)}
+                if found
+                else {"problem": file.problem}
+            ),
+        )
+
+
+@cache.command()
+@spoken
+def compact(model: Of = None, method: Under = "") -> None:
+    """Give the space of replaced and removed results back."""
+    from cache.storage.maintenance import compact
+
+    for file in _files(model, method):
+        freed = 0 if file.problem else compact(_store(), file.model, file.method)
+        _say(model=file.model.name, method=file.method.core, freed=freed)
+
+
+@cache.command()
+@spoken
+def delete(
+    model: Of = None,
+    method: Under = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete what is stored of models and methods; asks first."""
+    from cache.storage.maintenance import drop_file
+    from dashboard.cache_page.service import summary
+
+    files = _files(model, method)
+    if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
+        print("Nothing was deleted.", file=sys.stderr)
+        raise typer.Exit(1)
+    _say(files=len(files), freed=sum(drop_file(file) for file in files))

@@ -1,0 +1,1 @@
+"""What pages and commands share without drawing: models, store, queue, runs, settings."""

@@ -1,0 +1,316 @@
+"""What commands share: options with their help, and names turned into models, methods and pairs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from attribution.errors import UserError
+from attribution.paths import exists, expanded, is_folder
+
+if TYPE_CHECKING:
+    from attribution.datasets import DataSet
+    from attribution.retrievers.registry import RetrieverSpec
+    from attribution.types import Method, TextPair
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TextFormat(StrEnum):
+    """Formats of results on stdout."""
+
+    json = "json"
+    csv = "csv"
+
+
+def spoken(command: Callable[P, R]) -> Callable[P, R]:
+    """Bad input ends in one sentence on stderr and exit code 2."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("Interrupted; what was computed is kept.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # whoever read the result has had enough
+        except OSError as error:
+            print(_failed(error), file=sys.stderr)
+            raise typer.Exit(2) from None
+
+    return guarded
+
+
+def _failed(error: OSError) -> str:
+    """What the system refused, in one sentence."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}: check the path, its rights and the free space."
+
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
+        "behind it pools otherwise.",
+    ),
+]
+MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
+Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
+Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
+Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
+Readable = Annotated[
+    bool,
+    typer.Option(
+        "--readable",
+        help="Leave out pairs whose evidence lies behind the model's limit, or of whose tokens "
+        "more than 10% are unknown to it.",
+    ),
+]
+Dataset = Annotated[str, typer.Option("--dataset", help="Name, or a data set's path.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="NAME=PATH of a data set (a folder or file of any format that README.md lists), or "
+        "NAME=hf:ORGANISATION/NAME; repeatable.",
+    ),
+]
+
+
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
+]
+
+
+def quiet() -> None:
+    """Keep libraries from writing progress of their own, and what a sentence says from being
+    logged before it."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    # Why a model could not be loaded is logged where a server runs; here it is said.
+    logging.getLogger("attribution.retrievers").setLevel(logging.CRITICAL)
+
+
+def resolve(name: str, posir: bool = False) -> RetrieverSpec:
+    """The retriever of a name or of a folder."""
+    from attribution.retrievers import registry
+    from dashboard.core.protocols import posir_spec
+
+    folder, at, pooling = name, "", ""
+    if not is_folder(folder):
+        folder, at, pooling = name.rpartition("@")
+    if name not in registry.known() and folder and is_folder(folder):
+        if folder not in registry.known():
+            registry.register_folder(Path(folder).resolve().name, Path(folder))
+        name = Path(folder).resolve().name + at + pooling
+    if name not in registry.known():
+        from cache.storage.store import Store
+        from dashboard.core.stored_models import remember
+
+        remember(Store(registry.data_folder() / "cache"))
+    spec = registry.resolve(name)
+    return posir_spec(spec) if posir else spec
+
+
+def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
+    """The same with the data set's statistics, where it has any."""
+    from attribution.retrievers.lexical import with_corpus
+
+    return with_corpus(spec, dataset)
+
+
+def method_of(
+    name: str, normalization: str, resampling: str, posir: bool, options: list[str] | None
+) -> Method:
+    """The method that the options describe."""
+    from attribution.methods import POSIR_CURVE, make_method
+
+    given = {}
+    for option in options or []:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise UserError(f"--option takes NAME=VALUE, not {option!r}.")
+        given[key] = value
+    curve = {"normalization": normalization, "resampling": resampling}
+    return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
+
+
+def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
+    """A data set by name or path, and the pairs that the protocol keeps."""
+    from attribution import datasets
+
+    dataset = data_name(dataset)
+    data = datasets.read(dataset)
+    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
+    if data.rejected:
+        print(
+            f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
+            f"{data.rejected[0].row}: {data.rejected[0].reason}",
+            file=sys.stderr,
+        )
+    if not pairs:
+        raise UserError(
+            f"No pair of {dataset} is left: the PosIR protocol keeps English documents of 1,024 "
+            "tokens or more with evidence in the middle."
+        )
+    return data, pairs
+
+
+def readable_of(
+    spec: RetrieverSpec, pairs: list[TextPair], only: bool
+) -> tuple[list[TextPair], str]:
+    """The pairs, without those that the model cannot read where `only` asks for that, and what was
+    left out, in words; says on stderr how many went.
+
+    Raises:
+        UserError: none is left.
+    """
+    if not only:
+        return pairs, ""
+    from dashboard.core import readings
+    from dashboard.core.compute import service
+
+    kept = readings.readable(service(), [spec], pairs)
+    print(
+        f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {spec.name} cannot read them "
+        "whole.",
+        file=sys.stderr,
+    )
+    if not kept:
+        raise UserError(f"{spec.name} can read no pair whole: choose another model or data set.")
+    return kept, readings.LEFT_OUT
+
+
+def data_name(dataset: str) -> str:
+    """The name that a data set goes by: its own, or that of its path, which is made known."""
+    from attribution import datasets
+
+    if dataset not in datasets.names() and (name := _name_of(dataset)):
+        datasets.register(name, dataset)
+        return name
+    return dataset
+
+
+def _name_of(source: str) -> str:
+    """The name that a data set's path gives it; nothing where there is none at that path."""
+    from attribution.datasets import formats, hub
+
+    path, variant = formats.split_variant(source)
+    if not path.startswith(hub.PREFIX) and not exists(path):
+        return ""
+    name = path.removeprefix(hub.PREFIX).split("/")[-1] or path
+    name = Path(path).resolve().name if exists(path) else name
+    return f"{name}@{variant}" if variant else name
+
+
+def named(value: str, what: str) -> tuple[str, Path]:
+    """NAME=FOLDER in its two parts."""
+    name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
+    return name, expanded(folder)
+
+
+def sources(values: list[str] | None) -> dict[str, str]:
+    """`--data` options: names and where their data sets are, `~` resolved."""
+    parted = (
+        _parted(
+            value,
+            f"--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, not {value!r}.",
+        )
+        for value in values or []
+    )
+    return {name: str(expanded(source)) for name, source in parted}
+
+
+def _parted(value: str, message: str) -> tuple[str, str]:
+    name, separator, source = value.partition("=")
+    if not separator or not name or not source:
+        raise UserError(message)
+    return name, source
+
+
+def watched(name: str, start: Callable[[Callable[[Any], None]], Any], unit: str = "pair") -> None:
+    """Wait for the run that `start` begins, given what shows its progress, with a bar on stderr;
+    Ctrl-C ends it and keeps what is there.
+
+    Raises:
+        UserError: the run ended with a sentence.
+    """
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            bar.refresh()
+
+        running = start(show)
+        wait(running)
+    if running.error:
+        raise UserError(running.error)
+
+
+def wait(running: Any) -> None:
+    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand.
+
+    Raises:
+        KeyboardInterrupt: once it has ended so.
+    """
+    try:
+        running.wait()
+    except KeyboardInterrupt:
+        # Some process managers signal more than once; a second Ctrl-C means now.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
+        running.stop()
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            os._exit(130)  # the batch is lost, what is stored is whole
+        raise
+
+
+def suffix_of(output: Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
+    found = output.suffix.lstrip(".").lower()
+    if found not in formats:
+        *most, last = (f".{name}" for name in formats)
+        raise UserError(
+            f"{output.name} has no suffix that can be written: use {', '.join(most)} or {last}."
+        )
+    return found
+
+
+def write(output: Path, data: bytes) -> None:
+    """Write a result's file and say where it is; one of that name stays until this one is whole.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    from cache.exchange.replacing import replacing
+
+    with replacing(output) as file:
+        file.write(data)
+    print(output)

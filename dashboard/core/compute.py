@@ -1,0 +1,406 @@
+"""What pages and the command line ask for: results, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attribution.curves.bootstrap import numbered
+from attribution.curves.positions import CurveSummary, summarize
+from attribution.errors import Stopped, UserError
+from attribution.methods import METHODS, attribute_batches
+from attribution.retrievers import registry
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import RetrieverSpec, data_folder
+from attribution.retrievers.self_check import Proof, prove
+from attribution.retrievers.sparse import Term
+from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.jobs.attributions import (
+    Destination,
+    Executor,
+    OneDevice,
+    Progress,
+    claims_folder,
+    precompute,
+)
+from cache.jobs.claims import at_work
+from cache.keys import used_model
+from cache.kinds.embeddings import EmbeddingStore
+from cache.storage.store import ModelKey, Store, StoredCurves
+from dashboard.core import provenance, stored_models
+from dashboard.core.model_pool import ModelPool
+from dashboard.core.provenance import ModelIdentity
+from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
+from dashboard.core.recent import Recent
+from dashboard.core.runs import Report, Run, RunKey, Runs
+from dashboard.core.settings import (
+    DEVICE,
+    MODEL_MEMORY_GB,
+    PRECISION,
+    QUEUE_LIMIT,
+    RUN_LIMIT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A result with where it came from. `notice` says what went wrong without spoiling it, such
+    as a cache that could not be written."""
+
+    attribution: Attribution
+    model: ModelIdentity
+    pair: TextPair
+    from_cache: bool
+    notice: str = ""
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this result again."""
+        return provenance.of_attribution(self.model, self.pair, self.attribution)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCurve:
+    """The curves stored of a selection of pairs, and their average, of which `content` is a
+    fingerprint."""
+
+    content: str
+    summary: CurveSummary
+    stored: StoredCurves
+    model: ModelIdentity
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
+
+
+class Compute:
+    """Results below one folder, and what computes them: models, device queue and runs of one
+    process."""
+
+    def __init__(self, root: Path | None = None, *, beside: Compute | None = None) -> None:
+        """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
+        bounds it shares while its results stay its own."""
+        folder = (root or data_folder()) / "cache"
+        self.root = folder
+        self.store = Store(folder)
+        self.embeddings = EmbeddingStore(folder)
+        self._known: Store = beside._known if beside else self.store
+        self.queue: DeviceQueue = beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get)
+        self.models: ModelPool = beside.models if beside else ModelPool(_model_bytes)
+        self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get)
+        self._summaries: Recent[CurveSummary] = Recent(64)
+
+    # -- models --------------------------------------------------------------------------------
+
+    def identify(self, spec: RetrieverSpec) -> ModelIdentity:
+        """The model as its files are now; cheap, loads nothing. Where they are not here, as the
+        store's results of it say.
+
+        Raises:
+            UserError: its files are not here, and no results of it either.
+        """
+        if not registry.installed(spec) and (stored := stored_models.find(self._known, spec)):
+            named = replace(stored.key, name=spec.name)
+            return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
+        model = used_model(spec, DEVICE.get(), PRECISION.get())
+        about = stored_models.about(model.spec, model.weights, model.precision)
+        key = ModelKey(model.spec.name, model.fingerprint, about)
+        return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
+
+    def stored_only(self) -> list[str]:
+        """Names of models whose results are here but not their weights; they can be resolved."""
+        return stored_models.remember(self._known)
+
+    def retriever(self, model: ModelIdentity) -> Any:
+        """The model, loaded and put to the proof where it is not; the least recently used ones
+        make room.
+
+        Raises:
+            UserError: it cannot be loaded or fails its proof.
+        """
+        if model.stored_only:
+            raise registry.weights_absent(model.spec.name)
+        return self.models.get(
+            (model.key.fingerprint, model.device),
+            lambda: _loaded(model.spec),
+            lambda found: _proved(model.spec, found),
+            require_wanted,
+        )
+
+    def loaded(self, model: ModelIdentity) -> bool:
+        """Whether the model is loaded."""
+        return self.models.loaded((model.key.fingerprint, model.device))
+
+    def fitting(self, model: ModelIdentity, method: Method) -> Any:
+        """The model, loaded, where the method works on it.
+
+        Raises:
+            UserError: the method does not fit, or as `retriever`.
+        """
+        self._require_fit(model, method)  # by its family: known without loading it
+        loaded = self.retriever(model)
+        self._require_fit(model, method)
+        return loaded
+
+    def _require_fit(self, model: ModelIdentity, method: Method) -> None:
+        if reason := self.unfit(model).get(method.name):
+            said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
+            raise UserError(f"{said}. Choose another method.")
+
+    def proof(self, model: ModelIdentity) -> Proof | None:
+        """What the model showed of itself when it was loaded; None before that."""
+        return self.models.proof((model.key.fingerprint, model.device))
+
+    def unfit(self, model: ModelIdentity) -> dict[str, str]:
+        """The methods that do not work on this model, and why, as far as is known: what only the
+        loaded model can tell is known once it was loaded."""
+        proof = self.proof(model)
+        found = dict(proof.unfit) if proof else {}
+        for name, entry in METHODS.items():
+            if model.spec.family not in entry.families:
+                found[name] = f"it is for {_listed(entry.families)} retrievers"
+        return found
+
+    # -- pairs ---------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        pair: TextPair,
+        spec: RetrieverSpec,
+        method: Method,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Explained:
+        """One pair's attribution, from the cache or computed and stored.
+
+        Raises:
+            UserError: whatever keeps it from being computed, or it was stopped.
+        """
+        model = self.identify(spec)
+        notice = ""
+        try:
+            found = self.store.get(model.key, method, pair)
+        except UserError as error:
+            found, notice = None, f"{error} The result below was computed and is not kept."
+        if found is not None:
+            return Explained(found, model, pair, from_cache=True)
+        retriever = self.fitting(model, method)
+        with self.turn():
+            outcomes = [
+                outcome
+                for batch in attribute_batches(retriever, method, [pair], should_stop)
+                for outcome in batch
+            ]
+        if not outcomes:
+            raise Stopped("Stopped before this pair's turn came.")
+        result = outcomes[0].attribution
+        if result is None:
+            raise UserError(outcomes[0].reason)
+        if not notice:
+            try:
+                self.store.put(model.key, method, [(pair, result)])
+            except UserError as error:
+                notice = f"{error} The result below is not kept."
+        return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
+        """A place in the device's queue for one pair's attribution: `explain` for pages, which
+        share the work where they ask for the same.
+
+        Raises:
+            UserError: the model is not here, or too many requests wait.
+        """
+        model = self.identify(spec)
+        with suppress(UserError):  # a store that cannot be read: `explain` has the notice
+            if (found := self.store.get(model.key, method, pair)) is not None:
+                return ready(Explained(found, model, pair, from_cache=True))
+        # Who keeps results elsewhere asks for another request: this one's are kept here.
+        key = ("explain", self.root, model.key, repr(method), pair)
+        return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
+
+    def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
+        """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
+
+        Raises:
+            UserError: the model cannot be loaded or a text has no token.
+        """
+        retriever = self.retriever(self.identify(spec))
+        with self.turn(), retriever.lock:
+            return retriever.terms(pair)[2]
+
+    # -- data sets -----------------------------------------------------------------------------
+
+    def curve(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        dataset: str,
+        selection: str = "",
+    ) -> DataSetCurve:
+        """The aggregated curve of what is stored of `pairs`; computes no attribution.
+
+        Raises:
+            UserError: nothing is stored of them.
+        """
+        model = self.identify(spec)
+        stored = self.store.curves(model.key, method, pairs)
+        documents = {pair.pair_id: pair.document for pair in pairs}
+        groups = numbered([documents[pair_id] for pair_id in stored.pair_ids])
+        about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
+        digest = hashlib.blake2b(repr(about).encode())
+        digest.update(groups.data)
+        for values in (stored.curves, stored.magnitudes):
+            digest.update(np.ascontiguousarray(values).data)
+        content = digest.hexdigest()
+        # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
+        summary = self._summaries.get(
+            content,
+            lambda: summarize(
+                stored.curves,
+                groups.tolist(),
+                magnitudes=stored.magnitudes,
+                model=spec.name,
+                dataset=dataset,
+                method=method,
+                n_truncated=stored.n_truncated,
+                n_failed=len(stored.failed),
+            ),
+        )
+        return DataSetCurve(content, summary, stored, model, len(pairs), selection)
+
+    def n_missing(self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]) -> int:
+        """How many of `pairs` still have to be computed."""
+        return len(self.store.missing(self.identify(spec).key, method, pairs))
+
+    def failures(
+        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+    ) -> dict[str, str]:
+        """Why those of `pairs` that failed gave no result, by pair id."""
+        return self.store.curves(self.identify(spec).key, method, pairs).failed
+
+    def start_run(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        dataset: str,
+        on_progress: Report = lambda progress: None,
+        *,
+        retry_failed: bool = False,
+        executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
+        store: Destination | None = None,
+    ) -> Run:
+        """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
+        is returned instead of a second one. `executor` is where to, if not on this process's
+        device; `store` is what to fill, if not the cache."""
+        model = self.identify(spec)
+
+        def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
+            return nullcontext(OneDevice(self.fitting(model, method), method, self.turn))
+
+        def work(run: Run, report: Report) -> Progress:
+            with (executor or here)(model) as place:
+                return precompute(
+                    place,
+                    model.key,
+                    method,
+                    pairs,
+                    store or self.store,
+                    should_stop=lambda: run.stopping,
+                    on_progress=report,
+                    retry_failed=retry_failed,
+                )
+
+        return self.start(run_key(model, method, dataset), len(pairs), work, on_progress)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for one's turn at the device and hold it; a run takes one for each batch."""
+        return self.queue.turn()
+
+    def start(
+        self,
+        key: RunKey,
+        total: int,
+        work: Callable[[Run, Report], Progress],
+        on_progress: Report = lambda progress: None,
+    ) -> Run:
+        """Run `work` in a thread; a run with the same key that is active is returned instead.
+
+        Raises:
+            UserError: as many runs as there may be are active.
+        """
+        return self.runs.start(self.root, key, total, work, on_progress)
+
+    def run(self, key: RunKey) -> Run | None:
+        """The latest run with this key in this process."""
+        return self.runs.find(self.root, key)
+
+    def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
+        """The latest run of this kind in this process."""
+        return self.run(run_key(self.identify(spec), method, dataset))
+
+    def jobs(self, spec: RetrieverSpec, method: Method) -> int:
+        """How many runs of any process of this host compute for this model and method now."""
+        return at_work(claims_folder(self.store, self.identify(spec).key, method))
+
+
+def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
+    """What tells one run from another."""
+    return model.spec.name, model.key.fingerprint, method.core, scope, model.device
+
+
+@contextmanager
+def _not_the_end(name: str) -> Iterator[None]:
+    """A model's files may make a library end the program: that is an error of this model alone."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
+        raise
+    except BaseException as error:
+        raise UserError(
+            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
+            "another model."
+        ) from error
+
+
+def _loaded(spec: RetrieverSpec) -> Any:
+    with _not_the_end(spec.name):
+        return load(spec, DEVICE.get(), PRECISION.get())
+
+
+def _proved(spec: RetrieverSpec, found: Any) -> Proof:
+    with _not_the_end(spec.name):
+        return prove(found)
+
+
+def _listed(families: Sequence[str]) -> str:
+    words = [family.replace("_", "-") for family in families]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _model_bytes() -> float:
+    return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
+
+
+def _device_memory() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@cache
+def service() -> Compute:
+    """This process's one instance."""
+    return Compute()

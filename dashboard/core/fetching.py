@@ -1,0 +1,65 @@
+"""Fetching a model from a page: what it takes, and the download in a thread. No Streamlit here."""
+
+from __future__ import annotations
+
+import time
+
+from attribution.errors import Stopped, UserError
+from attribution.retrievers import fetch, registry
+from attribution.retrievers.hub import Size
+from attribution.retrievers.registry import RetrieverSpec
+from cache.jobs.attributions import Progress
+from dashboard.core.compute import Compute
+from dashboard.core.runs import Report, Run, RunKey
+from dashboard.core.settings import FETCH_LIMIT_GB
+
+
+def absent(name: str) -> RetrieverSpec | None:
+    """The model of this name where it could be fetched and is not here."""
+    try:
+        spec = registry.resolve(name)
+    except UserError:
+        return None
+    return spec if fetch.can_fetch(spec) and not registry.installed(spec) else None
+
+
+def size_of(spec: RetrieverSpec) -> Size:
+    """What fetching `spec` would take, where a page may; asks the hub for its models.
+
+    Raises:
+        UserError: the hub does not answer, or it is more than a page may fetch.
+    """
+    size = fetch.size_of(spec)
+    size.require(_limit())
+    return size
+
+
+def start(compute: Compute, spec: RetrieverSpec) -> Run:
+    """Fetch in a thread; ends between two blocks when it is stopped."""
+
+    def work(run: Run, report: Report) -> Progress:
+        started = time.perf_counter()
+
+        def told(step: str, done: int, total: int | None) -> None:
+            if run.stopping:
+                raise Stopped("Stopped as asked; what was fetched is kept for the next time.")
+            run.stage = step
+            report(Progress(total or 0, done, done, 0, time.perf_counter() - started))
+
+        fetch.fetch(spec.base, told, _limit())
+        return run.progress
+
+    return compute.start(_key(spec), 0, work)
+
+
+def run_of(compute: Compute, spec: RetrieverSpec) -> Run | None:
+    """The latest fetch of this model in this process."""
+    return compute.run(_key(spec))
+
+
+def _key(spec: RetrieverSpec) -> RunKey:
+    return ("fetch", spec.base, "", "", "")
+
+
+def _limit() -> float:
+    return FETCH_LIMIT_GB.get() * 1e9

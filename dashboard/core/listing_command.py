@@ -1,0 +1,85 @@
+"""Commands that list and fetch: models, datasets, methods."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dashboard.core.command_options import Data, sources, spoken
+
+app = typer.Typer()
+models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.")
+app.add_typer(models_app, name="models", invoke_without_command=True)
+
+
+@models_app.callback()
+@spoken
+def models(context: typer.Context) -> None:
+    """List the retrievers known by name."""
+    if context.invoked_subcommand is not None:
+        return
+    from attribution.retrievers import registry
+
+    for spec in registry.known().values():
+        where = "installed" if registry.installed(spec) else "to fetch"
+        print(
+            f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
+            f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} "
+            f"{spec.title}"
+        )
+
+
+@models_app.command("fetch")
+@spoken
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
+) -> None:
+    """Fetch a model's weights onto this machine."""
+    from tqdm import tqdm
+
+    from attribution.retrievers.fetch import fetch
+
+    bars: list[tqdm] = []  # one for each step, opened when it begins
+
+    def show(step: str, done: int, total: int | None) -> None:
+        if not bars or bars[-1].desc != f"{step}: ":
+            bars.append(tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr))
+        bars[-1].total = total
+        bars[-1].n = done
+        bars[-1].refresh()
+
+    try:
+        folder = fetch(name, show)
+    finally:
+        for bar in bars:
+            bar.close()
+    print(folder)
+
+
+@app.command()
+@spoken
+def datasets(data: Data = None) -> None:
+    """List the data sets known by name, and what of those given with --data can be read."""
+    from attribution import datasets as known
+
+    for name, source in sources(data).items():
+        known.register(name, source)
+    for name in known.names():
+        found = known.read(name)
+        print(
+            f"{name:16} {len(found.pairs):8} pairs  {len(found.rejected):6} rejected  {found.title}"
+        )
+
+
+@app.command()
+@spoken
+def methods() -> None:
+    """List the attribution methods and their parameters."""
+    from attribution.methods import CURVE_PARAMETERS, METHODS
+
+    for entry in METHODS.values():
+        print(f"{entry.name}: {entry.help} Families: {', '.join(entry.families)}.")
+        for parameter in (*entry.parameters, *CURVE_PARAMETERS):
+            print(f"    {parameter.name} = {' | '.join(parameter.choices)}: {parameter.help}")

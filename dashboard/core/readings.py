@@ -1,0 +1,116 @@
+"""What models can read of the pairs at hand, counted once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attribution.reading import MAX_UNKNOWN, Reading, of_attribution
+from attribution.reading import readings as read
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import TextPair
+from dashboard.core.compute import Compute, Explained
+from dashboard.core.provenance import ModelIdentity
+from dashboard.core.recent import Recent
+
+# Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
+_kept: Recent[Reading] = Recent(500_000, made_again=False)
+
+_QUICK = 500
+
+LEFT_OUT = "only pairs that every model can read"
+
+
+def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
+    # A hash in place of the text: an upload's document stays with its session.
+    return model.key.fingerprint, hash((pair.query, pair.document, pair.evidence))
+
+
+def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+    """By pair id, what was counted so far; computes nothing."""
+    model = compute.identify(spec)
+    found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
+    return {pair_id: one for pair_id, one in found if one is not None}
+
+
+def at_hand(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+    """The same, counting what is missing where that takes a second at most."""
+    found = known(compute, spec, pairs)
+    if len(pairs) - len(found) <= _QUICK and compute.loaded(compute.identify(spec)):
+        return count(compute, spec, pairs)
+    return found
+
+
+def count(
+    compute: Compute,
+    spec: RetrieverSpec,
+    pairs: Sequence[TextPair],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Reading]:
+    """By pair id, what the model can read of each pair; loads the model where something is not
+    counted yet.
+
+    Raises:
+        UserError: the model cannot be loaded, or it was stopped.
+    """
+    model = compute.identify(spec)
+    found = known(compute, spec, pairs)
+    missing = [pair for pair in pairs if pair.pair_id not in found]
+    if missing:
+        done = 0
+        for batch in read(compute.retriever(model), missing, should_stop):
+            for pair, one in zip(missing[done:], batch, strict=False):
+                found[pair.pair_id] = _kept.keep(_key(model, pair), one)
+            done += len(batch)
+    return found
+
+
+def of_pair(compute: Compute, result: Explained) -> Reading:
+    """Of one result's document, without loading its model."""
+    model, pair = result.model, result.pair
+    if (found := _kept.find(_key(model, pair))) is not None:
+        return found
+    if compute.loaded(model):
+        return count(compute, model.spec, [pair])[pair.pair_id]
+    return of_attribution(result.attribution, pair.evidence)
+
+
+def readable(
+    compute: Compute, specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
+) -> list[TextPair]:
+    """The pairs whose evidence every model reads whole and nearly all of whose words it knows.
+
+    Raises:
+        UserError: a model cannot be loaded.
+    """
+    found = [count(compute, spec, pairs) for spec in specs]
+    return [pair for pair in pairs if all(one[pair.pair_id].readable for one in found)]
+
+
+def sentence(found: Mapping[str, Reading]) -> str:
+    """Of the pairs of a data set, in words; empty where the model can read all of it."""
+    n = len(found)
+    cut = sum(one.evidence_cut for one in found.values())
+    strange = sum(one.unknown_share > MAX_UNKNOWN for one in found.values())
+    tokens = sum(one.tokens for one in found.values())
+    unknown = sum(one.unknown for one in found.values())
+    parts = []
+    if cut:
+        parts.append(f"in {cut:,} of {n:,} pairs evidence lies behind its limit")
+    if unknown:
+        parts.append(
+            f"{unknown / tokens:.1%} of the tokens are unknown to it, more than "
+            f"{MAX_UNKNOWN:.0%} in {strange:,} of {n:,} pairs"
+        )
+    return "; ".join(parts)
+
+
+def pair_sentence(found: Reading) -> str:
+    """Of one pair; empty where the model can read all that matters."""
+    parts = []
+    if found.unknown:
+        parts.append(f"{found.unknown_share:.0%} of these tokens are unknown to the model.")
+    if found.evidence == 0:
+        parts.append("All of the evidence lies behind the limit.")
+    elif found.evidence is not None and found.evidence_cut:
+        parts.append(f"{1 - found.evidence:.0%} of the evidence lies behind the limit.")
+    return " ".join(parts)

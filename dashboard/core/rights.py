@@ -1,0 +1,31 @@
+"""What a reader may do to what all readers share: the cache, the models, the disk."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dashboard.core.settings import UPKEEP
+
+_PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via")
+"""What proxies add, which make everybody seem to come from this machine."""
+
+REFUSED = (
+    "Only who runs PosLens can do this: on that machine, or from here once it was started with "
+    f"{UPKEEP.name}=yes."
+)
+
+
+def may_change() -> bool:
+    """Whether this reader may delete from, import into and compact the cache, and fetch models:
+    as `POSLENS_UPKEEP` says, else where the browser runs on this machine.
+
+    Raises:
+        UserError: the setting holds something else than it takes.
+    """
+    said = UPKEEP.get()
+    return said == "yes" or (said == "auto" and _on_this_machine())
+
+
+def _on_this_machine() -> bool:
+    headers = st.context.headers
+    return st.context.ip_address is None and not any(name in headers for name in _PASSED_ON)

@@ -1,0 +1,141 @@
+"""Work in threads of its own: runs that go on while pages come and go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from attribution.errors import UserError
+from cache.jobs.attributions import Progress
+
+RunKey = tuple[str, str, str, str, str]
+Report = Callable[[Progress], None]
+
+KEPT_RUNS = 256
+"""Runs that are remembered, so that pages can say how they ended."""
+
+
+class Run:
+    """A data set run in a thread of its own; it goes on while pages come and go."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label = label
+        self.stage = ""
+        self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
+        self.error = ""
+        self._stop = threading.Event()
+        # Not the thread's own word: Python 3.11 takes a thread for ended whose join a signal broke.
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still computing."""
+        return self._thread is not None and not self._ended.is_set()
+
+    def stop(self) -> None:
+        """Ask it to end after the batch at hand."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stop.is_set()
+
+    def start(self, work: Callable[[Run], None]) -> None:
+        """Run `work`; a UserError becomes `error`, anything else a sentence and a log entry."""
+
+        def guarded() -> None:
+            try:
+                work(self)
+            except UserError as error:
+                self.error = str(error)
+            except BaseException:  # SystemExit too: whatever a library raises ends this run alone
+                logging.getLogger(__name__).exception("run %s failed", self.label)
+                self.error = "The run ended with an unexpected error; the server's log has it."
+            finally:
+                self._ended.set()
+
+        self._thread = threading.Thread(target=guarded, name=self.label, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Block until it has ended."""
+        if self._thread is not None:
+            self._ended.wait()
+
+
+class Runs:
+    """The runs of this process: at most `limit()` at a time, and of those that ended the latest
+    few. Each belongs to an owner, the folder whose results it fills."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[tuple[Path, RunKey], Run] = OrderedDict()
+
+    def start(
+        self,
+        owner: Path,
+        key: RunKey,
+        total: int,
+        work: Callable[[Run, Report], Progress],
+        on_progress: Report = lambda progress: None,
+    ) -> Run:
+        """Run `work` in a thread; a run of the same owner and key that is active is returned
+        instead.
+
+        Raises:
+            UserError: as many as there may be are active.
+        """
+        with self._lock:
+            running = self._runs.get((owner, key))
+            if running is not None and running.active:
+                return running
+            active = sum(run.active for run in self._runs.values())
+            if active >= self._limit():
+                raise UserError(
+                    f"{active} runs are at work already: try again when one has ended, or stop one."
+                )
+            run = Run(" ".join(key), total)
+            self._runs[owner, key] = run
+            self._runs.move_to_end((owner, key))
+
+            def report(progress: Progress) -> None:
+                run.progress = progress
+                on_progress(progress)
+
+            def whole(run: Run) -> None:
+                run.progress = work(run, report)
+
+            run.start(whole)
+            self._drop_ended()
+        return run
+
+    def find(self, owner: Path, key: RunKey) -> Run | None:
+        """The latest run of this owner and key."""
+        return self._runs.get((owner, key))
+
+    def end(self, owner: Path) -> None:
+        """Stop the owner's runs after the batches at hand, wait for that, and forget them."""
+        with self._lock:
+            found = {key: run for key, run in self._runs.items() if key[0] == owner}
+        for run in found.values():
+            run.stop()
+        for run in found.values():
+            run.wait()
+        with self._lock:
+            for key, run in found.items():
+                if self._runs.get(key) is run:
+                    del self._runs[key]
+
+    def _drop_ended(self) -> None:
+        ended = [key for key, run in self._runs.items() if not run.active]
+        for key in ended[: max(0, len(self._runs) - KEPT_RUNS)]:
+            del self._runs[key]
+
+    def __len__(self) -> int:
+        return len(self._runs)

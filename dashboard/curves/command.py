@@ -1,0 +1,190 @@
+"""Commands that compute a whole data set: precompute, failures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.core.command_options import (
+    Dataset,
+    MethodName,
+    Model,
+    Options,
+    Posir,
+    Readable,
+    for_data,
+    method_of,
+    pairs_of,
+    quiet,
+    readable_of,
+    resolve,
+    spoken,
+    wait,
+)
+
+if TYPE_CHECKING:
+    from cache.exchange.part_files import PartWriter
+
+app = typer.Typer()
+LOG_EVERY_S = 10.0  # a log, unlike a terminal, keeps every state of a progress bar
+
+
+class Place(StrEnum):
+    """Where batches are computed."""
+
+    local = "local"
+    ray = "ray"
+
+
+def _published(folder: str) -> PartWriter:
+    from cache.exchange import part_files
+    from dashboard.core.compute import service
+    from dashboard.core.provenance import poslens_version
+
+    return part_files.PartWriter(part_files.Place(folder), service().root, poslens_version())
+
+
+@app.command()
+@spoken
+def precompute(
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    posir: Posir = False,
+    readable: Readable = False,
+    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+    executor: Annotated[
+        Place,
+        typer.Option(
+            help="local: this process's device. ray: an actor for each GPU of a cluster, or each "
+            "core (`pip install -r requirements-ray.txt`)."
+        ),
+    ] = Place.local,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Actors of --executor ray; all there is room for.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="A running Ray cluster for --executor ray: auto, or host:port; without it Ray is "
+            "started on this machine alone."
+        ),
+    ] = None,
+    parts: Annotated[
+        str,
+        typer.Option(
+            help="Publish results as Parquet parts to this folder or s3:// address instead of "
+            "filling the cache; `cache ingest` takes them in.",
+        ),
+    ] = "",
+) -> None:
+    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again.
+
+    Several of these on the same pairs share the work.
+    """
+    from dashboard.core.compute import service
+
+    if executor is Place.local and (workers or address):
+        raise UserError("--workers and --address belong to --executor ray: add it.")
+    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    data, pairs = pairs_of(dataset, posir)
+    spec = for_data(spec, data.name)
+    quiet()
+    pairs, _ = readable_of(spec, pairs, readable)
+    from tqdm import tqdm
+
+    def on_ray(identity: Any) -> Any:
+        from cache.jobs.ray_executor import RayExecutor
+        from dashboard.core.settings import DEVICE, PRECISION
+
+        return RayExecutor(
+            identity.spec,
+            chosen,
+            identity.key.fingerprint,
+            device=DEVICE.get(),
+            precision=PRECISION.get(),
+            workers=workers,
+            address=address,
+        )
+
+    pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
+    with tqdm(
+        total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr, mininterval=pause
+    ) as bar:
+
+        def show(progress: Any) -> None:
+            before = progress.done - progress.computed
+            if bar.initial != before:
+                # Stored already, or by another job: no part of this one's rate.
+                bar.initial = before
+                bar.n = max(bar.n, before)
+            if progress.failed:
+                bar.set_postfix(failed=progress.failed, refresh=False)
+            bar.update(progress.done - bar.n)
+
+        running = service().start_run(
+            spec,
+            chosen,
+            pairs,
+            data.name,
+            show,
+            retry_failed=retry_failed,
+            executor=on_ray if executor is Place.ray else None,
+            store=_published(parts) if parts else None,
+        )
+        wait(running)
+        bar.refresh()
+    if running.error:
+        raise UserError(running.error)
+    progress = running.progress
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "method": repr(chosen),
+                "dataset": data.name,
+                "total": progress.total,
+                "done": progress.done,
+                "computed": progress.computed,
+                "failed": progress.failed,
+                "seconds": round(progress.seconds, 3),
+            }
+        )
+    )
+
+
+@app.command()
+@spoken
+def failures(
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    posir: Posir = False,
+) -> None:
+    """List the pairs of a data set that gave no result, and why; `precompute --retry-failed` tries
+    them again."""
+    from dashboard.core.compute import service
+
+    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    data, pairs = pairs_of(dataset, posir)
+    failed = service().failures(for_data(spec, data.name), chosen, pairs)
+    rows = [{"pair": pair, "reason": reason} for pair, reason in failed.items()]
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "method": repr(chosen),
+                "dataset": data.name,
+                "total": len(pairs),
+                "failed": rows,
+            },
+            ensure_ascii=False,
+        )
+    )

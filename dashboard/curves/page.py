@@ -1,0 +1,349 @@
+"""Curves: saliency over relative positions, averaged over a data set, for several models."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pandas as pd
+import streamlit as st
+
+from attribution.curves.positions import BANDS
+from attribution.errors import UserError
+from attribution.methods import METHODS
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method
+from dashboard.core.compute import DataSetCurve
+from dashboard.core.own_texts import service_for
+from dashboard.core.runs import Run
+from dashboard.curves.words import counted, over_what, why_no_number
+from dashboard.drawing.curves import Style, mean_curves
+from dashboard.export.files import curve_frame
+from dashboard.interventions import null_controls
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+
+WATCH_S = 3.0
+
+picked = chosen = None
+posir = False
+with st.sidebar:
+    with panels.guarded():
+        data = choices.data_set()
+        posir = choices.posir_protocol()
+        with st.expander("Filter pairs"):
+            kept = choices.filters(data)
+        picked = choices.posir_pairs(kept) if posir else kept
+    names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
+    with panels.guarded():
+        chosen = choices.method(names, posir=posir)
+if picked is None or chosen is None:
+    st.stop()
+selection, method = picked, chosen
+
+
+def specs() -> list[RetrieverSpec]:
+    """The chosen models that there are."""
+    found = []
+    for name in names:
+        with suppress(UserError):
+            found.append(choices.spec(name, data.name, posir=posir))
+    return found
+
+
+with st.sidebar, panels.guarded():
+    readable, left_out = readable_pairs(specs(), selection.pairs)
+    selection = choices.Selection(
+        data, readable, ", ".join(filter(None, (selection.words, left_out)))
+    )
+
+st.markdown(
+    f"#### {METHODS[method.name].title} by position · {panels.plain(data.title)}\n"
+    f"{len(selection.pairs):,} of {len(data.pairs):,} pairs"
+    + (f" · {panels.plain(selection.words)}" if selection.words else "")
+)
+if data.rejected:
+    with st.expander(f"{len(data.rejected):,} rows of the data set are not pairs"):
+        st.dataframe(
+            pd.DataFrame(
+                [(r.file, r.row, r.reason) for r in data.rejected],
+                columns=["file", "row", "reason"],
+            ),
+            hide_index=True,
+        )
+if not selection.pairs:
+    st.info("No pair passes the filters: widen them in the sidebar.")
+    st.stop()
+if not names:
+    st.info("Choose a model in the sidebar.")
+    st.stop()
+BAND_WORDS = {
+    BANDS[
+        0
+    ]: "Band: 95% bootstrap interval of the mean; documents are resampled, each with all its "
+    "pairs (1,000 times, seeded). Below 10 documents there is none.",
+    BANDS[1]: "Band: one standard deviation over pairs on either side of the mean.",
+    BANDS[2]: "Band: the middle half of the pairs, from the 25th to the 75th percentile.",
+}
+scope = f"{data.name}: {selection.words}"
+
+
+def run_of(name: str) -> Run | None:
+    """The model's run on this selection, if there was one."""
+    return service_for(data.name).run_of(choices.spec(name, data.name, posir=posir), method, scope)
+
+
+def elsewhere(name: str) -> bool:
+    """Whether other processes are computing for this model and method."""
+    return service_for(data.name).jobs(choices.spec(name, data.name, posir=posir), method) > 0
+
+
+def start(name: str, retry_failed: bool = False) -> None:
+    """Compute what this model lacks."""
+    try:
+        service_for(data.name).start_run(
+            choices.spec(name, data.name, posir=posir),
+            method,
+            selection.pairs,
+            scope,
+            retry_failed=retry_failed,
+        )
+    except UserError as error:
+        st.session_state["curves.error"] = str(error)
+
+
+def stop(name: str) -> None:
+    """End the model's run after the batch at hand."""
+    if (run := run_of(name)) is not None:
+        run.stop()
+
+
+def status_row(name: str) -> DataSetCurve | None:
+    """One model's progress and buttons; its curve where something is stored."""
+    spec = choices.spec(name, data.name, posir=posir)
+    missing = service_for(data.name).n_missing(spec, method, selection.pairs)
+    total = len(selection.pairs)
+    run = run_of(name)
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    label.markdown(f"**{panels.plain(name)}**")
+    active = run is not None and run.active
+    text = f"{total - missing:,} of {total:,}"
+    if active and run is not None:
+        progress = run.progress
+        if progress.rate:
+            text += f" · {progress.rate:.1f} pairs/s"
+        if progress.remaining_seconds is not None:
+            text += f" · about {_duration(progress.remaining_seconds)} left"
+        if run.stopping:
+            text += " · stopping"
+    elif missing and elsewhere(name):
+        text += " · another process is computing"
+    bar.progress((total - missing) / total, text=panels.plain(text))
+    if active:
+        button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
+    elif missing and service_for(data.name).identify(spec).stored_only:
+        button.markdown("from the cache")
+    elif missing:
+        button.button(
+            "Compute" if missing == total else "Resume",
+            key=f"start.{name}",
+            on_click=start,
+            args=(name,),
+            width="stretch",
+            type="primary",
+        )
+    else:
+        button.markdown("complete")
+    if run is not None and run.error and not active:
+        st.error(panels.plain(run.error))
+    if missing == total:
+        return None
+    curve = None
+    try:
+        curve = service_for(data.name).curve(
+            spec, method, selection.pairs, data.name, selection.words
+        )
+        failed = curve.stored.failed
+    except UserError:  # whatever was tried failed
+        failed = service_for(data.name).failures(spec, method, selection.pairs)
+    if failed:
+        with st.expander(f"{len(failed):,} pairs of {panels.plain(name)} gave no result"):
+            st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
+            st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
+    return curve
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def notes(curves: list[DataSetCurve]) -> dict[str, str]:
+    """What the legend adds to each model."""
+    return {one.model.spec.name: counted(one.summary.curve) for one in curves}
+
+
+def draw(curves: list[DataSetCurve], style: Style):
+    """Mean curves with their bands."""
+    return mean_curves(
+        [one.summary.curve for one in curves],
+        style,
+        kind=st.session_state.get("band") or BANDS[0],
+        notes=notes(curves),
+        provenance=[one.provenance() for one in curves],
+    )
+
+
+def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
+    """One row a model: n, centre of mass and primacy-recency index with their intervals."""
+    rows = []
+    for one in curves:
+        curve, summary = one.summary.curve, one.summary
+        rows.append(
+            {
+                "model": curve.model,
+                "pairs": curve.n,
+                "documents": curve.n_documents,
+                "truncated": curve.n_truncated,
+                "failed": curve.n_failed,
+                "centre of mass": str(summary.center_of_mass or "–"),
+                "primacy-recency index": str(summary.primacy_recency_index or "–"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def is_active() -> bool:
+    """Whether any of the chosen models is being run, here or by another process."""
+    for name in names:
+        try:
+            run = run_of(name)
+            if (run is not None and run.active) or elsewhere(name):
+                return True
+        except UserError:
+            continue
+    with suppress(UserError):
+        return null_controls.active(service_for(data.name), specs(), method, scope, control)
+    return False
+
+
+control = null_controls.switch()
+
+# Whether the board refreshes itself is settled when the whole page runs; the board asks for that
+# when a run has begun or ended since.
+ticking = is_active()
+
+
+@fragment(run_every=1.0 if ticking else None)
+def board() -> None:
+    """Progress and curves; refreshed by itself while a run is active."""
+    if error := st.session_state.pop("curves.error", ""):
+        st.error(panels.plain(error))
+    curves: list[DataSetCurve] = []
+    for name in names:
+        with panels.guarded():
+            if (curve := status_row(name)) is not None:
+                curves.append(curve)
+    if is_active() != ticking:
+        st.rerun()
+    if not curves:
+        st.info("Nothing is stored for these pairs yet: press Compute.")
+        return
+    if control is not None:
+        null_controls.section(
+            service_for(data.name),
+            specs(),
+            method,
+            control,
+            selection.pairs,
+            data.pairs,
+            scope,
+            selection.words,
+            "curves",
+        )
+    with panels.guarded():
+        st.segmented_control(
+            "Band",
+            BANDS,
+            default=BANDS[0],
+            key="band",
+            bind="query-params",
+            required=True,
+            help="How sure the mean is, or how much documents differ from each other.",
+        )
+        event = panels.show(
+            panels.drawn(
+                tuple(
+                    (one.content, one.provenance(), st.session_state.get("band")) for one in curves
+                ),
+                lambda style: draw(curves, style),
+                panels.screen_style(),
+            ),
+            "curves.figure",
+            "Mean attribution over relative positions, a line per model",
+            on_select="rerun",
+            selection_mode="points",
+        )
+        st.caption(
+            BAND_WORDS[st.session_state.get("band") or BANDS[0]]
+            + f" {panels.plain(over_what([one.summary.curve for one in curves]))}"
+        )
+        null_controls.hint(method, control)
+        what_is_read(specs(), selection.pairs, "curves")
+        st.dataframe(summary_frame(curves, method), hide_index=True)
+        if missing := why_no_number([one.summary for one in curves]):
+            st.caption(panels.plain(missing))
+        points = event.selection.points
+        if points:
+            custom = points[0].get("customdata")
+            bin_index = custom[0] if isinstance(custom, list) else custom
+            if bin_index is not None:
+                st.session_state["curves.bin"] = int(bin_index)
+                st.session_state["curves.clicked"] = True
+        pairs_behind_bin(curves)
+        for one in curves:
+            panels.caption(one.provenance())
+        panels.downloads(
+            "curves",
+            [data.name, method.name, *names],
+            [one.provenance() for one in curves],
+            figures={"Curves": lambda style: draw(curves, style)},
+            frame=lambda: curve_frame([one.summary.curve for one in curves]),
+        )
+
+
+def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
+    """The pairs that weigh most in one bin, with the way back to Explain."""
+    with st.expander("Open the pairs behind a bin", expanded="curves.clicked" in st.session_state):
+        left, right = st.columns(2)
+        bin_index = left.number_input(
+            "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1
+        )
+        by_name = {one.model.spec.name: one for one in curves}
+        name = right.selectbox("Under", list(by_name), key="curves.bin_model")
+        stored = by_name[name or names[0]].stored
+        values = stored.curves[:, int(bin_index)]
+        order = values.argsort()[::-1][:50]
+        frame = pd.DataFrame(
+            {
+                "value": values[order],
+                "query": [data.pair(stored.pair_ids[i]).query for i in order],
+                "score": stored.scores[order],
+                "pair": [stored.pair_ids[i] for i in order],
+            }
+        )
+        panels.open_pairs(
+            frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
+        )
+
+
+board()
+
+
+@fragment(run_every=None if ticking else WATCH_S)
+def watch() -> None:
+    """See when another process begins to compute what is shown here."""
+    if not ticking and is_active():
+        st.rerun()
+
+
+watch()

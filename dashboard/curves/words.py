@@ -1,0 +1,36 @@
+"""What stands beside mean curves: how many pairs and documents, what was cut, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attribution.curves.positions import CurveSummary
+from attribution.types import PositionCurve
+
+
+def counted(curve: PositionCurve) -> str:
+    """How much the mean is of, for a legend."""
+    said = f"{curve.n:,} pairs, {curve.n_documents:,} documents"
+    return said + (f", {curve.n_truncated:,} pairs cut" if curve.n_truncated else "")
+
+
+def over_what(curves: Sequence[PositionCurve]) -> str:
+    """Over what part of the documents the curves' common axis stands; more than a word where that
+    is not the same part for all of them."""
+    cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves}
+    said = "Positions are relative to what each model read."
+    if not any(n_cut for n_cut, _ in cut.values()):
+        return said
+    listed = ", ".join(f"{name} cuts {n_cut:,} of {n:,}" for name, (n_cut, n) in cut.items())
+    said += f" Documents longer than a model reads are cut: {listed} pairs."
+    if len(set(cut.values())) > 1:
+        said += (
+            " So the same place on this axis is not the same place of the text for all of them: "
+            "filter for short documents to compare them."
+        )
+    return said
+
+
+def why_no_number(summaries: Sequence[CurveSummary]) -> str:
+    """A sentence for each curve that has no centre of mass or no index."""
+    return " ".join(f"{one.curve.model}: {one.undefined}" for one in summaries if one.undefined)

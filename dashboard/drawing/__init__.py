@@ -1,0 +1,1 @@
+"""Figures: styles, palettes, curves."""

@@ -1,0 +1,268 @@
+"""What all figures share: an empty figure in a style, a curve's axis and line, labels, caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from attribution.types import N_BINS, Method, Provenance
+from dashboard.drawing.palettes import Style, escape, text_width, wrap
+
+Provenances = Provenance | Sequence[Provenance]
+Span = tuple[float, float]
+
+POSITION_TITLE = "Relative position in what was read (%)"
+TEXT_TITLE = "Position in the whole text (% of its characters)"
+BINS = np.arange(N_BINS)
+CENTRES = (BINS + 0.5) * (100 / N_BINS)
+
+
+def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
+    """One plain dict for each provenance: what is known, in reading order."""
+    listed = [provenance] if isinstance(provenance, Provenance) else provenance
+    return [one.entry() for one in listed]
+
+
+def quantity(method: Method) -> str:
+    """Axis title of a method's numbers with their unit, for example for a curve's y axis."""
+    names = {
+        "saliency": "Saliency",
+        "input_x_gradient": "Input × gradient",
+        "integrated_gradients": "Integrated gradients",
+        "occlusion": "Score lost by occlusion",
+        "decomposition": "Contribution",
+    }
+    name = names.get(method.name, method.name.replace("_", " ").capitalize())
+    unit = {"p99": "share of 99th percentile", "max": "share of maximum"}.get(
+        str({**method.params, **method.curve_params}.get("normalization")), "score units"
+    )
+    return f"{name} ({unit})"
+
+
+def faint(colour: str, opacity: float) -> str:
+    """`#RRGGBB` as an rgba() with that opacity."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def legend_name(name: str, style: Style) -> str:
+    """A name from data as a legend shows it: escaped, on as many lines as it takes."""
+    return "<br>".join(map(escape, wrap(name, style.width_px - 9 * style.font_size, style.small)))
+
+
+def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Provenance in words: what all entries share once, then what sets each apart."""
+    filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
+    shared = {
+        key: value
+        for key, value in (filled[0] if filled else {}).items()
+        if all(entry.get(key) == value for entry in filled)
+    }
+    parts = [
+        " · ".join(f"{k.replace('_', ' ')} {v}" for k, v in group.items())
+        for group in (
+            shared,
+            *({k: v for k, v in entry.items() if k not in shared} for entry in filled),
+        )
+        if group
+    ]
+    return "; ".join(parts)
+
+
+def canvas(
+    kind: str,
+    style: Style,
+    x_title: str,
+    y_title: str,
+    provenance: Provenances,
+    *,
+    top: bool = False,
+) -> go.Figure:
+    """An empty figure of a `kind` in `style`, with axes, provenance and caption.
+
+    `top` says that the x axis stands above the plot, so that only a line of labels and the
+    caption stand below it. Titles are data: they are wrapped and escaped here.
+    """
+    entries = provenance_entries(provenance)
+    theme, size, small = style.colours, style.font_size, style.small
+    x_lines = wrap(x_title, style.width_px - 8 * size, size)
+    y_lines = wrap(y_title, style.height_px - 6 * size, size)
+    # From the plot's lower edge down to the caption: ticks, their labels, the title.
+    foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size
+    lines = (
+        wrap(caption_text(entries), style.width_px - 7 * size, 0.9 * small)
+        if style.caption and entries
+        else []
+    )
+    below = 1.3 * 0.9 * small * len(lines) + (0.8 * size if lines else 0)
+    axis: dict[str, Any] = {
+        "showline": True,
+        "linecolor": theme.ink,
+        "linewidth": 1,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": theme.ink,
+        "tickfont": {"size": small},
+        "gridcolor": theme.grid,
+        "gridwidth": 1,
+        "zerolinecolor": theme.grid,
+        "zerolinewidth": 1,
+    }
+    # In the constructor: changing a layout that is already there takes seven times as long.
+    layout = go.Layout(
+        template="none",
+        width=style.width_px,
+        height=style.height_px + round(below),
+        font={"family": style.font_family, "size": size, "color": theme.ink},
+        paper_bgcolor=theme.paper,
+        plot_bgcolor=theme.paper,
+        margin={"l": size, "r": 1.5 * size, "t": size, "b": foot + below, "pad": 0},
+        hoverlabel={
+            "namelength": -1,
+            "bgcolor": theme.paper,
+            "bordercolor": theme.muted,
+            "font": {"color": theme.ink, "family": style.font_family, "size": small},
+        },
+        clickmode="event+select",
+        meta={"figure": kind, "provenance": entries},
+        xaxis={
+            **axis,
+            "title": {
+                "text": "<br>".join(map(escape, x_lines)),
+                "standoff": 0.6 * size,
+                "font": {"size": size},
+            },
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={
+            **axis,
+            "title": {
+                "text": "<br>".join(map(escape, y_lines)),
+                "standoff": 0.7 * size,
+                "font": {"size": size},
+            },
+            "automargin": True,
+        },
+    )
+    figure = go.Figure(layout=layout)
+    if lines:
+        figure.add_annotation(
+            text="<br>".join(map(escape, lines)),
+            font={"size": 0.9 * small, "color": theme.muted},
+            align="left",
+            showarrow=False,
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=0,
+            xanchor="left",
+            yanchor="top",
+            yshift=-foot,
+        )
+    return figure
+
+
+def label(
+    figure: go.Figure, x: float, text: str, style: Style, *, y: float = 1, yanchor: str = "bottom"
+) -> None:
+    """A word of ours just outside the plot, at `x` of the x axis."""
+    figure.add_annotation(
+        text=text,
+        font={"size": style.small, "color": style.colours.muted},
+        showarrow=False,
+        xref="x",
+        yref="paper",
+        x=x,
+        y=y,
+        xanchor="center",
+        yanchor=yanchor,
+    )
+
+
+def shade(
+    figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
+) -> None:
+    """Shade a span of the document, shares in [0, 1], and name it above the plot."""
+    start, end = span
+    if not 0 <= start < end <= 1:
+        raise ValueError(f"span {span}: 0 <= start < end <= 1")
+    figure.add_vrect(
+        x0=100 * start, x1=100 * end, fillcolor=colour, line={"width": 0}, layer="below"
+    )
+    # Half the word's width from the edge, or it would be cut off at 0 and 100%.
+    reach = 50 * text_width(text, style.font_size) / (style.width_px - 6 * style.font_size)
+    label(figure, min(max(50 * (start + end), reach), 100 - reach), text, style)
+
+
+def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
+    """The legend over the plot, flush left; `above` leaves a line for labels between them."""
+    plot = max(style.height_px - 8 * style.font_size, 1)
+    figure.update_layout(
+        showlegend=True,
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1 + (1.5 if above else 0.3) * style.font_size / plot,
+            "yanchor": "bottom",
+            "itemwidth": 30 + style.font_size,
+            "tracegroupgap": 0,
+            "font": {"size": style.small},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+    )
+    return figure
+
+
+def positions(figure: go.Figure) -> go.Figure:
+    """The x axis of a curve: relative position in percent, one hover box for all lines."""
+    figure.update_xaxes(
+        range=[0, 100],
+        tickvals=list(range(0, 101, 20)),
+        unifiedhovertitle={"text": "%{x:.1f}% of the document"},
+    )
+    return figure.update_layout(hovermode="x unified")
+
+
+def bins(values: ArrayLike) -> NDArray[np.float64]:
+    """`values` as [100]; raises ValueError for another shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (N_BINS,):
+        raise ValueError(f"a curve of shape {array.shape}, expected ({N_BINS},)")
+    return array
+
+
+def line(
+    index: int,
+    values: NDArray[np.float64],
+    style: Style,
+    name: str,
+    share: float = 1.0,
+    x: NDArray[np.float64] | None = None,
+) -> go.Scatter:
+    """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
+    [100] in [0, 1] of that, or at the centres of bins.
+
+    `name` is markup: escape it first.
+    """
+    look = style.line(index)
+    return go.Scatter(
+        x=(CENTRES if x is None else 100 * x) * share,
+        y=values,
+        customdata=BINS,
+        # plotly.js selects no point of a trace that has lines alone: the markers are there to be
+        # clicked, and seen only when they are.
+        mode="lines+markers",
+        line=look,
+        marker={"color": look["color"], "size": 0.6 * style.font_size, "opacity": 0},
+        selected={"marker": {"opacity": 1}},
+        unselected={"marker": {"opacity": 0}},
+        hovertemplate="bin %{customdata}: %{y:.4g}",
+        legendgroup=f"curve {index}",
+        name=name,
+    )

@@ -1,0 +1,215 @@
+"""Commands about pairs and data sets: explain, curve, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from attribution.types import Method
+from dashboard.core.command_options import (
+    Dataset,
+    MethodName,
+    Model,
+    Normalization,
+    Options,
+    Posir,
+    Readable,
+    Resampling,
+    TextFormat,
+    data_name,
+    for_data,
+    method_of,
+    pairs_of,
+    quiet,
+    readable_of,
+    resolve,
+    spoken,
+    suffix_of,
+    write,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def explain(
+    query: Annotated[str, typer.Option(help="The query.")],
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    document: Annotated[str | None, typer.Option(help="The document's text.")] = None,
+    document_file: Annotated[
+        Path | None, typer.Option(help="File with the document; - for stdin.")
+    ] = None,
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    statistics: Annotated[
+        str, typer.Option(help="Data set, by name or path, whose word statistics BM25 uses.")
+    ] = "sample",
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row per token).")
+    ] = TextFormat.json,
+) -> None:
+    """Attribute one query-document pair."""
+    from attribution import datasets
+    from attribution.text import clean
+    from attribution.types import TextPair
+
+    if (document is None) == (document_file is None):
+        raise UserError("Give the document either as --document or as --document-file.")
+    text = document if document is not None else _read_text(document_file)
+    pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
+    spec, chosen = resolve(model), method_of(method, normalization, resampling, False, option)
+    if spec.family == "lexical":
+        corpus = data_name(statistics)
+        datasets.read(corpus)
+        spec = for_data(spec, corpus)
+    quiet()
+    from dashboard.core.compute import service
+
+    result = service().explain(pair, spec, chosen)
+    if result.notice:
+        print(result.notice, file=sys.stderr)
+    if format is TextFormat.csv:
+        from dashboard.export.files import attribution_frame, table_bytes
+
+        frame = attribution_frame(result.attribution, pair)
+        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        return
+    print(json.dumps(_as_json(result), ensure_ascii=False))
+
+
+def _read_text(path: Path | None) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: convert it first.") from error
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    from attribution.curves.positions import document_curve, document_magnitudes, positions
+
+    attribution = result.attribution
+
+    def tokens(text: Any) -> list[dict[str, Any]]:
+        return [
+            {"text": t.text, "start": t.start, "end": t.end, "special": t.is_special}
+            for t in text.tokens
+        ]
+
+    return {
+        "model": attribution.model,
+        "method": repr(attribution.method),
+        "score": attribution.score,
+        "query": {"tokens": tokens(attribution.query)},
+        "document": {
+            "tokens": tokens(attribution.document),
+            "n_tokens_full": attribution.document.n_tokens_full,
+            "truncated": attribution.document.truncated,
+        },
+        "query_scores": attribution.query_scores.tolist(),
+        "document_scores": attribution.document_scores.tolist(),
+        "matrix": None if attribution.matrix is None else attribution.matrix.tolist(),
+        "bias_share": attribution.bias_share,
+        "completeness_error": attribution.completeness_error,
+        "positions": positions(attribution.method.curve_params["resampling"]).tolist(),
+        "curve": document_curve(attribution).tolist(),
+        "magnitudes": document_magnitudes(attribution).tolist(),
+        "provenance": dict(result.provenance().items()),
+    }
+
+
+def _curve(model: str, chosen: Method, dataset: str, posir: bool, readable: bool):
+    from dashboard.core.compute import service
+
+    spec = resolve(model, posir)
+    data, pairs = pairs_of(dataset, posir)
+    spec = for_data(spec, data.name)
+    pairs, left_out = readable_of(spec, pairs, readable)
+    words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
+    return service().curve(spec, chosen, pairs, data.name, words)
+
+
+@app.command()
+@spoken
+def curve(
+    model: Model = "MiniLM",
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    posir: Posir = False,
+    readable: Readable = False,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
+) -> None:
+    """Print a data set's aggregated curve from what `precompute` stored."""
+    from dashboard.export.files import curve_frame, table_bytes
+
+    chosen = method_of(method, normalization, resampling, posir, option)
+    found = _curve(model, chosen, dataset, posir, readable)
+    frame = curve_frame([found.summary.curve])
+    sys.stdout.buffer.write(table_bytes(frame, format.value, [found.provenance()]))
+
+
+@app.command()
+@spoken
+def export(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    posir: Posir = False,
+    readable: Readable = False,
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+    table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
+) -> None:
+    """Write the aggregated curves of one or several models as a figure or a table."""
+    from dataclasses import replace
+
+    from dashboard.curves.words import counted
+    from dashboard.drawing.curves import PRESETS, mean_curves
+    from dashboard.export.files import (
+        FIGURE_FORMATS,
+        TABLE_FORMATS,
+        curve_frame,
+        figure_bytes,
+        table_bytes,
+    )
+
+    fmt = suffix_of(output, [*dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))])
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    chosen = method_of(method, normalization, resampling, posir, option)
+    found = [
+        _curve(name, chosen, dataset, posir, readable)
+        for name in model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
+    ]
+    provenance = [one.provenance() for one in found]
+    curves = [one.summary.curve for one in found]
+    if fmt in ("csv", "parquet") or table:
+        data = table_bytes(curve_frame(curves), fmt, provenance)  # type: ignore[arg-type]
+    else:
+        style = replace(PRESETS[size], palette=palette)
+        notes = {curve.model: counted(curve) for curve in curves}
+        figure = mean_curves(curves, style, notes=notes, provenance=provenance)
+        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
+    write(output, data)

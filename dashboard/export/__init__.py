@@ -1,0 +1,1 @@
+"""Files that carry their provenance, and the browser that draws them."""

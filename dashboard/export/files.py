@@ -1,0 +1,333 @@
+"""Figures and tables as files that say where their numbers come from.
+
+Every file carries its provenance inside: a list with one entry for each model, as JSON.
+
+| format | where the provenance stands |
+|---|---|
+| png | iTXt chunk `provenance`; `Description` in words; the resolution in pHYs |
+| svg | `<metadata id="provenance">`; `<desc>` in words |
+| pdf | information dictionary: `Keywords` holds the JSON, `Title` and `Subject` words |
+| html | `<script type="application/json" id="provenance">` |
+| json (figure) | `layout.meta.provenance` |
+| json (table) | `provenance`, beside `rows` |
+| parquet | schema metadata `provenance`; in pandas also `frame.attrs["provenance"]` |
+| csv | comment lines `# key: JSON value` above the header, see `table_bytes` |
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape as html_escape
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
+from dashboard.drawing.figure_base import Provenances, provenance_entries
+from dashboard.drawing.palettes import Style, printable
+from dashboard.export.browser import render
+from dashboard.export.inscription import inscribed
+
+FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
+TableFormat = Literal["csv", "parquet", "json"]
+
+MEDIA_TYPES: Mapping[str, str] = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "html": "text/html",
+    "json": "application/json",
+    "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+}
+FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
+TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
+
+# What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file to download."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+def file_name(*parts: object, fmt: str) -> str:
+    """A name of ASCII letters, digits, `-`, `_` and `.`, at most 80 characters with its suffix.
+
+    Whatever the parts hold, the name has no slash and no leading dot, is no device of
+    Windows and is never empty; parts in other scripts leave nothing behind.
+    """
+    kept = []
+    for part in parts:
+        ascii_part = unicodedata.normalize("NFKD", str(part)).encode("ascii", "ignore").decode()
+        kept.append(re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._"))
+    stem = re.sub(r"\.{2,}", ".", "_".join(part for part in kept if part))
+    suffix = re.sub(r"[^a-z0-9]", "", fmt.lower())[:10] or "bin"
+    stem = stem[: 79 - len(suffix)].rstrip("-._") or "poslens"
+    return f"{'poslens_' if _RESERVED.match(stem) else ''}{stem}.{suffix}"[-80:]
+
+
+def figure_artifact(
+    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances, *parts: object
+) -> Artifact:
+    """`figure_bytes` with a name made of `parts` and its media type."""
+    data = figure_bytes(figure, fmt, style, provenance)
+    return Artifact(file_name(*parts, fmt=fmt), MEDIA_TYPES[fmt], data)
+
+
+def table_artifact(
+    frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances, *parts: object
+) -> Artifact:
+    """`table_bytes` with a name made of `parts` and its media type."""
+    return Artifact(
+        file_name(*parts, fmt=fmt), MEDIA_TYPES[fmt], table_bytes(frame, fmt, provenance)
+    )
+
+
+def figure_bytes(
+    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
+) -> bytes:
+    """`figure` as a file, with its provenance inside: its own, unless another is given.
+
+    A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches
+    (96 px, 72 pt). The figure has to be built with the width of `style`: fonts and margins belong
+    to a size and are not stretched.
+
+    Raises:
+        UserError: png, svg or pdf without Chrome or Chromium, or a browser that does not answer.
+        ValueError: an unknown format, no provenance, or a figure built for another width.
+    """
+    if fmt not in FIGURE_FORMATS:
+        raise ValueError(f"figure format {fmt!r}, expected one of {FIGURE_FORMATS}")
+    layout = figure.to_dict()["layout"]
+    own = layout.get("meta", {}).get("provenance") or ()
+    entries = list(own) if provenance is None and own else _entries(provenance or ())
+    width, height = layout.get("width", style.width_px), layout.get("height", style.height_px)
+    if width != style.width_px:
+        raise ValueError(f"the figure is {width} px wide, its style {style.width_px}")
+    figure = go.Figure(figure)
+    figure.update_layout(
+        meta={**layout.get("meta", {}), "provenance": entries}, width=width, height=height
+    )
+    if fmt == "json":
+        return str(figure.to_json()).encode()
+    title = _title(entries)
+    if fmt == "html":
+        return _html(figure, title, entries, style)
+    drawn = figure.to_dict()
+    for trace in drawn["data"]:
+        # Markers that are there to be clicked would be 100 invisible shapes in the file.
+        if trace.get("mode") == "lines+markers" and trace["marker"].get("opacity") == 0:
+            trace["mode"] = "lines"
+    image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
+    return inscribed(image, fmt, title, entries, style.dpi)
+
+
+def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
+    """`frame` as a file, without its index, with its provenance inside.
+
+    CSV: comment lines `# key: value` (the value is JSON, so a line break in it stays one line)
+    stand above the header; every text cell and column name is quoted. So
+    `pandas.read_csv(file, comment="#")` reads the table and leaves a `#` inside a cell alone, with
+    pandas' default parser; in R it is `read.csv(file, comment.char="#")`. Text that a spreadsheet
+    would take for a formula gets a quote in front (`=1+1` becomes `'=1+1`); numbers don't.
+    Missing values and infinities are empty.
+
+    JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for what is missing or infinite.
+    Parquet: values as they are.
+
+    Raises:
+        ValueError: an unknown format, or no provenance.
+    """
+    if fmt not in TABLE_FORMATS:
+        raise ValueError(f"table format {fmt!r}, expected one of {TABLE_FORMATS}")
+    entries = _entries(provenance)
+    frame = frame.rename(columns=_without_surrogates)
+    for column in _text_columns(frame):
+        frame[column] = frame[column].map(_without_surrogates, na_action="ignore")
+    if fmt == "parquet":
+        return _parquet(frame, entries)
+    if fmt == "csv":
+        return _csv(frame, entries)
+    columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return json.dumps(
+        {"provenance": entries, "rows": rows}, ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
+    """A row for each token, the query's first, special tokens included.
+
+    Columns: side, index (in that side's tokens), token, start, end (characters of the text),
+    is_special, position ((j + 0.5) / D among the D document tokens that are not special, missing
+    for others), in_evidence (a document token that shares a character with the evidence; missing
+    where the pair names none), score.
+    """
+    rows = []
+    span = pair.evidence
+    sides = (
+        ("query", attribution.query, attribution.query_scores),
+        ("document", attribution.document, attribution.document_scores),
+    )
+    for side, text, scores in sides:
+        content, rank = int(text.content.sum()), 0
+        for index, token in enumerate(text.tokens):
+            counted = side == "document" and not token.is_special
+            inside = None if span is None else False
+            if counted and span is not None:
+                inside = token.start < span.end and token.end > span.start
+            position = (rank + 0.5) / content if counted else math.nan
+            rank += not token.is_special
+            rows.append(
+                {
+                    "side": side,
+                    "index": index,
+                    "token": _without_surrogates(token.text),
+                    "start": token.start,
+                    "end": token.end,
+                    "is_special": token.is_special,
+                    "position": position,
+                    "in_evidence": inside,
+                    "score": float(scores[index]),
+                }
+            )
+    frame = pd.DataFrame(rows)
+    return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
+
+
+_COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
+
+
+def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
+    """100 rows for each curve: its names, bin 0..99, position in [0, 1], mean, std, ci_low and
+    ci_high (missing below 10 documents), magnitude (the mean of |score|, of which index and centre
+    of mass are made), and the numbers of pairs and documents."""
+    bins = np.arange(N_BINS)
+    frames = [
+        pd.DataFrame(
+            {
+                "model": curve.model,
+                "dataset": curve.dataset,
+                "method": repr(curve.method),
+                "bin": bins,
+                "position": curve.positions,
+                "mean": curve.mean,
+                "std": curve.std,
+                "ci_low": np.nan if curve.ci_low is None else curve.ci_low,
+                "ci_high": np.nan if curve.ci_high is None else curve.ci_high,
+                "magnitude": np.nan if curve.magnitudes is None else curve.magnitudes,
+                **{name: getattr(curve, name) for name in _COUNTS},
+            }
+        )
+        for curve in curves
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _entries(provenance: Provenances) -> list[dict[str, Any]]:
+    entries = provenance_entries(provenance)
+    if not entries:
+        raise ValueError("an export without provenance")
+    return entries
+
+
+def _title(entries: Sequence[Mapping[str, Any]]) -> str:
+    parts = {key: list(dict.fromkeys(str(e[key]) for e in entries)) for key in ("model", "dataset")}
+    return f"PosLens: {', '.join(parts['model'])} on {', '.join(parts['dataset'])}"
+
+
+def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
+    drawing = figure.to_html(
+        full_html=False,
+        include_plotlyjs=True,
+        include_mathjax=False,
+        div_id="figure",
+        config={"displaylogo": False},
+    )
+    # "</script>" in a model's name would end the element: no "<" is left in it.
+    data = json.dumps(entries).replace("<", "\\u003c")
+    # The page needs nothing from outside itself, and may ask for nothing.
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    policy += "img-src data: blob:"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<title>{html_escape(printable(title))}</title>\n"
+        f'<script type="application/json" id="provenance">{data}</script>\n'
+        f'</head>\n<body style="background:{style.colours.paper}">\n{drawing}\n</body>\n</html>\n'
+    ).encode()
+
+
+def _without_surrogates(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return re.sub("[\ud800-\udfff]", "\ufffd", value)
+
+
+def _text_columns(frame: pd.DataFrame) -> list[Any]:
+    return [
+        name
+        for name in frame.columns
+        if pd.api.types.is_string_dtype(frame[name]) or frame[name].dtype == object
+    ]
+
+
+def _unformula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+def _csv(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:
+    lines = []
+    for number, entry in enumerate(entries, 1):
+        lines.append(f"# provenance: {number} of {len(entries)}\n" if len(entries) > 1 else "")
+        for key, value in entry.items():
+            shown = json.dumps(value, ensure_ascii=False)
+            # A spreadsheet splits this line at commas too, and would run what follows one.
+            shown = re.sub(
+                r"[,;\t|](?=[\s\"'\\]*[=+\-@＝＋－＠])", lambda m: f"\\u{ord(m.group()):04x}", shown
+            )
+            lines.append(f"# {key}: {_without_surrogates(shown)}\n")
+    frame = frame.rename(columns=_unformula).replace([np.inf, -np.inf], np.nan)
+    for column in _text_columns(frame):
+        frame[column] = frame[column].map(_unformula, na_action="ignore")
+    table = frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    return ("".join(lines) + str(table)).encode()
+
+
+def _parquet(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:
+    frame.attrs = {"provenance": entries}
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    table = table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), b"provenance": json.dumps(entries).encode()}
+    )
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    return out.getvalue()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (bool, int, str)) else str(value)

@@ -1,0 +1,326 @@
+"""Faithfulness: do methods order words by what they really do? For one pair and for many."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import (
+    Faithfulness,
+    FaithfulnessSummary,
+    Parameters,
+    summarize,
+)
+from attribution.methods import METHODS, make_method
+from attribution.types import Method, Provenance
+from dashboard.core.own_texts import service_for
+from dashboard.core.provenance import of_faithfulness, of_faithfulness_set
+from dashboard.core.runs import Run
+from dashboard.core.waiting import wait
+from dashboard.drawing.curves import Style
+from dashboard.faithfulness import service as faithfulness_service
+from dashboard.faithfulness.figures import deletion_insertion, gains, scalable
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+from dashboard.widgets.pair_picker import choose_pair
+from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+
+PARAMETERS = Parameters()
+SLOW = ("integrated_gradients", "occlusion")
+
+pair = None
+with panels.guarded():
+    pair = choose_pair()
+with st.sidebar:
+    models = choices.models(["MiniLM"])
+    unfit = choices.unfit_methods(models)
+    names = st.multiselect(
+        "Methods",
+        [name for name in METHODS if name not in unfit],
+        default=[name for name in METHODS if name not in SLOW and name not in unfit],
+        key="methods",
+        bind="query-params",
+        help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
+    )
+    choices.say_unfit(unfit)
+methods: dict[str, Method] = {name: make_method(name) for name in names}
+if pair is None or not models or not methods:
+    st.info("Choose a pair, a model and a method in the sidebar.")
+    st.stop()
+
+st.markdown(
+    "#### Do methods order words by what they do?\n"
+    "Words are replaced by padding tokens, the largest contribution first, and put back in the "
+    "same order; random orders stand beside them. A faithful order makes the score fall early "
+    "when words go and rise early when they come."
+)
+
+results: dict[str, Faithfulness] = {}
+tested: list[tuple[str, Faithfulness]] = []
+for model in models:
+    for name, method in methods.items():
+        label = name if len(models) == 1 else f"{model}, {name}"
+        with panels.guarded(), st.spinner(f"Testing {panels.plain(label)}", show_time=True):
+            place = faithfulness_service.ask(
+                service_for(pair.dataset),
+                pair,
+                choices.spec(model, pair.dataset),
+                method,
+                PARAMETERS,
+            )
+            results[label] = wait(place)
+            tested.append((model, results[label]))
+if not results:
+    st.stop()
+
+
+the_pair = pair
+
+
+def provenance() -> list[Provenance]:
+    """Where the numbers of this pair come from."""
+    return [
+        of_faithfulness(
+            service_for(the_pair.dataset).identify(choices.spec(model, the_pair.dataset)),
+            the_pair,
+            found,
+        )
+        for model, found in tested
+    ]
+
+
+def pair_frame() -> pd.DataFrame:
+    """A row for each method: areas, comprehensiveness and sufficiency with their gains."""
+    rows = []
+    for label, result in results.items():
+        found, gain = result.measures, result.gain
+        if found is None or gain is None:
+            continue
+        rows.append(
+            {
+                "method": label,
+                "deletion area": found.deletion_area,
+                "insertion area": found.insertion_area,
+                "comprehensiveness": found.comprehensiveness,
+                "sufficiency": found.sufficiency,
+                "gain over random (deletion)": gain.deletion_area,
+                "gain over random (insertion)": gain.insertion_area,
+                "enrichment": result.enrichment,
+                "seconds": result.attribution_seconds,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+st.markdown("**This pair**")
+with panels.guarded():
+    drawn = scalable(results)
+    if without := [label for label in results if label not in drawn]:
+        st.info(
+            panels.plain(
+                f"{', '.join(without)}: without its words this document scores what it does with "
+                "them, so there is nothing to share out. It may share no word with the query."
+            )
+        )
+    if drawn:
+        left, right = st.columns(2)
+        for column, kind in ((left, "deletion"), (right, "insertion")):
+            with column:
+                panels.show(
+                    deletion_insertion(drawn, kind, panels.screen_style(height_px=360)),
+                    f"faithfulness.{kind}",
+                    f"{kind} curves of each method and of random orders",
+                )
+        table = pair_frame()
+        st.dataframe(table, hide_index=True)
+        known = provenance()
+        panels.caption(known)
+        panels.downloads(
+            "faithfulness.pair",
+            [pair.pair_id, "faithfulness"],
+            known,
+            figures={
+                "Deletion": lambda style: deletion_insertion(drawn, "deletion", style, known),
+                "Insertion": lambda style: deletion_insertion(drawn, "insertion", style, known),
+            },
+            frame=table,
+        )
+
+source = choices.data_of(pair)
+if source is None:
+    st.stop()
+data = source
+
+st.markdown("**Over the data set**")
+limit = st.number_input(
+    "Pairs",
+    1,
+    len(data.pairs),
+    min(30, len(data.pairs)),
+    step=5,
+    key="faithfulness.pairs",
+    help="Spread evenly over the data set.",
+)
+step = len(data.pairs) / int(limit)
+chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
+by_id = {one.pair_id: one for one in chosen}
+scope = f"{data.name}: {limit} pairs spread evenly"
+with panels.guarded():
+    the_specs = [choices.spec(model, data.name) for model in models]
+    readable, left_out = readable_pairs(the_specs, chosen)
+    by_id = {one.pair_id: one for one in readable}
+    chosen, scope = list(readable), ", ".join(filter(None, (scope, left_out)))
+if not chosen:
+    st.info("None of these pairs can be read: choose more pairs, or another model.")
+    st.stop()
+
+
+def run_of(model: str, method: Method) -> Run | None:
+    """The test run of this kind, if there was one."""
+    return faithfulness_service.run_of(
+        service_for(data.name), choices.spec(model, data.name), method, scope, PARAMETERS
+    )
+
+
+def start() -> None:
+    """Test every method on every model."""
+    for model in models:
+        for method in methods.values():
+            try:
+                faithfulness_service.start(
+                    service_for(data.name),
+                    choices.spec(model, data.name),
+                    method,
+                    chosen,
+                    scope,
+                    PARAMETERS,
+                )
+            except UserError as error:
+                st.session_state["faithfulness.error"] = str(error)
+
+
+def stop() -> None:
+    """End all of them after the batch at hand."""
+    for model in models:
+        for method in methods.values():
+            if (run := run_of(model, method)) is not None:
+                run.stop()
+
+
+def is_active() -> bool:
+    """Whether any of them runs."""
+    try:
+        runs = [run_of(model, method) for model in models for method in methods.values()]
+    except UserError:
+        return False
+    return any(run is not None and run.active for run in runs)
+
+
+def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
+    """One row of the table of methods and models."""
+    return {
+        "model": found.model,
+        "method": label,
+        "n": found.n,
+        "documents": found.n_documents,
+        "left out, no difference": found.n_equal,
+        "left out, below empty": found.n_below,
+        "truncated": found.n_truncated,
+        "deletion area": str(found.deletion_area),
+        "insertion area": str(found.insertion_area),
+        "comprehensiveness": str(found.comprehensiveness),
+        "sufficiency": str(found.sufficiency),
+        "deletion gain": str(found.deletion_gain),
+        "insertion gain": str(found.insertion_gain),
+        "enrichment": "" if found.enrichment is None else str(found.enrichment),
+        "seconds": str(found.seconds),
+    }
+
+
+ticking = is_active()
+
+
+@fragment(run_every=2.0 if ticking else None)
+def board() -> None:
+    """Progress and the table; refreshed by itself while a run is active."""
+    if error := st.session_state.pop("faithfulness.error", ""):
+        st.error(panels.plain(error))
+    summaries: list[tuple[str, FaithfulnessSummary]] = []
+    made: list[Provenance] = []
+    done = 0
+    with panels.guarded():
+        for model in models:
+            spec = choices.spec(model, data.name)
+            for name, method in methods.items():
+                stored = faithfulness_service.stored(
+                    service_for(data.name), spec, method, chosen, PARAMETERS
+                )
+                done += len(stored.results) + len(stored.failed)
+                if stored.results:
+                    try:
+                        documents = [by_id[i].document for i in stored.results]
+                        found = summarize(list(stored.results.values()), documents)
+                    except UserError as nothing:
+                        st.caption(panels.plain(f"{model}, {name}: {nothing}"))
+                        continue
+                    summaries.append((name, found))
+                    made.append(
+                        of_faithfulness_set(
+                            service_for(data.name).identify(spec), data.name, found, scope
+                        )
+                    )
+    total = len(chosen) * len(models) * len(methods)
+    bar, button = st.columns([8, 2], vertical_alignment="center")
+    bar.progress(min(done / total, 1.0), text=f"{done:,} of {total:,} tests")
+    active = is_active()
+    if active:
+        button.button("Stop", key="faithfulness.stop", on_click=stop, width="stretch")
+    elif done < total:
+        button.button(
+            "Test" if not done else "Resume",
+            key="faithfulness.start",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
+    if active != ticking:
+        st.rerun()
+    if not summaries:
+        return
+    with panels.guarded():
+        frame = pd.DataFrame([summary_row(label, found) for label, found in summaries])
+        st.dataframe(frame, hide_index=True)
+        rows = [(f"{found.model}, {label}", found.deletion_gain) for label, found in summaries]
+
+        def draw(style: Style):
+            """Gain of each method over random order."""
+            return gains(rows, "Gain of deletion area over random", style, made)
+
+        height = 140 + 34 * len(rows)
+        panels.show(
+            draw(panels.screen_style(height_px=height)),
+            "faithfulness.gains",
+            "Gain of each method over random order",
+        )
+        st.caption(
+            panels.plain(
+                f"Means over pairs with 95% bootstrap intervals over documents; {PARAMETERS!r}; "
+                f"{scope}. Gains are over random order, positive is better. Seconds are of the "
+                "attribution alone. Left out of every mean: pairs whose document scores what it "
+                "does without its words (no difference to share), and those where it scores less "
+                "(below empty)."
+            )
+        )
+        what_is_read(the_specs, chosen, "faithfulness")
+        panels.caption(made)
+        panels.downloads(
+            "faithfulness.set",
+            [data.name, "faithfulness"],
+            made,
+            figures={"Gains": draw},
+            frame=frame,
+        )
+
+
+board()

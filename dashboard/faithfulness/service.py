@@ -1,0 +1,119 @@
+"""Faithfulness tests of pairs and of data sets, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import Faithfulness, Parameters
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, TextPair
+from cache.jobs.attributions import Progress
+from cache.kinds.faithfulness import FaithfulnessStore
+from cache.kinds.faithfulness import run as run_tests
+from cache.storage.results import Stored
+from dashboard.core.compute import Compute, run_key
+from dashboard.core.queue import Place, ready
+from dashboard.core.runs import Report, Run
+
+
+def ask(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+) -> Place[Faithfulness]:
+    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+
+    Raises:
+        UserError: the model is not here, or too many requests wait.
+    """
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    if (found := tests.get(model, method, pair)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("faithfulness", model, repr(method), repr(parameters), pair),
+        lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
+    )
+
+
+def of_pair(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    parameters: Parameters,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Faithfulness:
+    """How faithfully a method orders one pair's words; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    model = compute.identify(spec)
+    tests = FaithfulnessStore(compute.root)
+    found = tests.tests(model.key, method, parameters).get(model.key, method, pair)
+    if found is None:
+        run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            [pair],
+            compute.store,
+            tests,
+            parameters=parameters,
+            should_stop=should_stop,
+            turn=compute.turn,
+            retry_failed=True,
+        )
+        stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
+        if not stored.results:
+            raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
+        found = stored.results[pair.pair_id]
+    return found
+
+
+def start(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    parameters: Parameters,
+) -> Run:
+    """Test a method on what is missing of `pairs`, in a thread."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        return run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            pairs,
+            compute.store,
+            FaithfulnessStore(compute.root),
+            parameters=parameters,
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
+        )
+
+    return compute.start(run_key(model, method, f"{scope} {parameters!r}"), len(pairs), work)
+
+
+def run_of(
+    compute: Compute, spec: RetrieverSpec, method: Method, scope: str, parameters: Parameters
+) -> Run | None:
+    """The latest test run of this kind in this process."""
+    return compute.run_of(spec, method, f"{scope} {parameters!r}")
+
+
+def stored(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    parameters: Parameters,
+) -> Stored[Faithfulness]:
+    """What is stored of the tests of a method on `pairs`."""
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    return tests.select(model, method, pairs)

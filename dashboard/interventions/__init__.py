@@ -1,0 +1,1 @@
+"""The page Cause and its command: interventions."""

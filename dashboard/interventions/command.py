@@ -1,0 +1,148 @@
+"""Commands about causes: interventions on a data set and what they say about methods."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from attribution.errors import UserError
+from attribution.types import Method
+from dashboard.core.command_options import (
+    Dataset,
+    Model,
+    Readable,
+    TextFormat,
+    for_data,
+    pairs_of,
+    quiet,
+    readable_of,
+    resolve,
+    spoken,
+    watched,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def cause(
+    model: Model = "MiniLM",
+    dataset: Dataset = "sample",
+    intervention: Annotated[
+        str, typer.Option(help="relocation of the evidence, or ablation of parts.")
+    ] = "relocation",
+    by: Annotated[
+        str, typer.Option(help="How ablation takes parts out: delete, mask or filler.")
+    ] = "delete",
+    pairs: Annotated[
+        int, typer.Option(min=0, help="How many pairs, spread evenly; 0 is all of them.")
+    ] = 0,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Method whose curves are compared with the causal ones; repeatable."),
+    ] = None,
+    readable: Readable = False,
+    format: Annotated[
+        TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
+    ] = TextFormat.json,
+) -> None:
+    """Move the evidence, or take parts out, over a data set; stop with Ctrl-C, resume by running
+    again."""
+    from attribution.interventions.ablation import ablation_method
+    from attribution.interventions.relocation import movable, relocation_method
+    from attribution.methods import make_method
+
+    if intervention not in ("relocation", "ablation"):
+        raise UserError(
+            f"There is no intervention {intervention[:40]!r}: choose relocation or ablation."
+        )
+    what = relocation_method() if intervention == "relocation" else ablation_method(by)  # type: ignore[arg-type]
+    judged = [make_method(name) for name in against or []]
+    spec = resolve(model)
+    data, found = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    usable, left_out = (found, "") if intervention == "ablation" else movable(found)
+    if left_out:
+        print(left_out, file=sys.stderr)
+    if not usable:
+        raise UserError(
+            f"No pair of {dataset} has an evidence span that could be moved: choose another data "
+            "set, or --intervention ablation."
+        )
+    n = min(pairs or len(usable), len(usable))
+    chosen = [usable[int(i * len(usable) / n)] for i in range(n)]
+    words = "" if n == len(usable) else f"{n} pairs spread evenly"
+    quiet()
+    chosen, left_out = readable_of(spec, chosen, readable)
+    words = ", ".join(filter(None, (words, left_out)))
+    from dashboard.core.compute import service
+    from dashboard.interventions import service as interventions
+
+    compute = service()
+
+    def started(one: Method, show: Any) -> Any:
+        if one is what:
+            return interventions.start(compute, spec, what, chosen, data.name, show)
+        return compute.start_run(spec, one, chosen, data.name, show)
+
+    for one in (what, *judged):
+        watched(one.name, partial(started, one))
+    result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+    if format is TextFormat.csv:
+        from dashboard.export.files import table_bytes
+        from dashboard.interventions.tables import causal_curve_frame
+
+        frame = causal_curve_frame([result])
+        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        return
+    agreements = []
+    for one in judged:
+        agreed = interventions.agreement_of(compute, spec, one, what, chosen)
+        agreements.append(
+            {
+                "method": repr(one),
+                "n": agreed.n,
+                "documents": agreed.n_documents,
+                "left_out": agreed.n_left_out,
+                "of_the_means": _interval(agreed.means),
+                "mean_over_pairs": _interval(agreed.each),
+            }
+        )
+    curve = result.summary.curve
+    print(
+        json.dumps(
+            {
+                "model": spec.name,
+                "intervention": repr(what),
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "failed": curve.n_failed,
+                "left_out": result.n_left_out,
+                "last_third_less_first": _interval(result.lean),
+                "lost_behind_the_limit": _interval(result.lost),
+                "notes": list(result.notes),
+                "curve": curve.mean.tolist(),
+                "ci_low": _listed(curve.ci_low),
+                "ci_high": _listed(curve.ci_high),
+                "agreement": agreements,
+                "provenance": dict(result.provenance().items()),
+            },
+            ensure_ascii=False,
+        )
+    )
+
+
+def _interval(value: Any) -> dict[str, float | int | None] | None:
+    if value is None:
+        return None
+    found = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+    return {**found, "documents": value.n_resampled}
+
+
+def _listed(values: Any) -> list[float] | None:
+    return None if values is None else values.tolist()

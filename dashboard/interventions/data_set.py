@@ -1,0 +1,299 @@
+"""The Cause page's part about a data set: causal curves of several models, and which method agrees
+with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.interventions.agreement import Agreement
+from attribution.interventions.relocation import movable, relocation_method
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, Provenance, TextPair
+from dashboard.core.compute import Compute
+from dashboard.core.own_texts import service_for
+from dashboard.core.provenance import of_agreement
+from dashboard.core.runs import Run
+from dashboard.drawing.curves import Style, mean_curves
+from dashboard.interventions import (
+    null_controls,
+)
+from dashboard.interventions import (
+    service as interventions,
+)
+from dashboard.interventions import (
+    tables as intervention_tables,
+)
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+
+JUDGED = ("saliency", "decomposition")
+"""Methods judged by default: those that take less than a second a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is compared, over which pairs, under which models, and where results are kept."""
+
+    compute: Compute
+    specs: tuple[RetrieverSpec, ...]
+    interventions: Mapping[str, Method]
+    judged: Mapping[str, Method]
+    pairs: tuple[TextPair, ...]
+    scope: str
+    words: str
+
+    @property
+    def total(self) -> int:
+        """Results wanted."""
+        return len(self.pairs) * len(self.specs) * (len(self.interventions) + len(self.judged))
+
+    def done(self) -> int:
+        """Results (or reasons why there is none) that are stored."""
+        n = 0
+        for spec in self.specs:
+            for what in self.interventions.values():
+                kept = interventions.stored(self.compute, spec, what, self.pairs)
+                n += len(kept.results) + len(kept.failed)
+            for one in self.judged.values():
+                n += len(self.pairs) - self.compute.n_missing(spec, one, self.pairs)
+        return n
+
+    def runs(self) -> list[Run]:
+        """Every run of these."""
+        found = []
+        for spec in self.specs:
+            for what in self.interventions.values():
+                found.append(interventions.run_of(self.compute, spec, what, self.scope))
+            for one in self.judged.values():
+                found.append(self.compute.run_of(spec, one, self.scope))
+        return [run for run in found if run is not None]
+
+    def start(self) -> None:
+        """Compute what is missing."""
+        try:
+            for spec in self.specs:
+                for what in self.interventions.values():
+                    interventions.start(self.compute, spec, what, self.pairs, self.scope)
+                for one in self.judged.values():
+                    self.compute.start_run(spec, one, self.pairs, self.scope)
+        except UserError as error:
+            st.session_state["cause.error"] = str(error)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for run in self.runs():
+            run.stop()
+
+
+def section(models: Sequence[str], method: Method, ablation: Method, data: DataSet) -> None:
+    """Choices, progress, causal curves, agreement and null controls of a data set."""
+    st.markdown("**Over the data set**")
+    usable, left_out = movable(data.pairs)
+    if left_out:
+        st.caption(panels.plain(left_out))
+    if len(usable) < 2:
+        st.info(
+            "Fewer than two pairs of this data set have an evidence span that could be moved: "
+            "nothing to compare."
+        )
+        return
+    left, right = st.columns([1, 3])
+    limit = int(
+        left.number_input(
+            "Pairs",
+            2,
+            len(usable),
+            min(30, len(usable)),
+            step=5,
+            key="cause.pairs",
+            help="Spread evenly over the data set.",
+        )
+    )
+    unfit = choices.unfit_methods(models)
+    names = right.multiselect(
+        "Methods to judge",
+        [name for name in METHODS if name not in unfit],
+        default=[name for name in JUDGED if name not in unfit],
+        key="against",
+        bind="query-params",
+        help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",
+    )
+    words = f"{limit} pairs spread evenly"
+    specs = tuple(choices.spec(name, data.name) for name in models)
+    spread = [usable[int(i * len(usable) / limit)] for i in range(limit)]
+    pairs, unreadable = readable_pairs(specs, spread)
+    words = ", ".join(filter(None, (words, unreadable)))
+    if len(pairs) < 2:
+        st.info("Fewer than two of these pairs can be read: choose more pairs, or another model.")
+        return
+    judged = {name: make_method(name) for name in names}
+    # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
+    judged[method.name] = method
+    choice = Choice(
+        compute=service_for(data.name),
+        specs=specs,
+        interventions={
+            "relocation": relocation_method(),
+            f"ablation ({ablation.params['by']})": ablation,
+        },
+        judged=judged,
+        pairs=pairs,
+        scope=f"{data.name}: cause, {words}",
+        words=words,
+    )
+    control = null_controls.switch()
+
+    def is_active() -> bool:
+        return any(run.active for run in choice.runs()) or null_controls.active(
+            choice.compute, choice.specs, method, choice.scope, control
+        )
+
+    ticking = is_active()
+
+    @fragment(run_every=2.0 if ticking else None)
+    def board() -> None:
+        """Refreshed by itself while something runs."""
+        if error := st.session_state.pop("cause.error", ""):
+            st.error(panels.plain(error))
+        active = is_active()
+        done = _progress(choice)
+        if active != ticking:
+            st.rerun()
+        if not done:
+            st.info("Nothing is stored for these pairs yet: press Compute.")
+            return
+        for label, what in choice.interventions.items():
+            with panels.guarded():
+                _curves(choice, data, label, what)
+        with panels.guarded():
+            _agreements(choice, data)
+        what_is_read(choice.specs, choice.pairs, "cause")
+        if control is not None:
+            with panels.guarded():
+                null_controls.section(
+                    choice.compute,
+                    choice.specs,
+                    method,
+                    control,
+                    choice.pairs,
+                    data.pairs,
+                    choice.scope,
+                    choice.words,
+                    "cause",
+                )
+
+    board()
+
+
+def _progress(choice: Choice) -> int:
+    """Bar and button; how many results are stored."""
+    done = choice.done()
+    bar, button = st.columns([8, 2], vertical_alignment="center")
+    runs = choice.runs()
+    active = [run for run in runs if run.active]
+    text = f"{done:,} of {choice.total:,} results"
+    left = [r.progress.remaining_seconds for r in active if r.progress.remaining_seconds]
+    if left:
+        # They share one device: what each would take by itself adds up at most to this.
+        text += f" · about {max(left) / 60:.0f} min left"
+    bar.progress(min(done / choice.total, 1.0), text=text)
+    if active:
+        button.button("Stop", key="cause.stop", on_click=choice.stop, width="stretch")
+    elif done < choice.total:
+        button.button(
+            "Resume" if done else "Compute",
+            key="cause.start",
+            on_click=choice.start,
+            type="primary",
+            width="stretch",
+        )
+    for message in dict.fromkeys(run.error for run in runs if run.error and not run.active):
+        st.error(panels.plain(message))
+    return done
+
+
+def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
+    """Mean causal curves of one intervention, a line per model."""
+    found = []
+    for spec in choice.specs:
+        kept = interventions.stored(choice.compute, spec, what, choice.pairs)
+        if kept.failed:
+            reason = next(iter(kept.failed.values()))
+            st.caption(panels.plain(f"{len(kept.failed)} pairs of {spec.name} failed: {reason}"))
+        if kept.results:
+            found.append(
+                interventions.data_set_cause(
+                    choice.compute, spec, what, choice.pairs, data.name, choice.words
+                )
+            )
+    if not found:
+        return
+    known = [one.provenance() for one in found]
+    moved = what.name == "relocation"
+    title = "Score by place, less its mean" if moved else "Score lost without this part"
+    notes = {
+        one.model.spec.name: f"n={one.summary.curve.n}, {one.summary.curve.n_documents} documents"
+        for one in found
+    }
+
+    def draw(style: Style):
+        """Means with their bands."""
+        curves = [one.summary.curve for one in found]
+        return mean_curves(curves, style, y_title=title, notes=notes, provenance=known)
+
+    panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
+    st.dataframe(intervention_tables.lean_frame(found), hide_index=True)
+    st.caption(
+        panels.plain(intervention_tables.READ_WHOLE if moved else intervention_tables.READ_ONLY)
+    )
+    notes_said = list(dict.fromkeys(note for one in found for note in one.notes))
+    if notes_said:
+        more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""
+        st.caption(panels.plain(f"Of some pairs: {'; '.join(notes_said[:3])}{more}."))
+    for one in known:
+        panels.caption(one)
+    panels.downloads(
+        f"cause.set.{what.name}",
+        [data.name, label],
+        known,
+        figures={label: draw},
+        frame=intervention_tables.causal_curve_frame(found),
+    )
+
+
+def _agreements(choice: Choice, data: DataSet) -> None:
+    """Which method tells the truth about position?"""
+    rows: list[tuple[str, Agreement]] = []
+    known: list[Provenance] = []
+    for spec in choice.specs:
+        for label, what in choice.interventions.items():
+            for one in choice.judged.values():
+                try:
+                    found = interventions.agreement_of(
+                        choice.compute, spec, one, what, choice.pairs
+                    )
+                except UserError:
+                    continue
+                rows.append((label, found))
+                model = choice.compute.identify(spec)
+                known.append(of_agreement(model, what, data.name, found, choice.words))
+    if not rows:
+        return
+    st.markdown("**Which method tells the truth about position?**")
+    table = intervention_tables.agreement_frame(rows)
+    st.dataframe(table, hide_index=True)
+    st.caption(
+        "Spearman correlation of a method's curves with causal curves, 95% bootstrap intervals "
+        "over documents. Relocation counts at places where the evidence is read whole; pairs with "
+        "fewer than two are left out. Of the means: the mean curve with the mean causal curve at "
+        "11 places, what a chart of the data set shows. Mean over pairs: each pair's own, where "
+        "the places of relevant words weigh more than any bias."
+    )
+    panels.downloads("cause.agreement", [data.name, "agreement"], known, frame=table)

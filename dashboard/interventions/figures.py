@@ -1,0 +1,220 @@
+"""Figures of interventions: what the score did when the evidence or the text was moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from attribution.interventions.ablation import Ablation
+from attribution.interventions.displacement import Displacement
+from attribution.interventions.null_controls import CONTROLS, ControlledCurve
+from attribution.interventions.relocation import Relocation
+from attribution.types import Method
+from dashboard.drawing.figure_base import (
+    BINS,
+    CENTRES,
+    POSITION_TITLE,
+    TEXT_TITLE,
+    Provenances,
+    canvas,
+    faint,
+    legend_name,
+    line,
+    positions,
+    quantity,
+    shade,
+    with_legend,
+)
+from dashboard.drawing.palettes import Style
+
+
+def relocation_scores(
+    results: Mapping[str, Relocation],
+    place: int | None,
+    style: Style,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Score against the evidence's position, a line for each model; hollow points where the model
+    did not read the evidence whole. `place` is the number of the place to mark."""
+    figure = canvas(
+        "relocation_scores", style, "Evidence at (% of the document)", "Score", provenance
+    )
+    for index, (name, found) in enumerate(results.items()):
+        look = style.line(index)
+        whole = found.whole
+        figure.add_trace(
+            go.Scatter(
+                x=100 * found.positions,
+                y=found.scores,
+                mode="lines+markers",
+                line=look,
+                marker={
+                    "color": look["color"],
+                    "size": 0.6 * style.font_size,
+                    "symbol": ["circle" if read else "circle-open" for read in whole],
+                },
+                customdata=np.arange(len(found.positions)),
+                hovertemplate="%{y:.4f}",
+                name=legend_name(name, style),
+            )
+        )
+        if place is not None and place < len(found.scores):
+            figure.add_trace(
+                go.Scatter(
+                    x=[100 * found.positions[place]],
+                    y=[found.scores[place]],
+                    mode="markers",
+                    marker={
+                        "color": look["color"],
+                        "size": 1.3 * style.font_size,
+                        "line": {"color": style.colours.ink, "width": 1.5},
+                    },
+                    hoverinfo="skip",
+                    showlegend=False,
+                )
+            )
+    first = next(iter(results.values()), None)
+    if first is not None and place is not None and place < len(first.positions):
+        figure.add_vline(
+            100 * float(first.positions[place]),
+            line={"color": style.colours.muted, "width": 1, "dash": "dot"},
+            layer="below",
+        )
+    return with_legend(positions(figure), style)
+
+
+def causes_over_curve(
+    curve: ArrayLike,
+    curve_name: str,
+    moved: Relocation | None,
+    removed: Ablation | None,
+    style: Style,
+    evidence: tuple[float, float] | None = None,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """A method's curve [100] with what really happened drawn over it: score by place of the
+    evidence where it is read whole, less its mean, and score lost without each part.
+
+    Each is divided by its own largest magnitude, since their units differ; hovering shows the
+    values themselves.
+    """
+    figure = canvas(
+        "causes_over_curve", style, TEXT_TITLE, "Each by its own largest value", provenance
+    )
+    share = moved.read_share if moved else removed.read_share if removed else 1.0
+    values = np.asarray(curve, dtype=np.float64)
+    colour = str(style.line(0)["color"])
+    figure.add_trace(
+        go.Scatter(
+            x=CENTRES * share,
+            y=_scaled(values),
+            customdata=values,
+            mode="lines",
+            fill="tozeroy",
+            fillcolor=faint(colour, 0.15),
+            line={"color": colour, "width": 1},
+            hovertemplate="%{customdata:.4g}",
+            name=legend_name(curve_name, style),
+        )
+    )
+    if removed is not None:
+        edges = 100 * share * removed.edges.astype(np.float64)
+        figure.add_trace(
+            go.Bar(
+                x=(edges[1:] + edges[:-1]) / 2,
+                y=_scaled(removed.effects),
+                width=0.85 * np.diff(edges),
+                customdata=removed.effects,
+                hovertemplate="%{customdata:+.4f}",
+                marker={"color": faint(str(style.line(1)["color"]), 0.55), "line": {"width": 0}},
+                name=legend_name(f"score lost by ablation ({removed.by})", style),
+            )
+        )
+    if moved is not None:
+        figure.add_trace(
+            go.Scatter(
+                x=100 * moved.positions[moved.whole],
+                y=_scaled(moved.changes),
+                customdata=moved.scores[moved.whole],
+                mode="lines+markers",
+                line=style.line(2),
+                marker={"size": 0.55 * style.font_size},
+                hovertemplate="%{customdata:.4f}",
+                name=legend_name("score by place of the evidence", style),
+            )
+        )
+    if evidence is not None:
+        shade(figure, evidence, style.colours.evidence, "evidence", style)
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    figure.update_yaxes(range=[-1.08, 1.08])
+    return with_legend(positions(figure), style, above=evidence is not None)
+
+
+def displacements(
+    results: Mapping[str, Displacement], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Score against how far the whole text was moved, a line for each label."""
+    figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
+    for index, (name, found) in enumerate(results.items()):
+        look = style.line(index)
+        figure.add_trace(
+            go.Scatter(
+                x=list(found.tokens),
+                y=found.scores,
+                mode="lines+markers",
+                line=look,
+                marker={
+                    "color": look["color"],
+                    "size": 0.6 * style.font_size,
+                    "symbol": ["circle" if r >= 1 else "circle-open" for r in found.read],
+                },
+                customdata=100 * found.read,
+                hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
+                name=legend_name(name, style),
+            )
+        )
+    return with_legend(figure, style)
+
+
+def minus_null_curves(
+    curves: Sequence[tuple[str, ControlledCurve]],
+    method: Method,
+    style: Style,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Curves less their controls, with the 95% band of each mean difference and a zero line. The
+    axis names what was subtracted."""
+    names = " or ".join(dict.fromkeys(CONTROLS[one.control] for _, one in curves))
+    title = f"{quantity(method)} minus that of {names}"
+    figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
+    for index, (_, found) in enumerate(curves):
+        if found.ci_low is None or found.ci_high is None:
+            continue  # too few documents for a band
+        figure.add_trace(
+            go.Scatter(
+                x=np.concatenate([CENTRES, CENTRES[::-1]]),
+                y=np.concatenate([found.ci_high, found.ci_low[::-1]]),
+                customdata=np.concatenate([BINS, BINS[::-1]]),
+                mode="lines",
+                fill="toself",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                line={"width": 0},
+                hoverinfo="skip",
+                showlegend=False,
+            )
+        )
+    for index, (name, found) in enumerate(curves):
+        mean = found.mean.astype(np.float64)
+        label = f"{name} (n={found.n}, {found.n_documents} documents)"
+        figure.add_trace(line(index, mean, style, legend_name(label, style)))
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    return with_legend(positions(figure), style)
+
+
+def _scaled(values: ArrayLike) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    limit = np.abs(found).max(initial=0.0)
+    return found / limit if limit else found

@@ -1,0 +1,207 @@
+"""The "minus null" part of a page: curves less what they are under a null control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from attribution import datasets
+from attribution.curves.bootstrap import MIN_DOCUMENTS
+from attribution.errors import UserError
+from attribution.interventions.null_controls import (
+    CONTROLS,
+    INDEX_MARGIN,
+    SHAPE_MARGIN,
+    Control,
+    ControlledCurve,
+)
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, Provenance, TextPair
+from dashboard.core.compute import Compute
+from dashboard.core.provenance import of_controlled
+from dashboard.drawing.curves import Style
+from dashboard.interventions import service as interventions
+from dashboard.interventions.figures import minus_null_curves
+from dashboard.interventions.tables import controlled_frame
+from dashboard.widgets import panels
+
+
+def switch() -> Control | None:
+    """Whether to subtract a control, and which."""
+    labels = ["off", *CONTROLS.values()]
+    chosen = st.segmented_control(
+        "Minus null",
+        labels,
+        default="off",
+        key="null",
+        bind="query-params",
+        required=True,
+        help="Each pair's curve less the same pair's curve under a control: a query about another "
+        "document, the sentences in random order, or neutral text. What is left depends on it.",
+    )
+    return next((kind for kind, label in CONTROLS.items() if label == chosen), None)
+
+
+HARDLY = (
+    "Gradient saliency hardly depends on the query: an unrelated one gives nearly the same curve."
+)
+
+
+def _subtract() -> None:
+    st.session_state["null"] = CONTROLS["unrelated"]
+
+
+def hint(method: Method, kind: Control | None) -> None:
+    """One sentence beside a curve of saliency, and the control one click away."""
+    if method.name == "saliency" and kind is None:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(HARDLY, width="content")
+            st.button(
+                "Subtract an unrelated query",
+                key="null.subtract",
+                on_click=_subtract,
+                type="tertiary",
+            )
+
+
+def link(method: Method, dataset: str, models: Sequence[str]) -> None:
+    """The same beside the curve of one pair: the control is a data set's, on the Curves page."""
+    if method.name != "saliency":
+        return
+    asked: dict[str, str | list[str]] = {"models": list(models), "null": CONTROLS["unrelated"]}
+    if dataset in datasets.names():
+        asked["dataset"] = dataset
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(HARDLY, width="content")
+        st.page_link(
+            "views/curves.py",
+            label="Subtract an unrelated query",
+            width="content",
+            icon=":material/show_chart:",
+            query_params=asked,
+        )
+
+
+def _scope(scope: str, kind: Control) -> str:
+    return f"{scope} minus {kind}"
+
+
+def active(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    scope: str,
+    kind: Control | None,
+) -> bool:
+    """Whether controls are being computed."""
+    if kind is None:
+        return False
+    found = [compute.run_of(spec, method, _scope(scope, kind)) for spec in specs]
+    return any(run is not None and run.active for run in found)
+
+
+def section(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+    scope: str,
+    words: str,
+    key: str,
+) -> None:
+    """Progress of the controls' curves, the differences, and what they allow to be said."""
+    nulls = interventions.controls(kind, pairs, among)
+    shown: list[tuple[str, ControlledCurve]] = []
+    provenance: list[Provenance] = []
+    for spec in specs:
+        with panels.guarded():
+            _progress(compute, spec, method, kind, nulls, scope, key)
+            try:
+                found = interventions.controlled(compute, spec, method, kind, pairs, among)
+            except UserError:
+                continue
+            shown.append((spec.name, found))
+            model = compute.identify(spec)
+            provenance.append(of_controlled(model, method, pairs[0].dataset, found, words))
+    if not shown:
+        st.info("Compute the curves and their controls: no pair has both yet.")
+        return
+
+    def draw(style: Style):
+        """Differences with their bands."""
+        return minus_null_curves(shown, method, style, provenance)
+
+    panels.show(
+        draw(panels.screen_style()),
+        f"{key}.null.figure",
+        f"Curves minus their null control ({CONTROLS[kind]})",
+    )
+    for name, found in shown:
+        st.markdown(panels.plain(f"{name}: {found.verdict}"))
+    frame = controlled_frame(shown)
+    summary = pd.DataFrame(
+        [
+            (name, found.n, found.n_documents, str(found.index or ""), str(found.distance or ""))
+            for name, found in shown
+        ],
+        columns=["model", "n", "documents", "index minus control's", "distance from control"],
+    )
+    st.dataframe(summary, hide_index=True)
+    st.caption(
+        panels.plain(
+            f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
+            "are 95% bootstrap intervals over documents. Words say that a curve does not depend on "
+            f"something only where the index interval lies within {INDEX_MARGIN} of zero and the "
+            f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_DOCUMENTS} documents or more."
+        )
+    )
+    for each in provenance:
+        panels.caption(each)
+    panels.downloads(
+        f"{key}.null",
+        [pairs[0].dataset, method.name, "minus", kind],
+        provenance,
+        figures={"Minus null": draw},
+        frame=frame,
+    )
+
+
+def _progress(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    nulls: Sequence[TextPair],
+    scope: str,
+    key: str,
+) -> None:
+    missing = compute.n_missing(spec, method, nulls)
+    run = compute.run_of(spec, method, _scope(scope, kind))
+    if not missing and not (run and run.active):
+        return
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    label.markdown(panels.plain(f"{spec.name}, {CONTROLS[kind]}"))
+    done = len(nulls) - missing
+    bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")
+
+    def start() -> None:
+        compute.start_run(spec, method, nulls, _scope(scope, kind))
+
+    if run is not None and run.active:
+        button.button(
+            "Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop, width="stretch"
+        )
+    else:
+        button.button(
+            "Resume" if done else "Compute",
+            key=f"{key}.null.start.{spec.name}",
+            on_click=start,
+            type="primary",
+            width="stretch",
+        )
+        if run is not None and run.error:
+            st.error(panels.plain(run.error))

@@ -1,0 +1,333 @@
+"""Cause: does the score follow the evidence when it is moved? For one pair and for many."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from attribution.curves.positions import document_curve
+from attribution.errors import UserError
+from attribution.interventions.ablation import REPLACEMENTS, Ablation, ablation_method
+from attribution.interventions.agreement import with_ablation, with_relocation
+from attribution.interventions.displacement import Displacement, displacement_method
+from attribution.interventions.relocation import (
+    N_POSITIONS,
+    Relocation,
+    Variant,
+    rank_among,
+    relocated,
+    relocation_method,
+)
+from attribution.methods import METHODS
+from attribution.types import Array, Method, Provenance
+from dashboard.core.compute import Explained
+from dashboard.core.own_texts import service_for
+from dashboard.core.provenance import of_intervention
+from dashboard.drawing.curves import Style
+from dashboard.interventions import (
+    data_set,
+)
+from dashboard.interventions import (
+    service as interventions,
+)
+from dashboard.interventions import (
+    tables as intervention_tables,
+)
+from dashboard.interventions.figures import (
+    causes_over_curve,
+    displacements,
+    relocation_scores,
+)
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+from dashboard.widgets.pair_picker import choose_pair
+
+RELOCATION = relocation_method()
+Intervention = Relocation | Ablation | Displacement
+AROUND = 320  # characters shown on either side of the evidence
+HELP_BY = (
+    "How a part is taken out. delete: what follows moves forward. mask: padding embeddings stand "
+    "in its tokens' place. filler: neutral text of as many tokens does."
+)
+
+pair = method = None
+with st.sidebar:
+    top = st.container()
+    models = choices.models(["MiniLM-primacy", "MiniLM-recency"])
+    with panels.guarded():
+        method = choices.method(models)
+    by = st.segmented_control(
+        "Ablation",
+        REPLACEMENTS,
+        default="delete",
+        key="by",
+        bind="query-params",
+        required=True,
+        help=HELP_BY,
+    )
+with panels.guarded():
+    pair = choose_pair(models, method, top)
+if pair is None or method is None or not models:
+    st.info("Choose a pair, a model and a method in the sidebar.")
+    st.stop()
+the_pair, the_method, ablation = pair, method, ablation_method(by or "delete")
+data = choices.data_of(pair)
+
+st.markdown(
+    "#### Does position cause the score?\n"
+    "The evidence is cut out and put back elsewhere; the rest of the text and its length stay. "
+    "What the score does then is caused by the place."
+)
+moved: dict[str, Relocation] = {}
+variants: tuple[Variant, ...] = ()
+with panels.guarded():
+    found = relocated(pair, N_POSITIONS)
+    variants = found.variants
+    for name in models:
+        with (
+            panels.guarded(),
+            st.spinner(f"Moving the evidence under {panels.plain(name)}", show_time=True),
+        ):
+            moved[name] = interventions.of_pair(
+                service_for(pair.dataset), pair, choices.spec(name, pair.dataset), RELOCATION
+            )
+    if found.note:
+        st.caption(panels.plain(f"{found.note[0].upper()}{found.note[1:]}."))
+
+
+def provenance_of(name: str, what: Method, found: Intervention) -> Provenance:
+    """Where an intervention on this pair comes from."""
+    model = service_for(the_pair.dataset).identify(choices.spec(name, the_pair.dataset))
+    return of_intervention(model, the_pair, what, found)
+
+
+def step(by: int) -> None:
+    """Move the evidence by so many places."""
+    place = int(st.session_state.get("cause.place", 0)) + by
+    st.session_state["cause.place"] = min(max(place, 0), len(variants) - 1)
+
+
+@fragment()
+def mover() -> None:
+    """Step the evidence through the document; all scores are there already."""
+    others: dict[str, Array] = {}
+    if data is not None and st.toggle(
+        "Rank among the data set's other documents",
+        key="rank",
+        bind="query-params",
+        help=f"Of the pair's language; {interventions.MAX_OTHERS:,} at most, drawn by lot.",
+    ):
+        documents = interventions.other_documents(the_pair, data.pairs)
+        for name in moved:
+            with panels.guarded(), st.spinner(f"Scoring {len(documents)} other documents"):
+                spec = choices.spec(name, the_pair.dataset)
+                others[name] = interventions.scores_of_others(
+                    service_for(the_pair.dataset), the_pair, spec, documents
+                )
+    st.session_state.setdefault("cause.place", 0)
+    step(0)
+    with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
+        st.button(
+            "",
+            icon=":material/arrow_back:",
+            key="cause.back",
+            on_click=step,
+            args=(-1,),
+            help="One place towards the beginning",
+        )
+        place = st.select_slider(
+            "Place of the evidence",
+            range(len(variants)),
+            key="cause.place",
+            format_func=lambda k: f"{100 * variants[k].position:.0f}%",
+        )
+        st.button(
+            "",
+            icon=":material/arrow_forward:",
+            key="cause.forward",
+            on_click=step,
+            args=(1,),
+            help="One place towards the end",
+        )
+    at = int(place)
+    with st.container(horizontal=True, gap="medium"):
+        for name, one in moved.items():
+            # What belongs to one model stays in one line.
+            with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
+                change = float(one.scores[at]) - one.original
+                st.metric(
+                    panels.plain(name),
+                    f"{one.scores[at]:.4f}",
+                    f"{change:+.4f}",
+                    width="content",
+                    help="Score here; below it, the difference from the document as it is.",
+                )
+                if name in others:
+                    rank = rank_among(float(one.scores[at]), others[name])
+                    st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
+                if one.read[at] < 1:
+                    st.metric(
+                        "Evidence read",
+                        f"{one.read[at]:.0%}",
+                        width="content",
+                        help="The document is longer than this model reads. This place "
+                        "says nothing about position and counts nowhere.",
+                    )
+    show_text(variants[at])
+
+    known = [provenance_of(name, RELOCATION, one) for name, one in moved.items()]
+
+    def draw(style: Style, mark: int | None = None):
+        """Scores by place."""
+        return relocation_scores(moved, mark, style, known)
+
+    panels.show(
+        draw(panels.screen_style(height_px=300), at),
+        "cause.scores",
+        "Score against the position of the evidence",
+    )
+    for name, one in moved.items():
+        if one.lost is not None:
+            n = int((~one.whole).sum())
+            st.caption(
+                panels.plain(
+                    f"{name} does not read the evidence whole at {n} of {len(one.scores)} places "
+                    f"(hollow points): {one.lost:+.4f} is lost behind its limit. Its lean is over "
+                    "the other places" + ("." if one.lean is None else f": {one.lean:+.4f}.")
+                )
+            )
+    for each in known:
+        panels.caption(each)
+    panels.downloads(
+        "cause.relocation",
+        [the_pair.pair_id, "relocation"],
+        known,
+        figures={"Relocation": draw},
+        frame=intervention_tables.relocation_frame(moved, others),
+    )
+
+
+def show_text(variant: Variant) -> None:
+    """The text around the evidence, where it stands now."""
+    start, end = variant.evidence.start, variant.evidence.end
+    before, after = variant.text[max(0, start - AROUND) : start], variant.text[end : end + AROUND]
+    head = "… " if start > AROUND else ""
+    tail = " …" if end + AROUND < len(variant.text) else ""
+    evidence = panels.plain(variant.text[start:end])
+    with st.container(border=True, key="cause.text"):
+        st.markdown(
+            f"{head}{panels.plain(before)} :orange-background[{evidence}] "
+            f"{panels.plain(after)}{tail}"
+        )
+
+
+if moved:
+    with panels.guarded():
+        mover()
+
+st.markdown(f"**{METHODS[method.name].title} and what really happened**")
+removed: dict[str, Ablation] = {}
+explained: dict[str, Explained] = {}
+for name in models:
+    with (
+        panels.guarded(),
+        st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
+    ):
+        spec = choices.spec(name, pair.dataset)
+        explained[name] = service_for(pair.dataset).explain(pair, spec, method)
+        removed[name] = interventions.of_pair(service_for(pair.dataset), pair, spec, ablation)
+
+
+def against(name: str, style: Style):
+    """One model's curve with both interventions over it."""
+    span = the_pair.evidence
+    shares = (
+        (span.start / len(the_pair.document), span.end / len(the_pair.document)) if span else None
+    )
+    return causes_over_curve(
+        document_curve(explained[name].attribution),
+        METHODS[the_method.name].title,
+        moved.get(name),
+        removed[name],
+        style,
+        shares,
+        [explained[name].provenance(), provenance_of(name, ablation, removed[name])],
+    )
+
+
+for number, name in enumerate(removed):
+    with panels.guarded():
+        curve = document_curve(explained[name].attribution)
+        said = []
+        if name in moved and (value := with_relocation(curve, moved[name])) is not None:
+            said.append(f"{value:+.2f} with relocation")
+        if (value := with_ablation(curve, removed[name])) is not None:
+            said.append(f"{value:+.2f} with ablation")
+        note = f" · {removed[name].note}" if removed[name].note else ""
+        st.markdown(
+            f"{panels.plain(name)} · Spearman correlation {panels.plain(', '.join(said))}"
+            f"{panels.plain(note)}"
+            if said
+            else f"{panels.plain(name)}{panels.plain(note)}"
+        )
+        panels.show(
+            against(name, panels.screen_style(height_px=320)),
+            f"cause.against.{number}",
+            "A method's curve with relocation and ablation over it",
+        )
+if removed:
+    made = [provenance_of(name, ablation, one) for name, one in removed.items()]
+    for each in made:
+        panels.caption(each)
+    panels.downloads(
+        "cause.against",
+        [pair.pair_id, method.name, "ablation", by],
+        made,
+        figures={name: partial(against, name) for name in removed},
+        frame=intervention_tables.ablation_frame(removed),
+    )
+
+if st.toggle(
+    "Position or content? Move the whole text",
+    key="displace",
+    bind="query-params",
+    help="Behind neutral text of several lengths, and, where positions are embeddings added to "
+    "the words, with positions counted from another number. A score that changes, changes for "
+    "where the text stands.",
+):
+    shifted: dict[str, Displacement] = {}
+    known = []
+    for name in models:
+        for way in ("prefix", "positions"):
+            what = displacement_method(way)  # type: ignore[arg-type]
+            try:
+                with st.spinner(f"Moving the text under {panels.plain(name)}"):
+                    spec = choices.spec(name, pair.dataset)
+                    label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
+                    shifted[label] = interventions.of_pair(
+                        service_for(pair.dataset), pair, spec, what
+                    )
+                known.append(provenance_of(name, what, shifted[label]))
+            except UserError as reason:
+                st.caption(panels.plain(str(reason)))
+    if shifted:
+        with panels.guarded():
+            alt = "Score against how far the text was moved"
+            style = panels.screen_style(height_px=300)
+            panels.show(displacements(shifted, style), "cause.displacements", alt)
+            for note in dict.fromkeys(one.note for one in shifted.values() if one.note):
+                st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
+            for each in known:
+                panels.caption(each)
+            panels.downloads(
+                "cause.displacement",
+                [pair.pair_id, "displacement"],
+                known,
+                figures={"Displacement": lambda style: displacements(shifted, style, known)},
+                frame=intervention_tables.displacement_frame(shifted),
+            )
+
+if data is not None:
+    with panels.guarded():
+        data_set.section(models, the_method, ablation, data)

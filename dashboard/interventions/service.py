@@ -1,0 +1,361 @@
+"""Interventions on pairs and data sets, computed once and kept, and what they say about methods.
+No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from attribution.curves.bootstrap import SEED, Estimate, estimate
+from attribution.curves.positions import CurveSummary, summarize
+from attribution.errors import UserError
+from attribution.interventions.ablation import Ablation
+from attribution.interventions.agreement import (
+    Agreement,
+    ablation_curve,
+    agreement,
+    relocation_curve,
+)
+from attribution.interventions.null_controls import (
+    Control,
+    ControlledCurve,
+    control,
+    minus_null,
+)
+from attribution.interventions.relocation import Relocation
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Array, Method, Provenance, TextPair
+from cache.jobs.attributions import Progress
+from cache.kinds.interventions import (
+    Cause,
+    causes,
+    intervene,
+    others,
+    others_method,
+    score_others,
+)
+from cache.storage.results import Stored
+from dashboard.core import provenance
+from dashboard.core.compute import Compute, run_key
+from dashboard.core.provenance import ModelIdentity
+from dashboard.core.recent import Recent
+from dashboard.core.runs import Report, Run
+
+T = TypeVar("T")
+
+MAX_OTHERS = 200
+"""Documents that a page ranks one among; more are drawn by lot."""
+
+
+def of_pair(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Any:
+    """One intervention on one pair; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    model = compute.identify(spec)
+    kept = causes(compute.root, method)
+    found = kept.get(model.key, method, pair)
+    if found is None:
+        retriever = compute.retriever(model)
+        with compute.turn():
+            found = intervene(retriever, method, pair)
+        kept.put(model.key, method, [(pair, found)])
+    return found
+
+
+def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
+    """The data set's other documents in the pair's language, at most MAX_OTHERS, by lot."""
+    texts = dict.fromkeys(
+        p.document for p in pairs if p.language == pair.language and p.document != pair.document
+    )
+    found = list(texts)
+    if len(found) > MAX_OTHERS:
+        kept = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
+        found = [found[i] for i in sorted(kept)]
+    return found
+
+
+def scores_of_others(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Array:
+    """The query's scores [n] with other documents; from the store or computed and kept.
+
+    Raises:
+        UserError: there are none, or they cannot be scored.
+    """
+    model, method = compute.identify(spec), others_method(documents)
+    kept = others(compute.root)
+    found = kept.get(model.key, method, pair)
+    if found is None:
+        retriever = compute.retriever(model)
+        with compute.turn():
+            found = score_others(retriever, pair, documents, lambda: False)
+        kept.put(model.key, method, [(pair, found)])
+    return found
+
+
+_answers: Recent[tuple[Sequence[object], Any]] = Recent(64)
+
+
+def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[], T]) -> T:
+    """What `make` gives of `results`, which `key` and they determine; given again while they are
+    the very same objects: what is stored and unchanged is decoded once (`Results.select`), so pages
+    that refresh themselves ask about the same ones."""
+    # The results are kept with the answer, so their ids are given to no others.
+    return _answers.get((*key, *map(id, results)), lambda: (results, make()))[1]
+
+
+# -- data sets -------------------------------------------------------------------------------------
+
+
+def start(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    on_progress: Report = lambda progress: None,
+    *,
+    retry_failed: bool = False,
+) -> Run:
+    """Carry out an intervention on what is missing of `pairs`, in a thread."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        retriever = compute.retriever(model)
+        return causes(compute.root, method).run(
+            model.key,
+            method,
+            pairs,
+            lambda pair: intervene(retriever, method, pair, lambda: run.stopping),
+            should_stop=lambda: run.stopping,
+            on_progress=report,
+            turn=compute.turn,
+            retry_failed=retry_failed,
+        )
+
+    return compute.start(run_key(model, method, scope), len(pairs), work, on_progress)
+
+
+def run_of(compute: Compute, spec: RetrieverSpec, method: Method, scope: str) -> Run | None:
+    """The latest run of this kind in this process."""
+    return compute.run_of(spec, method, scope)
+
+
+def stored(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+) -> Stored[Any]:
+    """What is kept of an intervention on `pairs`."""
+    return causes(compute.root, method).select(compute.identify(spec).key, method, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCause:
+    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places
+    where the evidence is read whole, and `lean`, the mean over pairs of last third less first
+    third, in the score's units; `lost` is what the score loses where the evidence stands behind the
+    limit, over the pairs that have such places. Ablation: score lost without each part, and the
+    same of it; nothing is `lost`.
+
+    Each may be None where no pair tells it, and has its own n. `n_left_out` pairs have evidence
+    that is read whole at fewer than two places, so no curve."""
+
+    summary: CurveSummary
+    lean: Estimate | None
+    lost: Estimate | None
+    n_left_out: int
+    model: ModelIdentity
+    notes: tuple[str, ...]
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
+
+
+def curve_of(found: Cause) -> Array | None:
+    """A causal curve [100] to be averaged and drawn; None where the evidence is read whole at
+    fewer than two places.
+
+    Raises:
+        ValueError: the intervention has no curve over positions.
+    """
+    if isinstance(found, Relocation):
+        return relocation_curve(found)
+    if isinstance(found, Ablation):
+        return ablation_curve(found)
+    raise ValueError("a displacement has no curve over positions")
+
+
+def data_set_cause(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    dataset: str,
+    selection: str = "",
+) -> DataSetCause:
+    """The average of what is kept of an intervention on `pairs`; computes none.
+
+    Raises:
+        UserError: nothing is kept of them.
+    """
+    kept = stored(compute, spec, method, pairs)
+    found = list(kept.results.values())
+    groups = _documents(pairs, kept.results)
+    summary, lean, lost = _answer(
+        ("average", spec.name, dataset, repr(method), len(kept.failed)),
+        found,
+        lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
+    )
+    notes = sorted({one.note for one in found if one.note})
+    return DataSetCause(
+        summary,
+        lean,
+        lost,
+        len(found) - summary.curve.n,
+        compute.identify(spec),
+        tuple(notes),
+        len(pairs),
+        selection,
+    )
+
+
+def _documents(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
+    """The documents of the pairs of these ids: what bootstraps resample."""
+    by_id = {pair.pair_id: pair.document for pair in pairs}
+    return [by_id[i] for i in ids]
+
+
+def _average(
+    found: Sequence[Any],
+    groups: Sequence[Hashable],
+    model: str,
+    dataset: str,
+    method: Method,
+    n_failed: int,
+) -> tuple[CurveSummary, Estimate | None, Estimate | None]:
+    """Mean curve of interventions, their mean lean and what is lost behind the limit."""
+    known = [
+        (one, curve, group)
+        for one, group in zip(found, groups, strict=True)
+        if (curve := curve_of(one)) is not None
+    ]
+    if found and not known:
+        raise UserError(
+            f"{model} reads the evidence whole at fewer than two places in each of {len(found)} "
+            "pairs: choose shorter documents, or a model that reads more."
+        )
+    curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)
+    summary = summarize(
+        curves,
+        [group for *_, group in known],
+        model=model,
+        dataset=dataset,
+        method=method,
+        n_truncated=sum(one.read_share < 1 for one, *_ in known),
+        n_failed=n_failed,
+        magnitudes=None,
+        resampling="bin_mean",
+    )
+
+    def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
+        kept = [(v, group) for one, c, group in known if (v := of(one, c)) is not None]
+        return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
+
+    third = curves.shape[1] // 3
+    lean = mean(
+        lambda one, curve: (
+            one.lean
+            if isinstance(one, Relocation)
+            else float(curve[-third:].mean() - curve[:third].mean())
+        )
+    )
+    lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
+    return summary, lean, lost
+
+
+def agreement_of(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    cause: Method,
+    pairs: Sequence[TextPair],
+) -> Agreement:
+    """How a method's curves agree with an intervention, over the pairs that have both.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    curves = compute.store.curves(compute.identify(spec).key, method, pairs)
+    kept = stored(compute, spec, cause, pairs).results
+    ids = [i for i in curves.pair_ids if i in kept]
+    both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
+            "compute both."
+        )
+    own = np.array([c for c, _ in both])
+    found = [r for _, r in both]
+    key = (
+        "agreement",
+        spec.name,
+        repr(method),
+        repr(cause),
+        hashlib.sha256(own.tobytes()).digest(),
+    )
+    groups = _documents(pairs, ids)
+    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found, groups))
+
+
+# -- null controls ---------------------------------------------------------------------------------
+
+
+def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
+    """The control of each of `pairs` that has one, in order; `among` gives unrelated queries."""
+    found = []
+    for pair in pairs:
+        try:
+            found.append(control(kind, pair, among))
+        except UserError:
+            continue
+    return found
+
+
+def controlled(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> ControlledCurve:
+    """What is stored of the curves of `pairs`, less their controls'.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    key = compute.identify(spec).key
+    own = compute.store.curves(key, method, pairs)
+    nulls = compute.store.curves(key, method, controls(kind, pairs, among))
+    of_null = {i.rpartition("#")[0]: place for place, i in enumerate(nulls.pair_ids)}
+    both = [(place, of_null[i]) for place, i in enumerate(own.pair_ids) if i in of_null]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
+        )
+    places, null_places = (np.array(side) for side in zip(*both, strict=True))
+    return minus_null(
+        kind,
+        own.curves[places],
+        nulls.curves[null_places],
+        _documents(pairs, [own.pair_ids[place] for place in places.tolist()]),
+        (own.magnitudes[places], nulls.magnitudes[null_places]),
+    )

@@ -1,0 +1,245 @@
+"""Map: texts or saliency curves of a data set on a plane; a click or a lasso opens the pairs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from attribution.curves.positions import primacy_recency_index
+from attribution.curves.projection import METRICS, Layout
+from attribution.errors import UserError
+from attribution.types import Provenance, TextPair
+from dashboard.core.own_texts import service_for
+from dashboard.core.provenance import of_map
+from dashboard.map import service as map_service
+from dashboard.map.figures import MANY, point_map
+from dashboard.map.service import CurveMap, StoredMap, TextMap
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+
+OF = {"documents": "document", "queries": "query", "curves": ""}
+COLOURS = (
+    "domain",
+    "language",
+    "query type",
+    "tokens",
+    "evidence position",
+    "score",
+    "primacy-recency index",
+)
+
+picked = method = None
+with st.sidebar:
+    with panels.guarded():
+        data = choices.data_set()
+        with st.expander("Filter pairs"):
+            picked = choices.filters(data)
+    name = choices.model("Model", "model", "MiniLM")
+    of = (
+        st.selectbox(
+            "Map of",
+            list(OF),
+            key="of",
+            bind="query-params",
+            help="Embeddings of the documents or of the queries, or position curves: "
+            "which pairs share a shape.",
+        )
+        or "documents"
+    )
+    colour = st.selectbox("Colour", COLOURS, key="colour", bind="query-params") or COLOURS[0]
+    with panels.guarded():
+        method = choices.method([name])
+if picked is None or method is None:
+    st.stop()
+selection, the_method = picked, method
+pairs = selection.pairs
+groups: dict[str, list[TextPair]] = defaultdict(list)
+for one in pairs:
+    groups[{"documents": one.document, "queries": one.query}.get(of, one.pair_id)].append(one)
+if of == "curves":
+    source: TextMap | CurveMap = CurveMap(the_method, pairs)
+    layout = Layout(metric=METRICS["curves"])
+else:
+    source = TextMap("document" if of == "documents" else "query", list(groups))
+    layout = Layout(metric=METRICS["embeddings"])
+
+st.markdown(
+    f"#### Map of {panels.plain(of)} · {panels.plain(data.title)}\n{len(source):,} "
+    f"{panels.plain(of)} of {len(pairs):,} pairs"
+    + (f" · {panels.plain(selection.words)}" if selection.words else "")
+)
+
+
+def start() -> None:
+    """Compute and fit."""
+    try:
+        map_service.start_map(service_for(data.name), choices.spec(name, data.name), source, layout)
+    except UserError as error:
+        st.session_state["map.error"] = str(error)
+
+
+def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
+    """What colours each item: of an item in several pairs, their mean or the first."""
+    if colour in ("domain", "language", "query type"):
+        field = colour.replace(" ", "_")
+        return [str(getattr(groups[item][0], field) or "not known") for item in items]
+    if colour == "tokens":
+        own = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
+    elif colour == "evidence position":
+        own = {
+            p.pair_id: np.nan if (at := choices.evidence_position(p)) is None else 100 * at
+            for p in pairs
+        }
+    else:
+        model = service_for(data.name).identify(choices.spec(name, data.name))
+        stored = service_for(data.name).store.curves(model.key, the_method, pairs)
+        found = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
+        own = dict(zip(stored.pair_ids, found.tolist(), strict=True))
+    means = []
+    for item in items:
+        known = [v for p in groups[item] if np.isfinite(v := own.get(p.pair_id, np.nan))]
+        means.append(float(np.mean(known)) if known else np.nan)
+    return np.array(means)
+
+
+def provenance(found: StoredMap) -> Provenance:
+    """Everything needed to draw this map again."""
+    how = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
+    words = ", ".join(filter(None, (of, selection.words)))
+    return of_map(found.model, how, data.name, of, len(found.items), words)
+
+
+def status(found: StoredMap) -> bool:
+    """Progress and buttons; whether a run is active."""
+    run = map_service.map_run(service_for(data.name), choices.spec(name, data.name), source, layout)
+    if run is not None and run.active:
+        left, right = st.columns([8, 2], vertical_alignment="center")
+        progress = run.progress
+        share = min(1.0, progress.done / max(1, progress.total))
+        text = run.stage
+        if progress.total:
+            text += f" · {progress.done:,} of {progress.total:,}"
+        if progress.remaining_seconds is not None:
+            text += f" · about {progress.remaining_seconds:.0f} s left"
+        left.progress(share, text=panels.plain(text + (" · stopping" if run.stopping else "")))
+        right.button("Stop", on_click=run.stop, key="map.stop", width="stretch")
+        return True
+    if run is not None and run.error and found.points is None:
+        st.error(panels.plain(run.error))
+    if found.n_flat:
+        st.caption(
+            f"{found.n_flat:,} of {len(source):,} are left out: their vector is zero or flat, so "
+            "that it lies near no other."
+        )
+    missing = len(source) - len(found.items) - found.n_flat
+    if missing or found.points is None:
+        left, right = st.columns([8, 2], vertical_alignment="center")
+        left.caption(
+            f"{missing:,} of {len(source):,} are still to compute."
+            if missing
+            else "All vectors are there; the map is still to fit."
+        )
+        right.button("Compute", on_click=start, key="map.start", type="primary", width="stretch")
+    return False
+
+
+def opened(chosen: list[TextPair]) -> None:
+    """The pairs of the chosen points, and the way to Explain."""
+    frame = pd.DataFrame(
+        {
+            "query": [p.query for p in chosen],
+            "domain": [p.domain for p in chosen],
+            "language": [p.language for p in chosen],
+            "pair": [p.pair_id for p in chosen],
+        }
+    )
+    panels.open_pairs(frame, data.name, [name], "map.opened", the_method)
+
+
+def is_active() -> bool:
+    """Whether this map is being made."""
+    try:
+        run = map_service.map_run(
+            service_for(data.name), choices.spec(name, data.name), source, layout
+        )
+    except UserError:
+        return False
+    return run is not None and run.active
+
+
+ticking = is_active()
+
+
+@fragment(run_every=1.0 if ticking else None)
+def board() -> None:
+    """Progress, map and pairs; refreshed by itself while it is being made."""
+    if error := st.session_state.pop("map.error", ""):
+        st.error(panels.plain(error))
+    found = map_service.stored_map(
+        service_for(data.name), choices.spec(name, data.name), source, layout
+    )
+    status(found)
+    if is_active() != ticking:
+        st.rerun()
+    if found.points is None:
+        return
+    items, points = found.items, found.points
+    colours = values(items)
+    labels = [groups[item][0].query if of == "curves" else item for item in items]
+    made = provenance(found)
+
+    def draw(style, webgl: bool = False):
+        """The map in a style."""
+        return point_map(
+            points,
+            colours,
+            labels,
+            colour.capitalize(),
+            style,
+            diverging=colour == "primacy-recency index",
+            webgl=webgl,
+            provenance=[made],
+        )
+
+    event = panels.show(
+        draw(panels.screen_style(height_px=560), webgl=len(items) >= MANY),
+        f"map.figure.{of}.{name}",
+        f"Map of {of}, a point each, coloured by {colour}",
+        on_select="rerun",
+        selection_mode=("points", "box", "lasso"),
+    )
+    st.caption(
+        "Near points are alike, equal ones lie on each other; the axes and the distances between "
+        "far groups mean nothing."
+    )
+    if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
+        st.caption(
+            f"{unknown:,} points are grey: their {panels.plain(colour)} is not known."
+            + (
+                " Compute the curves of this model on the Curves page first."
+                if colour in ("score", "primacy-recency index")
+                else ""
+            )
+        )
+    chosen = [int(p["customdata"]) for p in event.selection.points if "customdata" in p]
+    if chosen:
+        opened([p for i in chosen if i < len(items) for p in groups[items[i]]])
+    panels.caption(made)
+    frame = pd.DataFrame(
+        {
+            "item": labels,
+            "x": points[:, 0],
+            "y": points[:, 1],
+            colour: colours,
+            "pairs": [" ".join(p.pair_id for p in groups[item]) for item in items],
+        }
+    )
+    panels.downloads(
+        "map", [data.name, name, of, "map"], [made], figures={"Map": draw}, frame=frame
+    )
+
+
+board()

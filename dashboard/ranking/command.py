@@ -1,0 +1,165 @@
+"""Commands about rankings and published results: rank, figure5."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attribution.errors import UserError
+from attribution.retrievers.registry import RetrieverSpec
+from dashboard.core.command_options import (
+    Dataset,
+    TextFormat,
+    for_data,
+    named,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+    suffix_of,
+    watched,
+    write,
+)
+
+app = typer.Typer()
+
+
+class Table(StrEnum):
+    """What `rank` prints."""
+
+    measures = "measures"
+    psi = "psi"
+    bins = "bins"
+    queries = "queries"
+    languages = "languages"
+
+
+@app.command()
+@spoken
+def rank(
+    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    dataset: Dataset = "sample",
+    own_corpus: Annotated[
+        bool,
+        typer.Option(
+            "--own-corpus",
+            help="Search only the corpus that a query belongs to (PosIR's domain), as published "
+            "figures do; else the whole collection.",
+        ),
+    ] = False,
+    monolingual: Annotated[
+        bool,
+        typer.Option(
+            "--monolingual",
+            help="Search only the documents of a query's own language, as MultiClaim's monolingual "
+            "figures do.",
+        ),
+    ] = False,
+    first_stage: Annotated[
+        str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
+    ] = "BM25",
+    posir: Annotated[
+        bool, typer.Option("--posir", help="With PosIR's prompt, and 8,192 tokens read.")
+    ] = False,
+    table: Annotated[
+        Table,
+        typer.Option(help="measures, psi (by length), bins (by evidence), queries or languages."),
+    ] = Table.measures,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
+) -> None:
+    """Rank a data set's whole corpus for each query and print what the rankings are worth."""
+    from dashboard.core.compute import service
+    from dashboard.core.protocols import posir_ranking_spec
+    from dashboard.export.files import table_bytes
+    from dashboard.ranking import service as ranking_service
+
+    def spec_of(name: str) -> RetrieverSpec:
+        spec = resolve(name)
+        return for_data(posir_ranking_spec(spec) if posir else spec, data.name)
+
+    data, _ = pairs_of(dataset, False)
+    collection = ranking_service.collection_of(data)
+    if monolingual:
+        collection = ranking_service.monolingual(collection)
+    setup = ranking_service.Setup(collection, own_corpus or monolingual, spec_of(first_stage))
+    for note in collection.notes:
+        print(note, file=sys.stderr)
+    quiet()
+    found = []
+    for name in model or ["MiniLM"]:
+        spec = spec_of(name)
+        if ranking_service.ranked(service(), spec, setup) is None:
+            watched(
+                spec.name,
+                partial(ranking_service.start, service(), spec, setup),
+                unit="it",
+            )
+        one = ranking_service.ranked(service(), spec, setup)
+        if one is None:
+            raise UserError(f"{name} has no rankings of {data.name}: run the command again.")
+        found.append(one)
+    if table is Table.queries:
+        import pandas as pd
+
+        frame = pd.concat(
+            [ranking_service.queries_frame(one).assign(model=one.model.spec.name) for one in found]
+        )
+    else:
+        make = {
+            Table.measures: ranking_service.measures_frame,
+            Table.psi: ranking_service.psi_frame,
+            Table.bins: ranking_service.bins_frame,
+            Table.languages: ranking_service.languages_frame,
+        }[table]
+        frame = make(found)
+    sys.stdout.buffer.write(table_bytes(frame, format.value, [one.provenance() for one in found]))
+
+
+@app.command()
+@spoken
+def figure5(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    curves: Annotated[
+        list[str],
+        typer.Option(
+            "--curves",
+            help="NAME=FILE of a model's published saliency curves, .npz or .pkl; repeatable.",
+        ),
+    ],
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+) -> None:
+    """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
+    from dataclasses import replace
+
+    from attribution.curves.published import read_bytes, read_curves
+    from dashboard.core.provenance import of_published
+    from dashboard.drawing.palettes import PALETTES, PRESETS
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.published.service import curves_frame
+    from dashboard.ranking.figures import published_curves
+
+    fmt = suffix_of(output, [*FIGURE_FORMATS, "csv", "parquet"])
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    if palette not in PALETTES:
+        raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
+    files = [named(value, "--curves") for value in curves]
+    found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    provenance = [of_published(one) for one in found]
+    if fmt in ("csv", "parquet"):
+        data = table_bytes(curves_frame(found), fmt, provenance)  # type: ignore[arg-type]
+    else:
+        style = replace(PRESETS[size], palette=palette)
+        figure = published_curves(found, style, provenance=provenance)
+        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
+    write(output, data)

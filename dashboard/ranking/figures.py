@@ -1,0 +1,148 @@
+"""Figures of rankings by the evidence's place, and of published saliency curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS, POSITIONS
+from attribution.curves.published import PublishedCurves
+from attribution.evaluation.ranking_measures import N_EVIDENCE_BINS, EvidenceProfile
+from dashboard.drawing.figure_base import (
+    Provenances,
+    canvas,
+    faint,
+    legend_name,
+    positions,
+    with_legend,
+)
+from dashboard.drawing.palettes import Style
+
+_CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
+_FOOT = 0.2
+EVIDENCE_TITLE = "Relative position of the evidence (%)"
+
+
+def evidence_bins(
+    profiles: Mapping[str, EvidenceProfile], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
+    are the bins' queries. Bins without a query leave a gap. A point is filled as far as the model
+    read the evidence of its bin: hollow where it read none."""
+    figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
+    counts = np.array(next(iter(profiles.values())).counts)
+    figure.add_trace(
+        go.Bar(
+            # On the same axis: a second one would bend the first one's ticks.
+            x=_CENTRES,
+            y=_FOOT * counts / counts.max(),
+            width=100 / N_EVIDENCE_BINS,
+            name=f"queries (up to {counts.max():,} a bin)",
+            customdata=counts,
+            hovertemplate="%{customdata}",
+            marker={
+                "color": faint(style.colours.muted, 0.18),
+                "line": {"color": style.colours.paper, "width": 1},
+            },
+        )
+    )
+    for index, (model, profile) in enumerate(profiles.items()):
+        line = style.line(index)
+        figure.add_trace(
+            go.Scatter(
+                x=_CENTRES,
+                y=profile.means,
+                mode="lines+markers",
+                connectgaps=False,
+                name=legend_name(model, style),
+                line=line,
+                marker={
+                    "color": [
+                        faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read
+                    ],
+                    "size": 0.5 * style.font_size,
+                    "line": {"color": line["color"], "width": 1},
+                },
+                customdata=[
+                    "" if r is None else f", {r:.0%} of the evidence read" for r in profile.read
+                ],
+                hovertemplate="%{y:.3f}%{customdata}",
+            )
+        )
+    positions(figure)
+    figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure, style)
+
+
+def length_buckets(
+    buckets: Mapping[str, Mapping[str, EvidenceProfile]],
+    style: Style,
+    *,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """nDCG@10 in each length bucket, a bar for each model: model -> bucket -> profile."""
+    title = (
+        "Document length in tokens ("
+        + ", ".join(
+            f"{bucket} to {edge:,}"
+            for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
+        )
+        + f", {LENGTH_BUCKETS[-1]} above)"
+    )
+    figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
+    known = [b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())]
+    for index, (model, profiles) in enumerate(buckets.items()):
+        shown = [profiles.get(bucket) for bucket in known]
+        figure.add_trace(
+            go.Bar(
+                x=known,
+                y=[None if one is None else one.mean for one in shown],
+                name=legend_name(model, style),
+                marker={"color": style.line(index)["color"]},
+                customdata=[0 if one is None else one.n for one in shown],
+                hovertemplate="%{y:.3f}, %{customdata} queries",
+            )
+        )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure, style)
+
+
+def published_curves(
+    found: Sequence[PublishedCurves], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """Mean and standard deviation (ddof=1) over documents at 100 positions, a line and a band for
+    each model: figure 5 of the PosIR paper."""
+    figure = canvas(
+        "published_curves", style, "Relative position", "Normalized gradient L2 norm", provenance
+    )
+    for index, one in enumerate(found):
+        figure.add_trace(
+            go.Scatter(
+                x=np.concatenate([POSITIONS, POSITIONS[::-1]]),
+                y=np.concatenate([one.mean + one.std, (one.mean - one.std)[::-1]]),
+                mode="lines",
+                fill="toself",
+                line={"width": 0},
+                hoverinfo="skip",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                showlegend=False,
+                name=f"{one.model}: standard deviation",
+            )
+        )
+    for index, one in enumerate(found):
+        figure.add_trace(
+            go.Scatter(
+                x=POSITIONS,
+                y=one.mean,
+                mode="lines",
+                line=style.line(index),
+                name=legend_name(f"{one.model} (n={one.n:,})", style),
+                hovertemplate="%{y:.3f}",
+            )
+        )
+    figure.update_xaxes(range=[0, 1], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    figure.update_layout(hovermode="x unified")
+    return with_legend(figure, style)

@@ -1,0 +1,455 @@
+"""Ranking: what a data set's corpus search is worth, by where the evidence stands."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from attribution.errors import UserError
+from attribution.evaluation.ranking_measures import NDCG
+from attribution.methods import POSIR_CURVE, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Provenance
+from dashboard.core.compute import DataSetCurve, Run
+from dashboard.core.own_texts import service_for
+from dashboard.drawing import curves as curve_figures
+from dashboard.drawing.curves import Style
+from dashboard.published import files as published_files
+from dashboard.published.service import measures_frame
+from dashboard.ranking import queries as ranking_queries
+from dashboard.ranking import service as ranking_service
+from dashboard.ranking.figures import evidence_bins, length_buckets
+from dashboard.ranking.service import Ranked, Setup
+from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
+from dashboard.widgets.reading_panel import what_is_read
+
+WHOLE, OWN = "all documents", "the query's own corpus"
+LANGUAGE = "documents in the query's language"
+WIDTH = 450
+
+setup = None
+with st.sidebar, panels.guarded():
+    data = choices.data_set()
+    names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
+    posir = choices.posir_settings()
+    collection = ranking_service.collection_of(data)
+    own_corpus = False
+    if len(collection.parts) > 1:
+        where = st.selectbox(
+            "Search in",
+            [WHOLE, OWN],
+            key="searched",
+            bind="query-params",
+            help="PosIR's own figures are of each query in the corpus of its domain and "
+            "language; searching all documents is harder and shows language bias.",
+        )
+        own_corpus = where == OWN
+    elif ranking_service.has_pools(collection):
+        where = st.selectbox(
+            "Search in",
+            [WHOLE, LANGUAGE],
+            key="searched",
+            bind="query-params",
+            help="MultiClaim's monolingual figures are of posts among the claims of their own "
+            "language; searching all documents shows language bias. Of translations the "
+            "originals' language counts.",
+        )
+        if own_corpus := where == LANGUAGE:
+            collection = ranking_service.monolingual(collection)
+    first_stage = None
+    resolved = [registry.known().get(name) for name in names]
+    if any(one is not None and ranking_service.needs_first_stage(one) for one in resolved):
+        first = choices.model("First stage of rerankers", "first", "BM25")
+        first_stage = choices.ranking_spec(first, data.name, posir=posir)
+    setup = Setup(collection, own_corpus, first_stage)
+if setup is None:
+    st.stop()
+the_setup = setup
+saliency = make_method("saliency", POSIR_CURVE if posir else None)
+
+with panels.guarded():
+    survey = the_setup.collection.survey
+    st.markdown(
+        f"#### Ranking by the evidence's place · {panels.plain(data.title)}\n"
+        f"{len(the_setup.collection.queries):,} queries, {survey.n:,} documents, searched exactly"
+    )
+    for note in the_setup.collection.notes:
+        st.caption(panels.plain(note))
+    rejected = [*the_setup.collection.rejected, *survey.rejected]
+    if rejected:
+        with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):
+            st.dataframe(
+                pd.DataFrame(
+                    [(r.file, r.row, r.reason) for r in rejected[:1000]],
+                    columns=["file", "row", "reason"],
+                ),
+                hide_index=True,
+            )
+if not names:
+    st.info("Choose a model in the sidebar.")
+    st.stop()
+
+
+def spec_of(name: str) -> RetrieverSpec:
+    """The retriever as it ranks here."""
+    return choices.ranking_spec(name, data.name, posir=posir)
+
+
+def specs() -> list[RetrieverSpec]:
+    """The chosen models that can rank; what keeps the others from it stands in their rows."""
+    found = []
+    for name in names:
+        with suppress(UserError):
+            ranking_service.method_for(service_for(data.name), one := spec_of(name), the_setup)
+            service_for(data.name).identify(one)
+            found.append(one)
+    return found
+
+
+def run_of(name: str) -> Run | None:
+    """The model's run, if there was one."""
+    return ranking_service.run_of(service_for(data.name), spec_of(name), the_setup)
+
+
+def start(name: str) -> None:
+    """Rank with this model."""
+    try:
+        ranking_service.start(service_for(data.name), spec_of(name), the_setup)
+    except UserError as error:
+        st.session_state["ranking.error"] = str(error)
+
+
+def start_all() -> None:
+    """Rank with every model that has not, one after the other."""
+    try:
+        ranking_service.start_all(service_for(data.name), specs(), the_setup)
+    except UserError as error:
+        st.session_state["ranking.error"] = str(error)
+
+
+def stop(name: str) -> None:
+    """End the model's run after the batch at hand; what it has is kept."""
+    if (run := run_of(name)) is not None:
+        run.stop()
+
+
+def is_active() -> bool:
+    """Whether any of the models is ranking, or waits for its turn."""
+    chain = ranking_service.all_run(service_for(data.name), specs(), the_setup)
+    if chain is not None and chain.active:
+        return True
+    for name in names:
+        try:
+            run = run_of(name)
+        except UserError:
+            continue
+        if run is not None and run.active:
+            return True
+    return False
+
+
+def status_row(name: str, waits: bool) -> Ranked | None:
+    """One model's progress and button; its rankings where they are complete."""
+    found = ranking_service.ranked(service_for(data.name), spec_of(name), the_setup)
+    if found is not None:
+        return found
+    run = run_of(name)
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    label.markdown(f"**{panels.plain(name)}**")
+    if run is not None and run.active:
+        progress = run.progress
+        text = f"{run.stage} · {progress.done:,} of {progress.total:,}"
+        if progress.remaining_seconds is not None:
+            text += f" · about {progress.remaining_seconds:.0f} s left"
+        text += " · stopping" if run.stopping else ""
+        share = min(1.0, progress.done / max(1, progress.total))
+        bar.progress(share, text=panels.plain(text))
+        button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
+        return None
+    again = run is not None and run.progress.stopped
+    said = "Stopped; what was computed is kept." if again else "Not ranked yet."
+    bar.caption(f"{said} Waits for its turn." if waits else said)
+    button.button(
+        "Resume" if again else "Rank",
+        key=f"start.{name}",
+        on_click=start,
+        args=(name,),
+        type="primary",
+        width="stretch",
+    )
+    if run is not None and run.error:
+        st.error(panels.plain(run.error))
+    return None
+
+
+def row_of_all(n_ranked: int) -> None:
+    """Progress and button of ranking with all models."""
+    chosen = specs()
+    chain = ranking_service.all_run(service_for(data.name), chosen, the_setup)
+    active = chain is not None and chain.active
+    if not active and len(chosen) - n_ranked < 2:
+        return
+    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    label.markdown("**All models**")
+    if chain is not None and active:
+        progress = chain.progress
+        text = f"{chain.stage} · {progress.done} of {progress.total} models ranked"
+        text += " · stopping" if chain.stopping else ""
+        bar.progress(progress.done / max(1, progress.total), text=panels.plain(text))
+        button.button(
+            "Stop all",
+            key="ranking.stop",
+            width="stretch",
+            on_click=ranking_service.stop_all,
+            args=(service_for(data.name), chosen, the_setup),
+        )
+    else:
+        if chain is not None and chain.error:
+            st.error(panels.plain(chain.error))
+        bar.caption(f"{len(chosen) - n_ranked:,} models have no rankings yet; one after the other.")
+        button.button(
+            "Rank all", key="ranking.start", on_click=start_all, type="primary", width="stretch"
+        )
+
+
+def measures_table(found: list[Ranked]) -> None:
+    """Measures with their intervals, one row a model."""
+    st.dataframe(
+        ranking_service.measures_text(found),
+        hide_index=True,
+        column_config={
+            "same language": st.column_config.TextColumn(
+                help="Share of the top 10 in the query's language; beside it the share of the "
+                "searched documents that are."
+            ),
+            "in corpus": st.column_config.NumberColumn(format="%.3f"),
+            "without a result": st.column_config.NumberColumn(
+                help="Queries for which nothing was found; they count as 0."
+            ),
+        },
+    )
+
+
+def languages_table(found: list[Ranked]) -> None:
+    """S@10 of pairs and of queries by the queries' language, where there are several."""
+    if len(the_setup.collection.languages) < 2:
+        return
+    frame = ranking_service.languages_frame(found)
+    with st.expander("By the queries' language"):
+        st.dataframe(
+            frame,
+            hide_index=True,
+            column_config={
+                name: st.column_config.NumberColumn(format="%.3f") for name in frame.columns[4:]
+            },
+        )
+        panels.downloads(
+            "ranking.languages", [data.name, "languages"], provenance(found), frame=frame
+        )
+
+
+def provenance(found: list[Ranked]) -> list[Provenance]:
+    """Where the numbers come from, a line for each model."""
+    return [one.provenance() for one in found]
+
+
+def side_by_side() -> tuple[DeltaGenerator, DeltaGenerator]:
+    """Two places beside each other, or one above the other where there is no room."""
+    row = st.container(horizontal=True)
+    return row.container(width=WIDTH), row.container(width=WIDTH)
+
+
+def profile_section(found: list[Ranked]) -> None:
+    """nDCG over the evidence's place, saliency of the same pairs, length buckets and PSI."""
+    profiles = {
+        one.model.spec.name: one.evaluation.profile
+        for one in found
+        if one.evaluation.profile is not None
+    }
+    if not profiles:
+        st.info("This data set does not say where its evidence stands, so there is no PSI.")
+        return
+    buckets = {one.model.spec.name: one.evaluation.buckets for one in found}
+    has_buckets = any(buckets.values())
+
+    def draw_bins(style: Style):
+        """nDCG over evidence bins."""
+        return evidence_bins(profiles, style, provenance=provenance(found))
+
+    def draw_buckets(style: Style):
+        """nDCG over length buckets."""
+        return length_buckets(buckets, style, provenance=provenance(found))
+
+    style = panels.screen_style(width_px=WIDTH, height_px=380)
+    left, right = side_by_side()
+    with left:
+        st.markdown("**nDCG@10 by where the evidence stands**")
+        panels.show(draw_bins(style), "ranking.bins", "nDCG@10 over 20 bins of the evidence")
+    with right:
+        st.markdown("**Saliency of the same pairs**")
+        saliency_section(list(profiles), style)
+    left, right = side_by_side()
+    with left:
+        if has_buckets:
+            st.markdown("**nDCG@10 by document length**")
+            panels.show(draw_buckets(style), "ranking.buckets", "nDCG@10 in length buckets")
+    with right:
+        st.markdown("**Position sensitivity (PSI)**")
+        table = ranking_service.psi_frame(found)
+        st.dataframe(
+            table,
+            hide_index=True,
+            height=350,
+            column_config={
+                name: st.column_config.NumberColumn(format="%.3f")
+                for name in ("PSI", "PSI by chance", "p", NDCG, f"{NDCG}, mean of bins")
+            }
+            | {"evidence read": st.column_config.NumberColumn(format="percent")},
+        )
+    st.caption(
+        "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "
+        "Few queries a bin raise it without any bias: PSI by chance is its mean when the same "
+        "queries' positions are shuffled, p the share of shuffles that reach it. Points are filled "
+        "as far as the model reads the evidence of their bin; the row of evidence read whole "
+        "leaves out what stands behind the model's limit, which is no bias. Intervals of the "
+        "measures resample queries."
+    )
+    what_is_read([one.model.spec for one in found], data.pairs, "ranking")
+    drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
+    panels.downloads(
+        "ranking.psi",
+        [data.name, "psi"],
+        provenance(found),
+        figures=drawings,
+        frame=ranking_service.bins_frame(found),
+    )
+
+
+def saliency_section(models: list[str], style: Style) -> None:
+    """Stored saliency curves of the data set's pairs, and who has none."""
+    curves: list[DataSetCurve] = []
+    without = []
+    for name in models:
+        try:
+            spec = choices.spec(name, data.name, posir=posir)
+            if saliency.name not in service_for(data.name).unfit(
+                service_for(data.name).identify(spec)
+            ):
+                curves.append(service_for(data.name).curve(spec, saliency, data.pairs, data.name))
+        except UserError:
+            without.append(name)
+    if curves:
+        panels.show(
+            curve_figures.mean_curves(
+                [one.summary.curve for one in curves],
+                style,
+                notes={one.model.spec.name: f"n={one.summary.curve.n}" for one in curves},
+                provenance=[one.provenance() for one in curves],
+            ),
+            "ranking.saliency",
+            "Mean saliency of the same pairs by position",
+        )
+    if without:
+        st.caption(panels.plain(f"No saliency stored yet: {', '.join(without)}."))
+        st.page_link(
+            "views/curves.py",
+            label="Compute it on the Curves page",
+            icon=":material/show_chart:",
+            query_params={
+                "dataset": data.name,
+                "models": without,
+                **({"posir": "true"} if posir else {}),
+            },
+        )
+
+
+def published_section(found: list[Ranked]) -> None:
+    """Published measures beside ours."""
+    with st.expander("Published results beside these"):
+        rows = published_files.measures()
+        if not rows:
+            return
+        settings = sorted({one.setting for one in rows})
+        default = settings.index("eng-eng") if "eng-eng" in settings else 0
+        setting = st.selectbox(
+            "Setting",
+            settings,
+            index=default,
+            key="published.setting",
+            help="Languages of queries and documents.",
+        )
+        theirs = measures_frame([one for one in rows if one.setting == setting])
+        ours = ranking_service.psi_frame(found).assign(setting=data.name)
+        both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
+        lengths = list(dict.fromkeys(both["length"]))
+        length = st.segmented_control(
+            "Length",
+            lengths,
+            default=lengths[0],
+            required=True,
+            key="published.length",
+            format_func=panels.plain,
+        )
+        st.dataframe(both[both["length"] == length], hide_index=True)
+        st.caption(
+            "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
+            "mean over evidence bins, not over queries."
+        )
+
+
+ticking = is_active()
+
+
+@fragment(run_every=2.0 if ticking else None)
+def board() -> None:
+    """Progress, measures and figures; refreshed by itself while a model ranks."""
+    if error := st.session_state.pop("ranking.error", ""):
+        st.error(panels.plain(error))
+    top = st.container()
+    chain = ranking_service.all_run(service_for(data.name), specs(), the_setup)
+    waits = chain is not None and chain.active and not chain.stopping
+    found = []
+    for name in names:
+        with panels.guarded():
+            if (one := status_row(name, waits)) is not None:
+                found.append(one)
+    with top, panels.guarded():
+        row_of_all(len(found))
+    if is_active() != ticking:
+        st.rerun()
+    if not found:
+        return
+    with panels.guarded():
+        measures_table(found)
+        for each in provenance(found):
+            panels.caption(each)
+        panels.downloads(
+            "ranking.measures",
+            [data.name, "ranking"],
+            provenance(found),
+            frame=ranking_service.measures_frame(found),
+        )
+        languages_table(found)
+    with panels.guarded():
+        profile_section(found)
+
+
+board()
+complete: list[Ranked] = []
+for each in names:
+    with panels.guarded():
+        if (
+            known := ranking_service.ranked(service_for(data.name), spec_of(each), the_setup)
+        ) is not None:
+            complete.append(known)
+if complete:
+    with panels.guarded():
+        note = "Explain reads with each model's own prompt and lengths." if posir else ""
+        ranking_queries.section(complete, data.name, names, note)
+    with panels.guarded():
+        published_section(complete)

@@ -1,0 +1,95 @@
+"""The Ranking page's part about single queries: what was found, and the way to Explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from attribution.evaluation.ranking_measures import NDCG, TOP
+from dashboard.ranking import service as ranking_service
+from dashboard.ranking.service import FILTERS, Ranked
+from dashboard.widgets import panels, url_state
+
+
+def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: str = "") -> None:
+    """Queries one by one: what was found, what should have been, and links that explain it under
+    `models`; `note` stands above the links."""
+    st.markdown("**Query by query**")
+    left, right = st.columns([2, 5])
+    by_name = {one.model.spec.name: one for one in found}
+    name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
+    one = by_name[name or next(iter(by_name))]
+    filters = right.pills(
+        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
+    )
+    frame = ranking_service.filtered(ranking_service.queries_frame(one), filters)
+    st.caption(
+        f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
+    )
+    event = st.dataframe(
+        frame,
+        hide_index=True,
+        height=280,
+        on_select="rerun",
+        selection_mode="single-row",
+        key=f"ranking.queries.{name}.{'.'.join(filters)}",
+        column_config={
+            "query": st.column_config.TextColumn(width="large"),
+            NDCG: st.column_config.NumberColumn(format="%.3f"),
+            "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
+            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+        },
+    )
+    rows = event.selection.rows  # type: ignore[union-attr]
+    if not rows:
+        return
+    query = ranking_service.query_of(one, str(frame["id"].iloc[rows[0]]))
+    top = ranking_service.top_frame(one, query)
+    rank = ranking_service.first_rank(one, query)
+    where = f"first at rank {rank:,}" if rank else "not among those found"
+    st.markdown(f"**{panels.plain(query.text)}**")
+    st.caption(f"{len(query.relevant):,} relevant, {where}.")
+    chosen = st.dataframe(
+        top.drop(columns="pair"),
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="single-row",
+        key=f"ranking.top.{query.query_id}",
+        column_config={
+            "score": st.column_config.NumberColumn(format="%.4f"),
+            "relevant": st.column_config.CheckboxColumn(),
+            "document": st.column_config.TextColumn(width="large"),
+        },
+    )
+    picked = chosen.selection.rows  # type: ignore[union-attr]
+    # The models that every method fits, where there are any.
+    opened = [name for name in models if name != "BM25"] or list(models)
+    if note:
+        st.caption(panels.plain(note))
+    links = dict(list(query.pairs.items())[:3])
+    if picked:
+        row = top.iloc[picked[0]]
+        if row["pair"]:
+            links[str(row["id"])] = str(row["pair"])
+        else:
+            explain_texts(query.text, str(row["document"]), opened)
+    for key, pair_id in links.items():
+        panels.explain_link(f"Explain {key}", dataset, pair_id, opened)
+    panels.downloads("ranking.top", [dataset, query.query_id], [one.provenance()], frame=top)
+
+
+def explain_texts(query: str, document: str, models: Sequence[str]) -> None:
+    """A link that opens a query with a document that is no pair of the data set."""
+    texts = {"text": "Own text", "q": query, "d": document}
+    if len(document) > url_state.MAX_TEXT_IN_LINK:
+        st.caption("The chosen document is too long for a link; copy its text to Explain.")
+        return
+    address = urlencode({**texts, "models": models}, doseq=True)
+    st.link_button(
+        "Explain the chosen document",
+        f"/?{address}",
+        icon=":material/highlight:",
+        help="In a new tab, as own text.",
+    )

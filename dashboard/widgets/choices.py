@@ -1,0 +1,392 @@
+"""What the reader chooses: data set, pair, models, method. Widgets in, typed values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from attribution import datasets
+from attribution.curves.positions import length_bucket
+from attribution.datasets import DataSet, posir_selection
+from attribution.errors import UserError
+from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import Method, TextPair
+from dashboard.core.compute import service
+from dashboard.core.protocols import posir_ranking_spec, posir_spec
+from dashboard.drawing.plain import plain
+from dashboard.widgets import url_state
+from dashboard.widgets.fetch_panel import fetch_panel
+
+MAX_MODELS = 4
+_ANY = "any"
+_UPLOADS = "uploaded data sets"
+_UPLOAD_ERROR = "upload error"
+_MAX_UPLOADS = 3
+_SHOWN_REJECTIONS = 1000
+_STATISTICS = "statistics"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The pairs that pass the filters, and the filters in words for captions."""
+
+    data: DataSet
+    pairs: tuple[TextPair, ...]
+    words: str
+
+
+def data_set(default: str = datasets.SAMPLE) -> DataSet:
+    """Choose a data set or upload one; a name in the address that does not exist is said and
+    left."""
+    own: dict[str, DataSet] = st.session_state.setdefault(_UPLOADS, {})
+    names = [*datasets.names(), *own]
+    asked = st.query_params.get("dataset")
+    if asked is not None and asked not in names:
+        hint = " An uploaded file lives in one browser session: upload it again."
+        said = (
+            f"There is no data set {asked[:80]!r}; {default} is shown. Choose one of: "
+            f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
+        )
+        st.warning(plain(said))
+    # Names, not titles: the address holds what the list shows, and two files may share a title.
+    name = st.selectbox(
+        "Data set",
+        names,
+        index=names.index(default),
+        key="dataset",
+        bind="query-params",
+        required=True,
+    )
+    with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
+        _uploader()
+    found = own[name] if name in own else datasets.read(name or default)
+    if name in own:
+        st.caption(
+            f"{plain(found.title)}: {len(found.pairs):,} rows accepted, {len(found.rejected):,} "
+            "rejected"
+        )
+        if found.rejected:
+            with st.expander("Rejected rows"):
+                shown = found.rejected[:_SHOWN_REJECTIONS]
+                st.dataframe(
+                    pd.DataFrame([(r.row, r.reason) for r in shown], columns=["row", "reason"]),
+                    hide_index=True,
+                )
+                if len(found.rejected) > len(shown):
+                    st.caption(f"The first {len(shown)} of {len(found.rejected):,}.")
+    return found
+
+
+def data_of(pair: TextPair) -> DataSet | None:
+    """The data set that a pair was chosen from; None of typed texts."""
+    own: dict[str, DataSet] = st.session_state.get(_UPLOADS, {})
+    if pair.dataset in own:
+        return own[pair.dataset]
+    return datasets.read(pair.dataset) if pair.dataset in datasets.names() else None
+
+
+def _uploader() -> None:
+    """Take a file into this browser session alone: no other reader can name it."""
+
+    def take() -> None:
+        st.session_state.pop(_UPLOAD_ERROR, None)
+        given = st.session_state["upload"]
+        if given is None:
+            return
+        try:
+            found = datasets.read_upload(given.name, given.getvalue())
+        except UserError as error:
+            st.session_state[_UPLOAD_ERROR] = str(error)
+            return
+        own: dict[str, DataSet] = st.session_state[_UPLOADS]
+        own.pop(found.name, None)
+        own[found.name] = found
+        while len(own) > _MAX_UPLOADS:
+            del own[next(iter(own))]
+        st.session_state["dataset"] = found.name
+
+    st.file_uploader(
+        "CSV, TSV, JSONL or Parquet, each also as .gz",
+        key="upload",
+        on_change=take,
+        type=["csv", "tsv", "jsonl", "parquet", "gz"],
+        max_upload_size=20,
+        help="Columns query and document; optional: evidence (a passage of the document) or "
+        "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
+        "query_id, document_id. Kept for this browser session only.",
+    )
+    if message := st.session_state.get(_UPLOAD_ERROR):
+        st.error(plain(message), icon=":material/error:")
+
+
+def filters(data: DataSet) -> Selection:
+    """Narrow the data set down by domain, language, type of query, length, evidence position and
+    words."""
+
+    def pick(label: str, key: str, values: Iterable[str | None]) -> str:
+        counts = Counter(filter(None, values))
+        options = [_ANY, *sorted(counts)]
+        asked = url_state.get(key, _ANY)
+        # Labels hold counts, which is why the widget is not bound: the address would hold them too.
+        chosen = st.selectbox(
+            plain(label),
+            options,
+            index=options.index(asked) if asked in options else 0,
+            key=f"filter.{data.name}.{key}",
+            format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
+        )
+        url_state.put(key, chosen or _ANY, _ANY)
+        return chosen or _ANY
+
+    search = st.text_input(
+        "Search", key="search", bind="query-params", placeholder="words of the query or document"
+    )
+    columns = st.columns(2)
+    with columns[0]:
+        domain = pick("Domain", "domain", (p.domain for p in data.pairs))
+        bucket = pick("Length bucket", "bucket", (bucket_of(p) for p in data.pairs))
+    with columns[1]:
+        language = pick("Language", "language", (p.language for p in data.pairs))
+        # Few data sets name a type; where none is named a list of one word helps nobody.
+        query_type = _ANY
+        if any(p.query_type for p in data.pairs):
+            query_type = pick("Query type", "query_type", (p.query_type for p in data.pairs))
+        low, high = st.slider(
+            "Evidence at (%)",
+            0,
+            100,
+            (0, 100),
+            step=5,
+            key="evidence",
+            bind="query-params",
+            help="Mid-point of the evidence over the document's length in characters.",
+        )
+    needles = (search or "").casefold().split()
+
+    def passes(pair: TextPair) -> bool:
+        if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
+            return False
+        if bucket not in (_ANY, bucket_of(pair)) or query_type not in (_ANY, pair.query_type):
+            return False
+        if (low, high) != (0, 100):
+            position = evidence_position(pair)
+            if position is None or not low <= 100 * position <= high:
+                return False
+        if needles:
+            words = f"{pair.pair_id} {pair.query} {pair.document}".casefold()
+            return all(needle in words for needle in needles)
+        return True
+
+    parts = [
+        f"{name} {value}"
+        for name, value in (
+            ("domain", domain),
+            ("language", language),
+            ("bucket", bucket),
+            ("query type", query_type),
+        )
+        if value != _ANY
+    ]
+    if (low, high) != (0, 100):
+        parts.append(f"evidence {low}-{high}%")
+    if needles:
+        parts.append(f"search {' '.join(needles)!r}")
+    return Selection(data, tuple(filter(passes, data.pairs)), ", ".join(parts))
+
+
+def bucket_of(pair: TextPair) -> str:
+    """The length bucket by the data set's own count of tokens; empty where it has none."""
+    return length_bucket(pair.document_tokens) if pair.document_tokens else ""
+
+
+def evidence_position(pair: TextPair) -> float | None:
+    """Mid-point of the evidence over the document's characters."""
+    if pair.evidence is None:
+        return None
+    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+
+
+def model_names() -> tuple[list[str], Callable[[str], str]]:
+    """The models that lists offer: presets, registered folders, and those of which the cache has
+    results without their weights being here; and what the lists show of a name."""
+    stored = service().stored_only()
+    names = list(dict.fromkeys([*registry.known(), *stored]))
+
+    def label(name: str) -> str:
+        return f"{name} (from the cache)" if name in stored else model_label(name)
+
+    return names, label
+
+
+def model_label(name: str) -> str:
+    """A model's name: presets that are not on this machine say so."""
+    known = registry.known().get(name)
+    return name if known is None or registry.installed(known) else f"{name} (not fetched)"
+
+
+def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
+    """Choose one to `maximum` models: presets, registered folders, or a hub id typed in."""
+    offered, label = model_names()
+    names = st.multiselect(
+        "Models",
+        offered,
+        default=list(default),
+        max_selections=maximum,
+        accept_new_options=True,
+        format_func=label,
+        key="models",
+        bind="query-params",
+        help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
+        "where the hub can be reached. Behind a name @cls, @mean, @weightedmean, @last or @max "
+        "pools the tokens otherwise, as in MiniLM@last.",
+    )
+    fetch_panel(names)
+    return list(names)
+
+
+def model(label: str, key: str, default: str) -> str:
+    """Choose one model."""
+    names, shown = model_names()
+    name = st.selectbox(
+        plain(label),
+        names,
+        index=names.index(default),
+        key=key,
+        bind="query-params",
+        accept_new_options=True,
+        format_func=shown,
+    )
+    fetch_panel([name or default])
+    return name or default
+
+
+def method(models: Sequence[str], *, posir: bool = False) -> Method:
+    """Choose a method that fits all of `models`, and its parameters; `posir` fixes those of the
+    curve. What does not fit stands below with its reason."""
+    unfit = unfit_methods(models)
+    fitting = [name for name in METHODS if name not in unfit]
+    # Names, not titles: the address, captions and the command line say the same.
+    name = st.selectbox("Method", fitting, key="method", bind="query-params")
+    if name is None:
+        raise UserError("No method fits all of these models: choose fewer of them.")
+    st.caption(METHODS[name].help)
+    say_unfit(unfit)
+    options: dict[str, str] = {}
+    for parameter in METHODS[name].parameters:
+        if len(parameter.choices) > 1:
+            options[parameter.name] = _parameter(parameter.name, parameter.choices, parameter.help)
+    if posir:
+        return make_method(name, {**options, **POSIR_CURVE})
+    with st.expander("Curve"):
+        for parameter in CURVE_PARAMETERS:
+            options[parameter.name] = _parameter(parameter.name, parameter.choices, parameter.help)
+    return make_method(name, options)
+
+
+def unfit_methods(models: Sequence[str]) -> dict[str, str]:
+    """Methods that do not fit all of `models`, each with the model and the reason."""
+    found: dict[str, str] = {}
+    for name in models:
+        # A model that cannot be resolved says so where it is used.
+        with suppress(UserError):
+            model = service().identify(registry.resolve(name))
+            for method, reason in service().unfit(model).items():
+                found.setdefault(method, f"{name}: {reason}")
+    return found
+
+
+def say_unfit(unfit: Mapping[str, str]) -> None:
+    """Why some methods are not offered."""
+    for name, reason in unfit.items():
+        st.caption(plain(f"Not {name}: {reason}"))
+
+
+def _parameter(name: str, choices: Sequence[str], help: str) -> str:
+    chosen = st.selectbox(
+        plain(name.replace("_", " ").capitalize()),
+        choices,
+        key=name,
+        bind="query-params",
+        help=plain(help),
+    )
+    return chosen or choices[0]
+
+
+def posir_protocol() -> bool:
+    """Whether to follow the PosIR paper bit for bit."""
+    return st.toggle(
+        "PosIR protocol",
+        key="posir",
+        bind="query-params",
+        help="As in the PosIR paper: English documents of 1,024 tokens or more with evidence in "
+        "the middle fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, "
+        "99th percentile and point resampling.",
+    )
+
+
+def posir_settings() -> bool:
+    """Whether models read as in the PosIR paper; which pairs count does not change."""
+    return st.toggle(
+        "PosIR prompt and lengths",
+        key="posir",
+        bind="query-params",
+        help="Its query prompt before each query, and 8,192 tokens read of queries and documents, "
+        "as in PosIR's ranking script, which puts the prompt before Qwen3-Embedding's queries "
+        "alone. Else each model's own.",
+    )
+
+
+def statistics(models: Sequence[str], dataset: str) -> None:
+    """Choose the data set whose word statistics BM25 uses for texts of no registered one; nothing
+    where BM25 is not among `models`."""
+    if dataset in datasets.names():
+        return
+    known = registry.known()
+    if not any(name in known and known[name].family == "lexical" for name in models):
+        return
+    offered = datasets.names()
+    chosen = st.selectbox(
+        "Word statistics of BM25",
+        offered,
+        index=offered.index(_statistics()),
+        key="statistics.corpus",
+        help="In how many documents a word stands, and how long they are. Two texts alone say "
+        "nothing about how rare a word is.",
+    )
+    url_state.put(_STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
+
+
+def _statistics() -> str:
+    asked = url_state.get(_STATISTICS, datasets.SAMPLE)
+    return asked if asked in datasets.names() else datasets.SAMPLE
+
+
+def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
+    """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
+    lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
+    chosen by `statistics`."""
+    found = registry.resolve(name)
+    if found.family == "lexical":
+        found = with_corpus(found, dataset if dataset in datasets.names() else _statistics())
+    return posir_spec(found) if posir else found
+
+
+def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
+    """The retriever of this name as it ranks this data set, with PosIR's prompt and ranking
+    lengths where asked."""
+    found = spec(name, dataset)
+    return posir_ranking_spec(found) if posir else found
+
+
+def posir_pairs(selection: Selection) -> Selection:
+    """The selection's pairs that the PosIR protocol keeps."""
+    words = ", ".join(filter(None, (selection.words, "PosIR protocol")))
+    return Selection(selection.data, tuple(filter(posir_selection, selection.pairs)), words)

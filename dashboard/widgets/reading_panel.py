@@ -1,0 +1,61 @@
+"""What the chosen models can read, where their numbers stand, and a click that leaves the rest
+out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import TextPair
+from dashboard.core import readings
+from dashboard.core.compute import service
+from dashboard.drawing.plain import plain
+
+
+def readable_pairs(
+    specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
+) -> tuple[tuple[TextPair, ...], str]:
+    """The pairs, without those that a model cannot read where the reader asks for that, and what
+    was left out, in words."""
+    only = st.toggle(
+        "Leave out what a model cannot read",
+        key="readable",
+        bind="query-params",
+        help="Pairs whose evidence lies behind a model's limit, even in part, or of whose tokens "
+        f"more than {readings.MAX_UNKNOWN:.0%} are unknown to it.",
+    )
+    if not only or not pairs:
+        return tuple(pairs), ""
+    try:
+        with st.spinner("Reading the documents"):
+            kept = readings.readable(service(), specs, pairs)
+    except UserError as error:
+        st.warning(plain(f"Nothing is left out: {error}"))
+        return tuple(pairs), ""
+    return tuple(kept), readings.LEFT_OUT
+
+
+def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key: str) -> None:
+    """A line for each model that cannot read all of `pairs`; a button counts what is not known."""
+    unknown = []
+    for spec in specs:
+        found = readings.at_hand(service(), spec, pairs)
+        if len(found) < len(pairs):
+            unknown.append(spec)
+        elif said := readings.sentence(found):
+            st.caption(plain(f"{spec.name} cannot read all of it: {said}."))
+    if unknown and st.button(
+        "Count what the models cannot read",
+        key=f"{key}.reading",
+        help="Evidence behind the limit and unknown tokens; loads the models.",
+    ):
+        for spec in unknown:
+            try:
+                with st.spinner(plain(f"Reading the documents as {spec.name}")):
+                    readings.count(service(), spec, pairs)
+            except UserError as error:
+                st.warning(plain(f"{spec.name}: {error}"))
+        st.rerun(scope="app")

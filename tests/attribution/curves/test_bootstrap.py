@@ -1,0 +1,77 @@
+"""The bootstrap against a plain loop over documents, and what it says with few of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    band,
+    bootstrap_means,
+    estimate,
+)
+
+
+def clustered(n_documents: int = 30, each: int = 6) -> tuple[np.ndarray, list[str]]:
+    """Rows [n, 1] whose documents differ far more than the rows of one document."""
+    generator = np.random.default_rng(4)
+    levels = generator.normal(0, 1, n_documents)
+    rows = np.repeat(levels, each) + generator.normal(0, 0.1, n_documents * each)
+    return rows[:, None], [f"d{i // each}" for i in range(n_documents * each)]
+
+
+def test_the_interval_is_that_of_a_plain_loop_over_documents() -> None:
+    rows, groups = clustered()
+    generator = np.random.default_rng(0)
+    names = sorted(set(groups))
+    by_name = {name: rows[[g == name for g in groups], 0] for name in names}
+    plain = [
+        np.concatenate([by_name[n] for n in generator.choice(names, len(names))]).mean()
+        for _ in range(4000)
+    ]
+    low, high = np.percentile(plain, [2.5, 97.5])
+    found = estimate(rows, groups)
+    assert found is not None and found.interval is not None
+    assert found.interval == pytest.approx((low, high), abs=0.05)
+
+
+def test_documents_with_several_pairs_widen_the_interval() -> None:
+    rows, groups = clustered()
+    by_pair, by_document = estimate(rows), estimate(rows, groups)
+    assert by_pair and by_document and by_pair.interval and by_document.interval
+    width = np.diff(by_document.interval)[0] / np.diff(by_pair.interval)[0]
+    # Rows of a document are nearly equal, so 180 pairs say what 30 documents say.
+    assert width == pytest.approx(np.sqrt(6), rel=0.15)
+    assert (by_document.n, by_document.n_resampled) == (180, 30)
+
+
+def test_a_document_of_more_pairs_weighs_as_many() -> None:
+    rows = np.array([[0.0], [0.0], [0.0], [1.0]])
+    drawn = set(np.round(bootstrap_means(rows, ["a", "a", "a", "b"])[:, 0], 6))
+    assert drawn == {0.0, 0.25, 1.0}
+
+
+def test_groups_of_one_are_no_groups() -> None:
+    rows, _ = clustered()
+    assert np.array_equal(bootstrap_means(rows), bootstrap_means(rows, list(range(len(rows)))))
+
+
+@pytest.mark.parametrize("n", [1, MIN_DOCUMENTS - 1])
+def test_few_documents_have_a_value_and_no_interval(n: int) -> None:
+    rows, groups = clustered(n)
+    found = estimate(rows, groups)
+    assert found is not None and found.interval is None and found.n_resampled == n
+    assert band(rows, groups) is None
+    assert str(found) == f"{rows.mean():.3f}"
+
+
+def test_a_statistic_that_is_not_defined_has_no_estimate() -> None:
+    rows, groups = clustered()
+    assert estimate(rows, groups, lambda means: means[:, 0] * np.nan) is None
+    assert estimate(np.empty((0, 1)), []) is None
+
+
+def test_text_has_the_asked_form() -> None:
+    assert Estimate(-0.25, -0.5, 0.125).text("+.2f") == "-0.25 [-0.50, +0.12]"

@@ -1,0 +1,189 @@
+"""Published curves and measures are read as they were published, and compared with our formulas."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution.curves import published
+from attribution.curves.positions import LENGTH_BUCKETS, center_of_mass, positions
+from attribution.curves.published import model_of, read_bytes, read_curves, read_measures
+from attribution.errors import UserError
+from attribution.evaluation.ranking_measures import evidence_profile
+
+REFERENCE = next(
+    (
+        folder / "shared" / "reference"
+        for folder in Path(__file__).resolve().parents
+        if (folder / "shared" / "reference").is_dir()
+    ),
+    None,
+)
+needs_reference = pytest.mark.skipif(
+    REFERENCE is None, reason="the published data (shared/reference) is not beside the repository"
+)
+ENDS = {"Qwen3-Embedding-8B": (0.938, 0.671, 0.424), "NV-Embed-v2": (0.069, 0.562, 0.639)}
+CURVES = np.random.default_rng(1).random((6, 100))
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    return out.getvalue()
+
+
+@needs_reference
+@pytest.mark.parametrize("model", ENDS)
+def test_figure_5_is_what_was_published(model: str) -> None:
+    assert REFERENCE is not None
+    path = REFERENCE / f"posir_saliency_{model}.npz"
+    found = read_curves(model_of(path.name), path.name, read_bytes(path))
+    with np.load(path) as archive:
+        raw = archive["curves"].astype(np.float64)
+    assert found.model == model and found.n == 3131
+    # The script behind the figure draws pandas' mean and standard deviation (ddof=1).
+    n = len(raw)
+    mean = raw.sum(0) / n
+    std = np.sqrt(((raw - mean) ** 2).sum(0) / (n - 1))
+    assert np.allclose(found.mean, mean, atol=1e-6) and np.allclose(found.std, std, atol=1e-6)
+    first, last, mass = ENDS[model]
+    assert found.mean[[0, -1]] == pytest.approx([first, last], abs=5e-4)
+    assert center_of_mass(found.mean, positions("point")) == pytest.approx(mass, abs=5e-4)
+    # The same through a pickle as PosIR publishes it.
+    again = read_curves(model, f"{model}.pkl", pickle.dumps(list(raw)))
+    assert np.array_equal(again.curves, found.curves)
+
+
+def test_both_formats_give_the_same_curves() -> None:
+    for name, data in (
+        ("a.npz", npz(curves=CURVES)),
+        ("a.pkl", pickle.dumps(list(CURVES))),
+        ("a.PICKLE", pickle.dumps(list(CURVES), 2)),
+    ):
+        found = read_curves("m", name, data)
+        assert np.allclose(found.curves, CURVES, atol=1e-6)
+        assert np.allclose(found.std, CURVES.std(0, ddof=1), atol=1e-6)
+
+
+class Calls:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.npz", b"", "holds no curves"),
+        ("a.npz", b"PK\x03\x04" + b"\0" * 99, "holds no curves"),
+        ("a.npz", npz(other=CURVES), "holds no curves"),
+        ("a.npz", npz(curves=CURVES[:1]), "holds no curves"),
+        ("a.npz", npz(curves=CURVES[:, :99]), "holds no curves"),
+        ("a.npz", npz(curves=CURVES * np.nan), "holds no curves"),
+        ("a.npz", npz(curves=np.full((2, 100), "x")), "holds no curves"),
+        ("a.npz", npz(curves=np.array([Calls()] * 100, dtype=object)), "holds no curves"),
+        ("a.npz", pickle.dumps(Calls()), "holds no curves"),
+        ("a.pkl", pickle.dumps([Calls()]), "holds no curves"),
+        ("a.pkl", pickle.dumps([CURVES[0], CURVES[0][:9]]), "holds no curves"),
+        ("a.csv", b"1,2", "give a .npz or .pkl file"),
+        ("a.npz", b"x" * 20_000_001, "the limit is 20 MB"),
+    ],
+)
+def test_what_are_no_curves_is_one_sentence(
+    name: str, data: bytes, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        read_curves("m", name, data)
+    assert "\n" not in str(error.value) and capfd.readouterr().out == ""
+
+
+def test_an_archive_that_unpacks_to_gigabytes_ends_its_child() -> None:
+    out = io.BytesIO()
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (10**8, 100)}
+    )
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("curves.npy", header.getvalue() + bytes(10_000_000))
+    with pytest.raises(UserError, match="holds no curves"):
+        read_curves("m", "a.npz", out.getvalue())
+
+
+@needs_reference
+def test_published_measures_are_read() -> None:
+    assert REFERENCE is not None
+    path = REFERENCE / "posir_metrics.json"
+    rows = read_measures(path.name, read_bytes(path))
+    raw = json.loads(path.read_text())
+    assert len(rows) == 180 and len({row.model for row in rows}) == 10
+    for row in rows:
+        known = raw[row.model][row.setting]
+        assert (row.ndcg, row.psi) == (known["nDCG@10"], known["PSI"])
+        assert row.bucket_psi == {b: known[f"PSI({b})"] for b in LENGTH_BUCKETS}
+        # An overall mean lies within its parts'; each bucket has fewer queries a bin, so that
+        # its extremes are at least as far apart.
+        assert min(row.bucket_ndcg.values()) < row.ndcg < max(row.bucket_ndcg.values())
+        assert row.psi <= max(row.bucket_psi.values())
+
+
+def test_psi_and_the_mean_of_bins_are_those_of_the_published_script() -> None:
+    """The script: pandas.cut into 20 bins, means of the groups, 1 - min / max, and for a length
+    bucket the mean of those means."""
+    import pandas as pd
+
+    generator = np.random.default_rng(5)
+    frame = pd.DataFrame({"at": generator.random(500) ** 2, "score": generator.random(500)})
+    cut = pd.cut(frame["at"], bins=np.linspace(0, 1, 21).tolist(), include_lowest=True)
+    means = frame.groupby(cut, observed=True)["score"].mean()
+    found = evidence_profile(frame["score"].to_numpy(), frame["at"].tolist())
+    assert found is not None and found.psi == pytest.approx(1 - means.min() / means.max())
+    assert found.mean_of_bins == pytest.approx(means.mean())
+    assert found.mean == pytest.approx(frame["score"].mean())
+
+
+GOOD = {f"{m}{b}": 0.5 for m in ("nDCG@10", "PSI") for b in ("", *(f"(Q{i})" for i in range(1, 5)))}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([], "models have to be"),
+        ({}, "holds no results"),
+        ({"m": []}, "settings of m"),
+        ({"m": {"english": GOOD}}, "no pair of languages"),
+        ({"m": {"eng-eng": {}}}, "nDCG@10 of m, eng-eng"),
+        ({"m": {"eng-eng": {**GOOD, "PSI": 2}}}, "PSI of m, eng-eng"),
+        ({"m": {"eng-eng": {**GOOD, "PSI(Q3)": True}}}, r"PSI\(Q3\) of m, eng-eng"),
+        ({"m": {"eng-eng": {**GOOD, "PSI": float("nan")}}}, "PSI of m"),
+        ({"m": {"eng-eng": []}}, "nDCG@10 of m"),
+    ],
+)
+def test_other_json_is_one_sentence(found: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_measures("r.json", json.dumps(found).encode())
+
+
+def test_no_json_is_one_sentence() -> None:
+    for data in (b"", b"{", b"[" * 100_000, b"\xff\xfe"):
+        with pytest.raises(UserError, match=r"is not JSON|have to be"):
+            read_measures("r.json", data)
+
+
+def test_a_folder_is_known_by_its_files_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    with pytest.raises(UserError, match="is not a folder"):
+        published.register(tmp_path / "none")
+    with pytest.raises(UserError, match=r"holds no \.npz"):
+        published.register(tmp_path)
+    (tmp_path / "a.npz").write_bytes(npz(curves=CURVES))
+    (tmp_path / "notes.txt").write_text("no")
+    published.register(tmp_path)
+    assert list(published.known()) == ["a.npz"]
+    assert read_curves("m", "a.npz", read_bytes(published.known()["a.npz"])).n == 6

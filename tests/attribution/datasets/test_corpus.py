@@ -1,0 +1,282 @@
+"""Collections of each format: every document of the corpus, judged or not, and every id."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytrec_eval
+import torch
+
+from attribution import datasets
+from attribution.datasets import beir, formats, multiclaim, posir
+from attribution.datasets.corpus import grade
+from attribution.errors import UserError
+from attribution.evaluation.ranking_measures import NDCG, RECALL, measure
+from attribution.evaluation.search import rankings, search, search_lexical
+
+Texts = dict[str, str]
+
+
+def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> None:
+    folder = root / language / "ice"
+    (folder / "qrels").mkdir(parents=True)
+    query = {
+        "_id": "q1",
+        "text": f"{language} what melts",
+        "pos_char_span": [0, 10],
+        "pos_char_length": len(text),
+        "pos_token_length": 600,
+    }
+    pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
+    corpus = [{"_id": "d1", "text": text}]
+    corpus += [{"_id": f"x{i}", "text": f"Distractor {i}."} for i in range(distractors)]
+    corpus += [{"_id": "bad", "text": " "}]
+    pq.write_table(pa.Table.from_pylist(corpus), folder / "corpus.parquet")
+    qrels = [{"query-id": "q1", "corpus-id": c, "score": 1} for c in ("d1", "gone")]
+    pq.write_table(pa.Table.from_pylist(qrels), folder / "qrels" / "test.parquet")
+
+
+def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
+    write_posir(tmp_path, "eng", "Ice melts. Stone stays.")
+    write_posir(tmp_path, "pol", "Lod topnieje. Kamien.", distractors=1)
+    found = posir.collection(tmp_path, "mine")
+    assert found.parts == ("eng/ice", "pol/ice")
+    first = found.queries[0]
+    assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
+    # PosIR evaluates with trec_eval too: a document that is not there is not found.
+    assert first.relevant == {"eng/ice/d1": 1, "eng/ice/gone": 1} and found.n_lost == 2
+    assert first.pairs == {"eng/ice/d1": "q1"}
+    assert first.evidence == pytest.approx(5 / 23)
+    assert [d.key for d in found.documents()] == [
+        "eng/ice/d1",
+        "eng/ice/x0",
+        "eng/ice/x1",
+        "pol/ice/d1",
+        "pol/ice/x0",
+    ]
+    assert found.survey.n == 5 and found.survey.languages["eng/ice", "eng"] == 3
+    assert [r.reason.split(":")[0] for r in found.survey.rejected] == ["bad", "bad"]
+    assert len(found.rejected) == 2 and "gone does not exist" in found.rejected[0].reason
+    assert found.texts(["pol/ice/x0"]) == {"pol/ice/x0": "Distractor 0."}
+    # Pairs are as they were.
+    assert [p.pair_id for p in posir.read(tmp_path, "mine").pairs] == ["q1", "q1/d1"]
+    cross = formats.collection(tmp_path, "cross", variant="eng-pol")
+    (query,) = cross.queries
+    assert query.text == "eng what melts" and query.language == "eng"
+    assert query.relevant == {"pol/ice/d1": 1, "pol/ice/gone": 1} and cross.survey.n == 2
+
+
+def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    corpus = [{"_id": f"d{i}", "title": "T", "text": f"text {i}"} for i in range(4)]
+    lines = [*map(json.dumps, corpus), "no json", json.dumps(corpus[0])]
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "what"}) + "\n")
+    qrels = "query-id\tcorpus-id\tscore\nq\td1\t1\nq\td2\t3\nq\td3\t0\nq\td9\t1\n"
+    (tmp_path / "qrels" / "test.tsv").write_text(qrels)
+    found = beir.collection(tmp_path, "b")
+    (query,) = found.queries
+    assert query.relevant == {"d1": 1, "d2": 3, "d9": 1} and query.evidence is None
+    assert query.pairs == {"d1": "q/d1", "d2": "q/d2"} and found.parts == ("",)
+    assert [(d.key, d.text) for d in found.documents()] == [
+        (f"d{i}", f"T text {i}") for i in range(4)
+    ]
+    assert [r.row for r in found.survey.rejected] == [5, 6] and len(found.rejected) == 2
+    # A second pass reads the same.
+    assert len(list(found.documents())) == 4
+
+
+def write_beir(folder: Path, corpus: Texts, queries: Texts, qrels: dict[str, Texts]) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        lines = [json.dumps({"_id": one, "title": "", "text": text}) for one, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    lines = [f"{q}\t{d}\t{grade}" for q, judged in qrels.items() for d, grade in judged.items()]
+    header = "query-id\tcorpus-id\tscore"
+    (folder / "qrels" / "test.tsv").write_text("\n".join([header, *lines]))
+    return folder
+
+
+def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qrels) -> np.ndarray:
+    """nDCG@10 and recall@100 of each query as `beir` 2.2 evaluates: the 1,001 best of each query
+    without the document of its own id, all judgements to trec_eval, whatever the corpus holds."""
+    run = {
+        query: {corpus[i]: float(row[i]) for i in np.argsort(-row)[:1001] if corpus[i] != query}
+        for query, row in zip(queries, scores, strict=True)
+    }
+    judged = {q: {d: int(g) for d, g in ones.items()} for q, ones in qrels.items()}
+    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recall.100"}).evaluate(run)
+    return np.array([[found[q]["ndcg_cut_10"], found[q]["recall_100"]] for q in queries])
+
+
+def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> None:
+    """As in ArguAna: each query stands in the corpus under its own id and is most like itself;
+    some judged documents are not in the corpus, one query's only one among them."""
+    generator = np.random.default_rng(4)
+    corpus = [f"a{i}" for i in range(300)]
+    queries = corpus[::10]
+    qrels = {
+        query: {str(d): str(generator.integers(1, 4)) for d in generator.choice(corpus, 12, False)}
+        for query in queries
+    }
+    for number, judged in enumerate(qrels.values()):
+        judged |= {f"gone{k}": "2" for k in range(number % 4)}
+    qrels[queries[0]] = {"gone": "1"}
+    qrels[queries[1]][queries[1]] = "3"  # judged to answer itself: left out by BEIR all the same
+    vectors = {one: generator.normal(size=8) for one in corpus}
+    texts = {one: f"text {one}" for one in corpus}
+    root = write_beir(tmp_path / "arguana", texts, {q: texts[q] for q in queries}, qrels)
+    found = beir.collection(root, "b")
+    asked = np.stack([vectors[q] for q in queries])
+    scores = (asked @ np.stack([vectors[d] for d in corpus]).T).astype(np.float32)
+
+    def scorer(rows, documents):
+        places = [corpus.index(text.removeprefix("text ")) for text in documents]
+        return torch.from_numpy(scores[np.ix_(list(rows), places)])
+
+    for block in (7, 400):
+        ranked = rankings(found, search(found, scorer, block=block))
+        assert all(one.query_id not in one.document_ids for one in ranked)
+        assert all(len(one.document_ids) == 100 for one in ranked)
+        ours = measure(ranked, found.queries)
+        expected = beirs_measures(scores, corpus, queries, qrels)
+        order = [queries.index(q.query_id) for q in found.queries]
+        assert len(order) == len(queries)
+        assert np.allclose(ours[NDCG], expected[order, 0], atol=1e-6)
+        assert np.allclose(ours[RECALL], expected[order, 1], atol=1e-6)
+    own, lost = found.notes
+    assert own.startswith("30 queries have the id of a document, which is left out")
+    assert lost.startswith(f"{found.n_lost} judgements are of documents that the corpus lacks")
+
+
+def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
+    corpus = {"q1": "ice melts early", "d1": "ice melts", "d2": "stone"}
+    root = write_beir(tmp_path, corpus, {"q1": "ice melts early"}, {"q1": {"d1": "1"}})
+    for own_corpus in (False, True):
+        found = beir.collection(root, "b")
+        best = search_lexical(found, 1.2, 0.75, own_corpus=own_corpus)
+        assert best is not None
+        assert rankings(found, best)[0].document_ids == ("d1",)
+    # Another layout's query may share an id with a document by chance.
+    other = replace(found, skips_own_id=False)
+    best = search_lexical(other, 1.2, 0.75)
+    assert best is not None and rankings(other, best)[0].document_ids == ("q1", "d1")
+    assert found.digest() != other.digest(), "rankings of both may not be taken for each other"
+    assert other.notes == ()
+
+
+def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
+    def cell(original: str, english: str, language: str) -> str:
+        return '"' + repr((original, english, [(language, 1.0)])).replace('"', '""') + '"'
+
+    (tmp_path / "posts.csv").write_text(
+        f"post_id,instances,ocr,verdicts,text\n1,,[],[],{cell('lod', 'ice', 'pl')}\n"
+    )
+    (tmp_path / "fact_checks.csv").write_text(
+        "fact_check_id,claim,instances,title\n"
+        f"7,{cell('Eis', 'Ice', 'de')},,\n8,{cell('Kamien', 'Stone', 'pl')},,\n9,broken,,\n"
+    )
+    (tmp_path / "fact_check_post_mapping.csv").write_text("fact_check_id,post_id\n7,1\n")
+    found = multiclaim.collection(tmp_path, "m")
+    (query,) = found.queries
+    assert (query.text, query.language, query.relevant) == ("lod", "pol", {"7": 1})
+    assert [(d.key, d.language, d.text) for d in found.documents()] == [
+        ("7", "deu", "Eis"),
+        ("8", "pol", "Kamien"),
+    ]
+    assert len(found.survey.rejected) == 1
+    english = formats.collection(tmp_path, "m", variant="english")
+    assert [d.text for d in english.documents()] == ["Ice", "Stone"]
+    # Same-language bias is told by the originals: of translations it would always be 1.
+    assert english.queries[0].language == "pol"
+    assert [d.language for d in english.documents()] == ["deu", "pol"]
+    (pair,) = formats.read(tmp_path, "m", variant="english").pairs
+    assert pair.language == "eng", "sentences and filler are those of the text"
+
+
+def write_multiclaim(folder: Path, posts: Texts, claims: Texts, mapping: list[str]) -> Path:
+    """Texts as `language text`; their English version is in capitals."""
+
+    def cell(text: str) -> str:
+        value = (text, text.upper(), [(text.split()[0], 1.0)])
+        return '"' + repr(value).replace('"', '""') + '"'
+
+    rows = "".join(f"{one},,[],[],{cell(text)}\n" for one, text in posts.items())
+    (folder / "posts.csv").write_text(f"post_id,instances,ocr,verdicts,text\n{rows}")
+    rows = "".join(f"{one},{cell(text)},,\n" for one, text in claims.items())
+    (folder / "fact_checks.csv").write_text(f"fact_check_id,claim,instances,title\n{rows}")
+    rows = "".join(f"{one.replace('-', ',')}\n" for one in mapping)
+    (folder / "fact_check_post_mapping.csv").write_text(f"fact_check_id,post_id\n{rows}")
+    return folder
+
+
+@pytest.mark.parametrize("variant", ["", "english"])
+def test_monolingual_pools_are_the_claims_of_the_posts_language(
+    tmp_path: Path, variant: str
+) -> None:
+    root = write_multiclaim(
+        tmp_path,
+        {"1": "slk ice", "2": "pol stone", "3": "slk fog", "4": "ces ice"},
+        {
+            "10": "pol ice",
+            "11": "slk ice",
+            "12": "slk stone",
+            "13": "pol stone",
+            "14": "slk ice",
+            "15": "deu ice",
+        },
+        ["11-1", "14-1", "10-1", "13-2", "10-3", "15-4"],
+    )
+    whole = formats.collection(root, "m", variant=variant)
+    assert whole.languages == ("slk", "pol", "ces") and not whole.monolingual
+    found = whole.by_language()
+    assert [(q.query_id, q.part, dict(q.relevant)) for q in found.queries] == [
+        ("1", "slk", {"slk/11": 1, "slk/14": 1}),
+        ("2", "pol", {"pol/13": 1}),
+    ]
+    assert found.queries[0].pairs == {"slk/11": "1/11", "slk/14": "1/14"}
+    left_out = [one.reason for one in found.rejected if one.file == "queries"]
+    assert [reason.split(":")[0] for reason in left_out] == ["3", "4"]
+    # Every claim of a language that posts are in, a language at a time; German has no post.
+    assert [d.key for d in found.documents()] == [
+        "slk/11",
+        "slk/12",
+        "slk/14",
+        "pol/10",
+        "pol/13",
+    ]
+    best = search_lexical(found, 1.2, 0.75, own_corpus=True)
+    assert best is not None
+    ranked = {one.query_id: one for one in rankings(found, best)}
+    assert set(ranked["1"].document_ids) == {"slk/11", "slk/12", "slk/14"}
+    assert set(ranked["2"].document_ids) == {"pol/10", "pol/13"}
+    assert set(ranked["1"].languages) == {"slk"}
+    assert found.texts(["pol/13"])["pol/13"].casefold() == "pol stone"
+    assert found.digest() != whole.digest()
+    assert "documents of its own language" in found.notes[0]
+
+
+def test_no_pool_without_an_answer_in_the_language(tmp_path: Path) -> None:
+    root = write_multiclaim(tmp_path, {"1": "slk ice"}, {"10": "pol ice"}, ["10-1"])
+    with pytest.raises(UserError, match="no query with a relevant document in its own language"):
+        formats.collection(root, "m").by_language()
+
+
+def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
+    row = {"query": "q", "document_1": "a", "document_2": "b"}
+    (tmp_path / "foil.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match="judges no relevance"):
+        formats.collection(tmp_path, "c")
+    with pytest.raises(UserError, match="There is no data set 'nope'"):
+        datasets.collection("nope")
+
+
+def test_grades_are_whole_and_above_zero() -> None:
+    assert [grade(score) for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]

@@ -1,0 +1,227 @@
+"""Measures by hand, PSI by hand, Agresti-Coull by its formula, and what chance alone gives."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution.datasets import from_pairs
+from attribution.datasets.corpus import Collection, Document, Query
+from attribution.datasets.types import DataSet
+from attribution.evaluation.ranking_measures import (
+    MRR,
+    NDCG,
+    RECALL,
+    SUCCESS,
+    SUCCESS_OF_PAIRS,
+    agresti_coull,
+    evaluate,
+    evidence_bin,
+    evidence_profile,
+    measure,
+    same_language,
+    success_of_pairs,
+)
+from attribution.evaluation.search import Ranking
+from attribution.types import TextPair
+
+
+def query(name: str, relevant: dict[str, int], language: str | None = None, **fields) -> Query:
+    known = {"evidence": None, "document_tokens": None, "part": ""} | fields
+    return Query(query_id=name, text=name, language=language, relevant=relevant, pairs={}, **known)
+
+
+def ranking(name: str, *keys: str, languages: tuple[str | None, ...] = ()) -> Ranking:
+    return Ranking(name, keys, np.zeros(len(keys)), languages or (None,) * len(keys))
+
+
+def collection(queries: list[Query], documents: list[Document] = []) -> Collection:  # noqa: B006
+    return Collection("toy", "Toy", tuple(queries), lambda: iter(documents))
+
+
+def test_measures_by_hand() -> None:
+    queries = [
+        query("first", {"a": 1}),
+        query("third", {"a": 1}),
+        query("eleventh", {"a": 1}),
+        query("graded", {"a": 1, "b": 3}),
+        query("missing", {"a": 1, "b": 1}),
+        query("half", {"a": 1, "b": 1}),
+    ]
+    rest = [f"x{i}" for i in range(10)]
+    found = measure(
+        [
+            ranking("first", "a", "x"),
+            ranking("third", "x", "y", "a"),
+            ranking("eleventh", *rest, "a"),
+            ranking("graded", "a", "b"),
+            ranking("half", "x", "b"),
+            ranking("not asked", "a"),
+        ],
+        queries,
+    )
+    graded = (1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3))
+    half = (1 / math.log2(3)) / (1 + 1 / math.log2(3))
+    assert found[NDCG] == pytest.approx([1, 1 / math.log2(4), 0, graded, 0, half])
+    assert found[MRR] == pytest.approx([1, 1 / 3, 0, 1, 0, 1 / 2])
+    assert found[RECALL] == pytest.approx([1, 1, 1, 1, 0, 0.5])
+    assert found[SUCCESS] == pytest.approx([1, 1, 0, 1, 0, 1])
+
+
+def test_equal_scores_keep_the_order_given() -> None:
+    # trec_eval alone would put b and z before a.
+    for keys, expected in ((("a", "b", "z"), 1), (("z", "b", "a"), 1 / 3)):
+        found = measure([ranking("q", *keys)], [query("q", {"a": 1})])
+        assert found[MRR] == pytest.approx([expected])
+        assert found[NDCG] == pytest.approx([1 / math.log2(1 / expected + 1)])
+
+
+def test_nothing_found_at_all_is_zero_not_an_error() -> None:
+    found = evaluate("m", [], collection([query("q", {"a": 1})]))
+    assert found.n == found.n_missing == 1
+    assert {one.value for one in found.estimates.values()} == {0.0}
+    assert found.profile is None and found.language is None
+
+
+@given(st.integers(1, 400), st.data())
+def test_agresti_coull_solves_its_own_equation(n: int, data: st.DataObject) -> None:
+    x = data.draw(st.integers(0, n))
+    found = agresti_coull(x, n)
+    z = 1.959963984540054
+    # "Add two successes and two failures" (z^2 / 2 = 1.92 of each), then Wald's interval.
+    middle = (x + z * z / 2) / (n + z * z)
+    half = z * math.sqrt(middle * (1 - middle) / (n + z * z))
+    assert found.value == x / n and 0 <= found.low <= found.value <= found.high <= 1
+    assert found.low == pytest.approx(max(0, middle - half), abs=1e-12)
+    assert found.high == pytest.approx(min(1, middle + half), abs=1e-12)
+
+
+def test_agresti_coull_holds_wilsons_interval() -> None:
+    # Same mid-point as Wilson's score interval and never shorter (Brown, Cai and DasGupta 2001).
+    from scipy.stats import binomtest
+
+    for x, n in ((1, 10), (5, 10), (81, 263), (40, 40)):
+        found, wilson = agresti_coull(x, n), binomtest(x, n).proportion_ci(method="wilson")
+        assert found.low <= wilson.low + 1e-12 and wilson.high <= found.high + 1e-12
+    # Newcombe (1998) gives 0.2553 to 0.3662 for Wilson's interval of 81 in 263.
+    found = agresti_coull(81, 263)
+    assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=2e-4)
+    with pytest.raises(ValueError):
+        agresti_coull(1, 0)
+
+
+def test_bins_are_cut_as_pandas_cuts_them() -> None:
+    positions = [*np.linspace(0, 1, 21), *np.linspace(0.001, 0.999, 333)]
+    theirs = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
+    ours = [evidence_bin(position) for position in positions]
+    # On an edge the two may differ by the last bit of 0.05 * i.
+    assert ours[21:] == theirs[21:].tolist() and ours[0] == 0 and ours[1] == 0 and ours[20] == 19
+
+
+def test_psi_by_hand() -> None:
+    # Bins 0, 9 and 19 hold 0.8, (0.5 + 0.3) / 2 and 0.6.
+    found = evidence_profile(np.array([0.8, 0.5, 0.3, 0.6]), [0.01, 0.5, 0.46, 1.0])
+    assert found is not None and found.psi == pytest.approx(1 - 0.4 / 0.8)
+    assert found.counts == tuple({0: 1, 9: 2, 19: 1}.get(b, 0) for b in range(20))
+    assert found.means[9] == pytest.approx(0.4) and found.means[1] is None
+    assert (found.n, found.n_empty) == (4, 17)
+    assert found.mean == pytest.approx(0.55) and found.mean_of_bins == pytest.approx(0.6)
+
+
+def test_psi_needs_two_bins_and_something_found() -> None:
+    for values, positions in (([0.5, 0.7], [0.5, 0.5]), ([0.0, 0.0], [0.1, 0.9])):
+        found = evidence_profile(np.array(values), positions)
+        assert found is not None and found.psi is found.psi_by_chance is found.p is None
+    assert evidence_profile(np.array([]), []) is None
+
+
+def test_chance_tells_noise_from_bias() -> None:
+    generator = np.random.default_rng(0)
+    positions = generator.random(400)
+    noise = evidence_profile((generator.random(400) < 0.5).astype(float), positions.tolist())
+    biased = evidence_profile((positions < 0.5) * 0.5 + 0.5, positions.tolist())
+    assert noise is not None and biased is not None
+    assert noise.psi and noise.psi > 0.2 and noise.p and noise.p > 0.05
+    assert noise.psi_by_chance == pytest.approx(noise.psi, abs=0.3)
+    assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
+
+
+def test_same_language_share_and_what_the_corpus_gives() -> None:
+    documents = [
+        Document(f"d{i}", "text", "p" if i < 4 else "r", "eng" if i < 3 else "pol")
+        for i in range(8)
+    ]
+    queries = [
+        query("e", {"d0": 1}, "eng", part="p"),
+        query("p", {"d0": 1}, "pol", part="r"),
+        query("unknown", {"d0": 1}),
+    ]
+    known = [
+        ranking("e", "d0", "d3", languages=("eng", "pol")),
+        ranking("p", "d4", "d0", "d1", "d2", languages=("pol", "eng", "eng", None)),
+    ]
+    found = same_language(known, collection(queries, documents), False)
+    assert found is not None and found.n == 2
+    assert found.share.value == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert found.expected == pytest.approx((3 / 8 + 5 / 8) / 2)
+    own = same_language(known, collection(queries, documents), True)
+    assert own is not None and own.expected == pytest.approx((3 / 4 + 1) / 2)
+
+
+def test_pairs_alone_make_a_collection() -> None:
+    pairs = (
+        TextPair("1", "what melts", "Ice melts.", language="eng"),
+        TextPair("2", "what stays", "Stone stays."),
+        TextPair("3", "what melts", "Snow melts."),
+        TextPair("4", "what is hard", "Stone stays."),
+    )
+    found = from_pairs(DataSet("d", "D", pairs))
+    assert [q.query_id for q in found.queries] == ["1", "2", "4"]
+    assert found.queries[0].relevant == {"1": 1, "3": 1}
+    assert found.queries[2].pairs == {"2": "4"}
+    assert [d.key for d in found.documents()] == ["1", "2", "3"]
+    assert found.texts(["3"]) == {"3": "Snow melts."}
+
+
+def test_evaluation_by_bucket() -> None:
+    queries = [
+        query("a", {"a": 1}, evidence=0.1, document_tokens=100),
+        query("b", {"b": 1}, evidence=0.9, document_tokens=100),
+        query("c", {"c": 1}, evidence=0.9, document_tokens=2000),
+        query("d", {"d": 1}, evidence=0.3),
+        query("e", {"e": 1}),
+    ]
+    found = evaluate("m", [ranking(q, q) for q in "abce"], collection(queries))
+    assert (found.n, found.n_missing) == (5, 1)
+    assert found.profile is not None and found.profile.n == 4 and found.profile.psi == 1
+    assert {name: one.n for name, one in found.buckets.items()} == {"Q1": 2, "Q4": 1}
+    assert found.buckets["Q1"].psi == 0 and found.buckets["Q4"].psi is None
+    assert found.estimates[SUCCESS].value == 0.8
+    assert found.estimates[SUCCESS].low == agresti_coull(4, 5).low
+    assert found.estimates[SUCCESS_OF_PAIRS].value == 0.8
+
+
+def test_success_of_pairs_counts_every_answer() -> None:
+    """MultiClaim's evaluate.py takes one rank of each pair; a post with three claims counts three
+    times, one of them in the top 10."""
+    queries = [
+        query("one", {"a": 1}),
+        query("three", {"a": 1, "b": 2, "c": 1}),
+        query("none", {"z": 1}),
+    ]
+    rest = [f"x{i}" for i in range(9)]
+    ranked = [ranking("one", "a"), ranking("three", *rest, "b", "a", "c"), ranking("other", "z")]
+    found = success_of_pairs(ranked, queries)
+    assert (found.value, found.low, found.high) == (
+        2 / 5,
+        agresti_coull(2, 5).low,
+        agresti_coull(2, 5).high,
+    )
+    evaluated = evaluate("m", ranked[:2], collection(queries))
+    assert evaluated.estimates[SUCCESS].value == 2 / 3
+    assert evaluated.estimates[SUCCESS_OF_PAIRS] == found

@@ -1,0 +1,204 @@
+"""A model that cannot see order is unbiased, whatever its limit cuts off: the control of every
+measure of position.
+
+MiniLM with its position embeddings set to zero reads a bag of words. Here it reads 128 tokens of
+longer documents, so that evidence far down is not read at all. The documents' sentences are in an
+order by lot and in its reverse: what is found in one place is as likely in any other, so any lean
+is a measure's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution.curves.bootstrap import estimate
+from attribution.curves.positions import document_curve, summarize
+from attribution.datasets import DataSet, from_pairs
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.evaluation.bias_tests import paired_test
+from attribution.evaluation.ranking_measures import evaluate
+from attribution.evaluation.search import rankings, scorer, search
+from attribution.interventions.ablation import ablation
+from attribution.interventions.agreement import agreement, relocation_curve
+from attribution.interventions.displacement import position_table
+from attribution.interventions.null_controls import control, minus_null
+from attribution.interventions.relocation import Relocation, relocations
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import resolve
+from attribution.text import sentences
+from attribution.types import Array, EvidenceSpan, TextPair
+from cache.kinds import bias as bias_scores
+from cache.kinds.rankings import RankingStore
+from cache.storage.store import ModelKey
+
+LIMIT = 128
+SALIENCY = make_method("saliency")
+
+
+@pytest.fixture(scope="module")
+def blind(one_thread: None) -> DenseRetriever:
+    """MiniLM without order, of a short sight."""
+    retriever = load(replace(resolve("MiniLM"), max_length=LIMIT), "cpu")
+    position_table(retriever).weight.data.zero_()
+    return retriever
+
+
+@pytest.fixture(scope="module")
+def pairs(sample: DataSet) -> list[TextPair]:
+    """Two texts from each of twelve articles: the evidence and eight more sentences in an order by
+    lot, and in the reverse of it. Ids are `<article>/<number>`."""
+    found: list[TextPair] = []
+    lot = np.random.default_rng(11)
+    by_article: dict[str, list[TextPair]] = {}
+    for pair in sample.pairs:
+        span = pair.evidence
+        whole = span and (span.start, span.end) in sentences(pair.document, pair.language)
+        if pair.language == "eng" and whole:
+            by_article.setdefault(pair.document, []).append(pair)
+    for article, (document, asked) in enumerate(list(by_article.items())[:12]):
+        assert asked[0].evidence is not None
+        home = (asked[0].evidence.start, asked[0].evidence.end)
+        spans = [home, *[span for span in sentences(document, "eng") if span != home][:8]]
+        by_lot = lot.permutation(len(spans)).tolist()
+        for number, order in enumerate((by_lot, by_lot[::-1])):
+            texts = [document[slice(*spans[i])] for i in order]
+            start = sum(len(text) + 1 for text in texts[: order.index(0)])
+            evidence = EvidenceSpan(start, start + home[1] - home[0])
+            name = f"{article}/{number}"
+            found.append(
+                TextPair(name, asked[0].query, " ".join(texts), evidence, "eng", dataset="blind")
+            )
+    assert len(found) == 24
+    return found
+
+
+@pytest.fixture(scope="module")
+def moved(blind: DenseRetriever, pairs: list[TextPair]) -> list[Relocation]:
+    return relocations(blind, pairs, 9)
+
+
+def documents(pairs: Sequence[TextPair]) -> list[str]:
+    """One name for both texts made from an article."""
+    return [pair.pair_id.partition("/")[0] for pair in pairs]
+
+
+def curves(retriever: DenseRetriever, pairs: Sequence[TextPair]) -> list[Array]:
+    found = METHODS["saliency"].compute(retriever, SALIENCY, pairs)
+    return [document_curve(one, SALIENCY) for one in found]
+
+
+def test_much_is_behind_the_limit(moved: list[Relocation]) -> None:
+    """The control is one of truncation: without that it would prove little."""
+    assert all(one.read_share < 0.9 and not one.whole.all() for one in moved)
+    lost = [one.lost for one in moved if one.lost is not None]
+    assert len(lost) > 20 and np.mean(lost) > 0.01, "what is not read is missed"
+
+
+def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]) -> None:
+    leans = [one.lean for one in moved if one.lean is not None]
+    assert len(leans) > 10 and not np.any(leans)
+    for one in moved:
+        curve = relocation_curve(one)
+        assert curve is None or not curve.any()
+    # As it was counted once, by thirds of the whole document, it seemed to lean to the front.
+    once = []
+    for one in moved:
+        first, last = one.positions < 1 / 3, one.positions > 2 / 3
+        once.append([float(one.scores[last].mean() - one.scores[first].mean())])
+    found = estimate(np.array(once), documents(pairs))
+    assert found is not None and found.interval is not None and found.interval[1] < 0
+
+
+def test_no_curve_agrees_with_it(
+    blind: DenseRetriever, moved: list[Relocation], pairs: list[TextPair]
+) -> None:
+    found = agreement("blind", SALIENCY, curves(blind, pairs), moved, documents(pairs))
+    assert found.n > 10 and found.each is None and found.means is None
+
+
+def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]) -> None:
+    data = DataSet("blind", "blind", tuple(pairs))
+    for place in ("middle", "end"):
+        items = pairs_for(data, "position", place).pairs
+        scores = bias_scores.score(blind, items)
+        found = paired_test("position", scores, groups=[item.group for item in items])
+        assert found.n_unread > 0 and (found.lost or 0) > 0
+        assert not found.n or (found.t is None and found.difference == 0)
+        once = paired_test("position", [replace(one, read=1.0) for one in scores])
+        if place == "end":
+            assert (once.t or 0) > 2, "once, what was not read was taken for primacy"
+    assert (
+        paired_test(
+            "position", bias_scores.score(blind, pairs_for(data, "position", "own").pairs)
+        ).n
+        > 5
+    )
+
+
+@pytest.mark.parametrize("by", ["delete", "mask"])
+def test_ablation_leans_nowhere(by, blind: DenseRetriever, pairs: list[TextPair]) -> None:
+    """Over texts in random order, and exactly so where every part is the same."""
+    rows = [ablation(blind, pair, by, 6).curve(9) for pair in pairs]
+    lean = np.array([[row[-3:].mean() - row[:3].mean()] for row in rows])
+    found = estimate(lean, documents(pairs))
+    assert found is not None and found.interval is not None
+    assert found.interval[0] <= 0 <= found.interval[1]
+    same = "The tide rises twice a day. " * 25
+    rest = "Why does the tide rise? The tide rises because the Moon pulls the tide. " * 5
+    text = TextPair("p", "why does the tide rise", same + rest, language="eng")
+    parts = ablation(blind, text, by, 4)
+    assert parts.read_share < 1
+    alone = ablation(blind, replace(text, document=text.document[: parts.spans[-1][1]]), by, 4)
+    np.testing.assert_allclose(parts.effects, alone.effects, atol=2e-6)
+
+
+def test_index_and_null_controls_see_no_side(blind: DenseRetriever, pairs: list[TextPair]) -> None:
+    own = np.array(curves(blind, pairs))
+    summary = summarize(
+        own,
+        documents(pairs),
+        model="blind",
+        dataset="blind",
+        method=SALIENCY,
+        n_truncated=len(own),
+        n_failed=0,
+        magnitudes=own,
+    )
+    index = summary.primacy_recency_index
+    assert index is not None and index.interval is not None
+    assert index.interval[0] <= 0 <= index.interval[1]
+    for kind in ("shuffled", "unrelated"):
+        nulls = [control(kind, pair, pairs) for pair in pairs]
+        found = minus_null(kind, own, np.array(curves(blind, nulls)), documents(pairs))
+        assert found.index is not None and found.index.interval is not None
+        assert not found.different, found.verdict
+
+
+def test_psi_stands_beside_what_was_read(
+    blind: DenseRetriever, pairs: list[TextPair], tmp_path: Path
+) -> None:
+    collection = from_pairs(DataSet("blind", "blind", tuple(pairs)))
+    store, key = RankingStore(tmp_path, collection), ModelKey("blind", "0" * 16)
+    assert store.evidence_missing(key)
+    store.read_evidence(blind, key)
+    read = store.evidence_read(key)
+    assert not store.evidence_missing(key) and len(read) == len(collection.queries)
+    assert 0 < sum(share >= 1 for share in read.values()) < len(read)
+    best = search(collection, scorer(blind, [one.text for one in collection.queries]))
+    found = evaluate("blind", rankings(collection, best), collection, read=read)
+    profile, whole = found.profile, found.read_whole
+    assert profile is not None and whole is not None
+    assert whole.n == sum(share >= 1 for share in read.values())
+    by_place = [(one.evidence or 0.0, read[one.query_id]) for one in collection.queries]
+    for b, share in enumerate(profile.read):
+        inside = [r for place, r in by_place if b / 20 < place <= (b + 1) / 20]
+        assert share is None if not inside else share == pytest.approx(np.mean(inside))
+    assert whole.p is None or whole.p > 0.05
+    assert set(whole.read) <= {1.0, None}

@@ -1,0 +1,328 @@
+"""Null controls, agreement and displacement: hand-made cases and laws."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from attribution.curves.positions import primacy_recency_index, resample
+from attribution.datasets import DataSet
+from attribution.errors import Stopped, UserError
+from attribution.interventions.ablation import Ablation
+from attribution.interventions.agreement import (
+    agreement,
+    averaged,
+    cells,
+    relocation_curve,
+    with_ablation,
+    with_relocation,
+)
+from attribution.interventions.displacement import (
+    behind_prefix,
+    displacement_method,
+    position_table,
+    shifted_positions,
+)
+from attribution.interventions.null_controls import CONTROLS, control, minus_null
+from attribution.interventions.relocation import Relocation
+from attribution.methods import make_method
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import resolve
+from attribution.types import EvidenceSpan, TextPair
+
+RNG = np.random.default_rng(5)
+RISING = np.linspace(0.2, 1.0, 100)
+PAIR = TextPair("p", "the tide", "The tide rises. Lazy dogs. Twice a day.", EvidenceSpan(16, 26))
+
+
+def moved(positions: list[float], scores: list[float], **fields: Any) -> Relocation:
+    given = {
+        "model": "m",
+        "pair_id": "p",
+        "positions": np.array(positions),
+        "scores": np.array(scores),
+        "read": np.ones(len(scores)),
+        "original": 0.0,
+        "evidence": 0.5,
+        "read_share": 1.0,
+        "note": "",
+        "seconds": 0.0,
+    }
+    return Relocation(**{**given, **fields})  # type: ignore[arg-type]
+
+
+# -- controls --------------------------------------------------------------------------------------
+
+
+def test_an_unrelated_query_is_of_another_document_in_the_same_language(sample: DataSet) -> None:
+    queries = {pair.query: pair for pair in sample.pairs}
+    for pair in sample.pairs[::17]:
+        null = control("unrelated", pair, sample.pairs)
+        other = queries[null.query]
+        assert other.document != pair.document and other.language == pair.language
+        assert (null.document, null.evidence) == (pair.document, pair.evidence)
+        assert null.pair_id.rpartition("#")[0] == pair.pair_id and null.pair_id != pair.pair_id
+        assert control("unrelated", pair, sample.pairs) == null, "by the seed alone"
+    drawn = {control("unrelated", sample.pairs[0], sample.pairs, seed).query for seed in range(5)}
+    assert len(drawn) > 1
+
+
+def test_no_unrelated_query_says_so() -> None:
+    with pytest.raises(UserError, match="No other document"):
+        control("unrelated", PAIR, [PAIR, TextPair("o", "other", PAIR.document)])
+
+
+def test_shuffling_keeps_sentences_and_follows_the_evidence(sample: DataSet) -> None:
+    with pytest.raises(UserError, match="in Thai script, in which sentences cannot be told"):
+        control("shuffled", next(p for p in sample.pairs if p.language == "tha"), [])
+    for pair in (PAIR, *(p for p in sample.pairs[::29] if p.language != "tha")):
+        null = control("shuffled", pair, [])
+        assert null.document != pair.document
+        assert Counter(null.document) == Counter(pair.document)
+        if null.evidence is not None and pair.evidence is not None:
+            before = pair.document[pair.evidence.start : pair.evidence.end]
+            assert null.document[null.evidence.start : null.evidence.end] == before
+    with pytest.raises(UserError, match="one sentence"):
+        control("shuffled", TextPair("p", "q", "One sentence is here."), [])
+
+
+def test_filler_has_the_documents_length(sample: DataSet) -> None:
+    for pair in sample.pairs[::29]:
+        null = control("filler", pair, [])
+        assert len(null.document) == len(pair.document) and null.evidence is None
+    assert set(CONTROLS) == {"unrelated", "shuffled", "filler"}
+
+
+def test_a_curve_that_is_its_control_does_not_depend() -> None:
+    noise = RNG.normal(0, 0.001, (2, 40, 100))
+    same = minus_null("unrelated", RISING + noise[0], RISING + noise[1], range(40))
+    assert same.alike and "does not depend on the query" in same.verdict
+    assert np.abs(same.mean).max() < 0.01 and (same.n, same.n_documents) == (40, 40)
+    # As many pairs of few documents allow no verdict, however narrow their spread.
+    few = minus_null("unrelated", RISING + noise[0], RISING + noise[1], [i % 9 for i in range(40)])
+    assert not few.alike and not few.different and few.ci_low is None
+    assert "9 documents; 10 are the least" in few.verdict
+
+
+def test_a_curve_that_leans_otherwise_depends() -> None:
+    noise = RNG.normal(0, 0.05, (2, 40, 100))
+    found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1], range(40))
+    assert found.different and not found.alike
+    assert found.verdict == "Where the curve leans depends on the order of the sentences."
+    expected = 2 * float(primacy_recency_index(RISING))
+    assert found.index is not None and found.index.interval is not None
+    assert found.index.value == pytest.approx(expected, abs=0.02)
+    assert found.index.interval[0] < expected < found.index.interval[1]
+    np.testing.assert_allclose(found.mean, RISING - RISING[::-1], atol=0.06)
+
+
+def test_neither_is_undecided() -> None:
+    wild = RNG.uniform(0, 1, (2, 12, 100)) * RNG.uniform(0, 1, (2, 12, 1)) + RISING[None]
+    assert minus_null("filler", wild[0], wild[1], range(12)).verdict.startswith("Undecided")
+    few = minus_null("filler", np.tile(RISING, (3, 1)), np.tile(RISING, (3, 1)), range(3))
+    assert "3 documents; 10 are the least" in few.verdict and not few.alike
+    # The same lean in another shape is not the same curve.
+    other = np.abs(np.sin(np.arange(100)))
+    other = np.concatenate([other[:50], other[:50][::-1]])
+    shape = minus_null("filler", np.tile(np.ones(100), (20, 1)), np.tile(other, (20, 1)), range(20))
+    assert not shape.alike
+
+
+def test_pairs_are_compared_with_themselves() -> None:
+    """A spread between pairs that both share leaves no trace in the difference."""
+    level = RNG.uniform(0, 10, (30, 1))
+    found = minus_null("unrelated", level + RISING, level + np.ones(100), range(30))
+    assert found.ci_low is not None and found.ci_high is not None
+    np.testing.assert_allclose(found.ci_low, found.ci_high, atol=1e-5)
+    with pytest.raises(UserError, match="No pair"):
+        minus_null("unrelated", np.empty((0, 100)), np.empty((0, 100)), [])
+    with pytest.raises(ValueError, match="curves"):
+        minus_null("unrelated", np.ones((2, 100)), np.ones((3, 100)), range(2))
+
+
+def test_pairs_of_one_document_widen_the_verdicts_intervals() -> None:
+    """Five pairs a document that are nearly copies say what one of them says."""
+    own = np.repeat(RISING + RNG.normal(0, 0.05, (12, 1)) * RISING[::-1], 5, axis=0)
+    null = np.ones((60, 100))
+    by_pair = minus_null("unrelated", own, null, range(60)).index
+    by_document = minus_null("unrelated", own, null, np.arange(60) // 5).index
+    assert by_pair and by_document and by_pair.interval and by_document.interval
+    widths = [np.ptp(one.interval) for one in (by_pair, by_document)]
+    assert widths[1] == pytest.approx(np.sqrt(5) * widths[0], rel=0.2)
+    assert (by_document.n, by_document.n_resampled) == (60, 12)
+
+
+# -- agreement -------------------------------------------------------------------------------------
+
+
+def test_cells_and_their_means_by_hand() -> None:
+    np.testing.assert_allclose(cells(np.array([0.1, 0.5, 0.7])), [0, 0.3, 0.6, 1])
+    steps = np.repeat([1.0, 2.0, 3.0, 4.0], 25)
+    np.testing.assert_allclose(averaged(steps, np.array([0, 0.25, 0.5, 1])), [1, 2, 3.5])
+    # The curve is over the first half: its quarters are the document's eighths.
+    half = averaged(steps, np.array([0, 0.25, 0.5, 0.75, 1]), 0.5)
+    np.testing.assert_allclose(half[:2], [1.5, 3.5])
+    assert np.isnan(half[2:]).all()
+
+
+def test_agreement_is_spearmans_over_the_places_that_were_read() -> None:
+    places = [0.05, 0.3, 0.5, 0.8, 0.95]
+    assert with_relocation(RISING, moved(places, [1, 2, 3, 4, 5])) == pytest.approx(1)
+    assert with_relocation(RISING[::-1], moved(places, [1, 2, 3, 4, 5])) == pytest.approx(-1)
+    scores = [3.0, 1.0, 2.0, 9.0, -9.0]
+    expected = spearmanr(range(4), scores[:4]).statistic
+    cut = moved(places, scores, read=np.array([1, 1, 1, 1, 0]))
+    assert with_relocation(RISING, cut) == pytest.approx(expected)
+    assert with_relocation(RISING, moved(places, [1] * 5)) is None
+
+
+def test_agreement_with_ablation_uses_the_parts_own_edges() -> None:
+    effects = np.array([1.0, 3.0, 2.0])
+    found = Ablation(
+        "m",
+        "p",
+        "delete",
+        ((0, 50), (50, 60), (60, 100)),
+        np.array([0, 0.5, 0.6, 1]),
+        effects,
+        1,
+        1,
+        "",
+        0,
+    )
+    curve = np.concatenate([np.full(50, 1.0), np.full(10, 5.0), np.full(40, 2.0)])
+    assert with_ablation(curve, found) == pytest.approx(1)
+
+
+def test_agreement_of_a_data_set() -> None:
+    method = make_method("saliency")
+    places = np.linspace(0.02, 0.98, 11).tolist()
+    curves = [RISING + RNG.normal(0, 0.05, 100) for _ in range(20)]
+    causal = [moved(places, (np.arange(11) + RNG.normal(0, 1, 11)).tolist()) for _ in curves]
+    found = agreement("m", method, curves, causal, range(20))
+    assert found.n == 20 and found.each is not None and found.means is not None
+    assert found.means.value == pytest.approx(1) and (found.means.low or 0) > 0.8
+    by_hand = [with_relocation(c, r) for c, r in zip(curves, causal, strict=True)]
+    assert found.each.value == pytest.approx(np.mean(by_hand))
+    low, high = found.each.interval or (0, 0)
+    assert low < found.each.value < high
+    flat = agreement("m", method, curves[:3], [moved(places, [1.0] * 11)] * 3, range(3))
+    assert flat.each is None and flat.means is None
+    few = agreement("m", method, curves, causal, [i % 9 for i in range(20)])
+    assert (few.n, few.n_documents) == (20, 9) and few.each is not None
+    assert few.each.value == found.each.value and few.each.interval is None
+    unread = moved(places, [1.0] * 11, read=np.array([1.0] + [0.0] * 10), read_share=0.1)
+    left = agreement("m", method, curves[:3], [*causal[:2], unread], range(3))
+    assert (left.n, left.n_left_out) == (2, 1)
+
+
+def test_a_causal_curve_is_centred_and_keeps_its_lean() -> None:
+    found = moved([0.1, 0.5, 0.9], [1.0, 2.0, 3.0])
+    curve = relocation_curve(found)
+    assert curve.mean() == pytest.approx(0, abs=1e-6) and found.lean == pytest.approx(2)
+    assert curve is not None and np.ptp(curve) == pytest.approx(2) and curve[0] == curve[5]
+    first, last = resample(curve, "bin_mean", 2)
+    assert first == pytest.approx(-last, abs=1e-5) and last > 0.5
+
+
+def test_only_places_read_whole_say_something_about_position() -> None:
+    """Half the document is read. There the score rises; behind the limit it falls."""
+    places, scores = [0.05, 0.2, 0.4, 0.5, 0.7, 0.95], [1.0, 2.0, 3.0, 2.5, 0.2, 0.0]
+    found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
+    np.testing.assert_allclose(found.within, [0.1, 0.4, 0.8], atol=1e-6)
+    assert found.lean == pytest.approx(3 - 1) and found.lost == pytest.approx(2 - 0.9)
+    curve = relocation_curve(found)
+    assert curve is not None and (np.diff(curve) >= -1e-6).all()
+    assert curve[-1] - curve[0] == pytest.approx(2, abs=1e-5)
+    whole = moved(places, scores)
+    assert whole.lost is None and (whole.lean or 0) < 0
+    # One place read whole has no other to be compared with.
+    only = moved(places, scores, read=np.array([1, 0, 0, 0, 0, 0]), read_share=0.1)
+    assert only.lean is None and relocation_curve(only) is None and (only.lost or 0) < 0
+    near = moved([0.05, 0.3], [1.0, 2.0], read_share=0.9)
+    assert near.lean is None, "no place in the last third"
+
+
+# -- displacement ----------------------------------------------------------------------------------
+
+
+def test_a_prefix_of_nothing_is_the_document_itself(tiny: Callable[..., Any]) -> None:
+    found = behind_prefix(tiny("bert", max_length=48), PAIR, (0, 8, 60))
+    assert found.tokens == (0, 8, 60) and found.read[0] == 1 and found.read[2] == 0
+    assert "behind 1 of the prefixes" in found.note
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_shifting_positions_is_giving_other_ids(name: str, tiny: Callable[..., Any]) -> None:
+    retriever = tiny(name)
+    found = shifted_positions(retriever, PAIR, (0, 5, 9999))
+    assert found.tokens == (0, 5) and "1 shifts go beyond" in found.note
+    assert abs(found.scores[0] - found.scores[1]) > 1e-5
+    encoded = retriever.encode_texts([PAIR.document], "document")
+    table = position_table(retriever)
+    seen: list[torch.Tensor] = []
+    hook = table.register_forward_hook(lambda _m, args, _o: seen.append(args[0].clone()))
+    with torch.no_grad():
+        retriever.embed(encoded)
+    hook.remove()
+    # The same computed by moving the table's rows instead of the ids.
+    ids, first = seen[0][0], 1
+    moved_rows = table.weight.clone()
+    moved_rows[ids[first:]] = table.weight[ids[first:] + 5]
+    with torch.no_grad():
+        query = retriever.embed(retriever.encode_texts([PAIR.query], "query"))
+        kept = table.weight.clone()
+        table.weight.copy_(moved_rows)
+        document = retriever.embed(encoded)
+        table.weight.copy_(kept)
+    assert float(retriever.similarity(query, document)) == pytest.approx(
+        float(found.scores[1]), abs=1e-5
+    )
+    assert not table._forward_pre_hooks
+    with pytest.raises(Stopped):
+        shifted_positions(retriever, PAIR, should_stop=lambda: True)
+
+
+def test_where_positions_are_no_embeddings_it_is_not_offered(tiny: Callable[..., Any]) -> None:
+    for retriever in (tiny("qwen3-right"), load(resolve("BM25"))):
+        with pytest.raises(UserError, match="adds no position embeddings"):
+            shifted_positions(retriever, PAIR)
+    assert repr(displacement_method("prefix", (0, 4))) == (
+        "displacement(by=prefix, tokens=0/4, version=1)"
+    )
+
+
+# -- graded adapters -------------------------------------------------------------------------------
+
+
+def test_a_scaled_adapter_is_another_model_between_the_two() -> None:
+    half, whole = resolve("MiniLM-recency@0.5"), resolve("MiniLM-recency")
+    assert half.name == "MiniLM-recency@0.5" and half.settings != whole.settings
+    assert "strength=0.5" in half.settings and "strength" not in whole.settings
+    assert resolve("MiniLM-recency@1") is whole and "0.5 of an adapter" in half.origin
+    for wrong in ("MiniLM-recency@1.5", "MiniLM-recency@-1", "MiniLM@0.5", "a/b@0.5"):
+        with pytest.raises(UserError, match="scale"):
+            resolve(wrong)
+    models = {n: load(resolve(n), "cpu") for n in ("MiniLM", "MiniLM-recency@0", half.name)}
+    vectors = {
+        name: model.embed(model.encode_texts([PAIR.document], "document"))[0].detach()
+        for name, model in models.items()
+    }
+    torch.testing.assert_close(vectors["MiniLM-recency@0"], vectors["MiniLM"], atol=1e-5, rtol=0)
+    assert not torch.allclose(vectors[half.name], vectors["MiniLM"], atol=1e-3)
+
+
+def test_the_tables_in_the_documentation_are_those_of_the_bench() -> None:
+    from bench.planted import BEGIN, END, METHODS, SIDES, STRENGTHS
+
+    text = (Path(__file__).parents[2] / "docs" / "causality.md").read_text(encoding="utf-8")
+    table = text.partition(BEGIN)[2].partition(END)[0]
+    assert all(f"| {method} |" in table for method in METHODS)
+    assert all(f"| {side} x {strength} |" in table for side in SIDES for strength in STRENGTHS)

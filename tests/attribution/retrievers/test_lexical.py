@@ -1,0 +1,227 @@
+"""BM25: scores as bm25s gives them, shares that add up, and no eye for position."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import unicodedata
+
+import bm25s
+import numpy as np
+import pytest
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import deletion_insertion
+from attribution.methods import METHODS, attribute_batches, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.lexical import (
+    LexicalRetriever,
+    corpus_of,
+    folded,
+    settings,
+    terms_of,
+    with_corpus,
+)
+from attribution.retrievers.load import load
+from attribution.retrievers.self_check import prove
+from attribution.text import sentences
+from attribution.types import Attribution, TextPair
+
+TERMS = make_method("terms")
+
+
+@pytest.fixture(scope="module")
+def typed() -> LexicalRetriever:
+    return load(registry.resolve("BM25"))
+
+
+@pytest.fixture(scope="module")
+def bound(sample: DataSet) -> LexicalRetriever:
+    return load(with_corpus(registry.resolve("BM25"), sample.name))
+
+
+def explain(retriever: LexicalRetriever, pair: TextPair) -> Attribution:
+    return METHODS["terms"].compute(retriever, TERMS, [pair])[0]
+
+
+def test_scores_are_those_of_bm25s_over_the_whole_data_set(
+    bound: LexicalRetriever, sample: DataSet
+) -> None:
+    documents = list(dict.fromkeys(p.document for p in sample.pairs))
+    index = bm25s.BM25(method="lucene", k1=1.2, b=0.75, dtype="float64")
+    index.index([list(terms_of(d)) for d in documents], show_progress=False)
+    for pair in sample.pairs[::20]:
+        theirs = index.get_scores(list(terms_of(pair.query)))[documents.index(pair.document)]
+        assert explain(bound, pair).score == pytest.approx(theirs, rel=1e-6)
+
+
+def test_by_hand_of_the_two_texts(typed: LexicalRetriever) -> None:
+    """Query "tide moon", document "Tide, tide! sea": both hold tide, so idf = ln(1 + 0.5 / 2.5);
+    lengths 2 and 3, 2.5 on average."""
+    found = explain(typed, TextPair("p", "tide moon", "Tide, tide! sea"))
+    share = math.log(1.2) * 2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 2.5))
+    assert found.score == pytest.approx(share, rel=1e-6)
+    np.testing.assert_allclose(found.document_scores, [share / 2, share / 2, 0], rtol=1e-6)
+    np.testing.assert_allclose(found.query_scores, [share, 0], rtol=1e-6)
+
+
+def test_a_word_asked_twice_counts_twice(typed: LexicalRetriever) -> None:
+    once = explain(typed, TextPair("p", "tide moon sun", "the tide"))
+    twice = explain(typed, TextPair("p", "tide tide sun", "the tide"))
+    assert twice.score == pytest.approx(2 * once.score, rel=1e-6)
+    np.testing.assert_allclose(twice.query_scores, [once.score, once.score, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("caf\u00e9", "cafe\u0301", "CAF\u00c9", "CAFE\u0301"),
+        ("\u017c\u00f3\u0142w", "z\u0307o\u0301\u0142w", "\u017b\u00d3\u0141W"),
+        ("don't", "don\u2019t", "DON\u2019T", "don\u02bct"),
+        ("\u0130stanbul", "istanbul", "I\u0307STANBUL", "ISTANBUL", "i\u0307stanbul"),
+        ("ISPARTA", "\u0131sparta", "Isparta"),
+        ("stra\u00dfe", "STRASSE", "stra\u1e9ee"),
+        ("\u03bb\u03cc\u03b3\u03bf\u03c2", "\u039b\u038c\u0393\u039f\u03a3"),
+        ("\ud55c\uad6d", "\u1112\u1161\u11ab\u1100\u116e\u11a8"),
+    ],
+)
+def test_spellings_of_one_word_are_one_word(
+    typed: LexicalRetriever, spellings: tuple[str, ...]
+) -> None:
+    assert len({terms_of(one) for one in spellings}) == 1 and len(terms_of(spellings[0])) == 1
+    scores = {
+        round(explain(typed, TextPair("p", asked, f"Sea. {found}, moon")).score, 6)
+        for asked in spellings
+        for found in spellings
+    }
+    assert len(scores) == 1 and scores.pop() > 0
+
+
+def test_quotation_marks_around_a_word_are_no_part_of_it() -> None:
+    assert terms_of("\u2018tide\u2019 \u201ctide\u201d 'tide' dogs\u2019 tide") == (
+        "tide",
+        "tide",
+        "tide",
+        "dogs",
+        "tide",
+    )
+    assert len(set(terms_of("a\u00e4 aa ae"))) == 3, "letters with marks stay other letters"
+
+
+def test_every_letter_is_folded_once_and_the_same_in_both_forms() -> None:
+    for code in range(sys.maxunicode + 1):
+        letter = chr(code)
+        if not letter.isalnum():
+            continue
+        once = folded(letter)
+        assert folded(once) == once, hex(code)
+        for form in ("NFC", "NFD"):
+            assert folded(unicodedata.normalize(form, letter)) == once, (form, hex(code))
+
+
+def test_a_word_that_the_statistics_lack_is_the_rarest(
+    bound: LexicalRetriever, sample: DataSet
+) -> None:
+    """Typed texts have words of their own; without statistics they counted nothing."""
+    word = "zyzzyva"
+    known = bound.statistics
+    assert known is not None and word not in known.frequencies
+    pair = TextPair("p", word, f"A {word} is a weevil.")
+    idf = math.log(1 + (known.n + 0.5) / 0.5)
+    expected = idf / (1 + 1.2 * (0.25 + 0.75 * 5 / known.average_length))
+    assert explain(bound, pair).score == pytest.approx(expected, rel=1e-6)
+
+
+def test_shares_add_up_to_the_score_on_both_sides(bound: LexicalRetriever, sample: DataSet) -> None:
+    for pair in sample.pairs[::10]:
+        found = explain(bound, pair)
+        assert found.document_scores.sum() == pytest.approx(found.score, rel=1e-5)
+        assert found.query_scores.sum() == pytest.approx(found.score, rel=1e-5)
+        assert found.matrix is not None and found.bias_share == 0
+        assert abs(found.completeness_error or 0) <= 1e-5 * max(found.score, 1)
+
+
+def test_tokens_are_the_texts_own_characters(bound: LexicalRetriever, sample: DataSet) -> None:
+    pair = next(p for p in sample.pairs if p.language != "eng")
+    found = explain(bound, pair)
+    for text, read in ((pair.query, found.query), (pair.document, found.document)):
+        assert [text[t.start : t.end] for t in read.tokens] == [t.text for t in read.tokens]
+    assert found.score > 0 and not found.document.truncated
+
+
+def test_order_of_sentences_changes_no_share(bound: LexicalRetriever, sample: DataSet) -> None:
+    pair = next(p for p in sample.pairs if len(sentences(p.document)) > 5)
+    pieces = [pair.document[a:b] for a, b in sentences(pair.document, pair.language)]
+    random.Random(3).shuffle(pieces)
+    shuffled = TextPair("s", pair.query, " ".join(pieces), dataset=pair.dataset)
+    one, other = explain(bound, pair), explain(bound, shuffled)
+    assert [t.text for t in one.document.tokens] != [t.text for t in other.document.tokens]
+    assert other.score == pytest.approx(one.score, rel=1e-6)
+
+    def by_word(found: Attribution) -> list[tuple[str, float]]:
+        pairs = zip(found.document.tokens, found.document_scores, strict=True)
+        return sorted((token.text, round(float(share), 6)) for token, share in pairs)
+
+    assert by_word(one) == by_word(other)
+
+
+def test_occlusion_of_all_occurrences_is_the_terms_share(typed: LexicalRetriever) -> None:
+    """A word that occurs once loses, taken out, its whole share."""
+    pair = TextPair("p", "tide moon", "The tide follows the moon.")
+    method = make_method("occlusion")
+    found = METHODS["occlusion"].compute(typed, method, [pair])[0]
+    exact = explain(typed, pair)
+    assert found.score == pytest.approx(exact.score, rel=1e-6)
+    np.testing.assert_allclose(found.document_scores, exact.document_scores, rtol=1e-5)
+    np.testing.assert_allclose(found.query_scores, exact.query_scores, rtol=1e-5)
+
+
+def test_deletion_ends_at_zero_and_beats_chance(bound: LexicalRetriever, sample: DataSet) -> None:
+    pair = sample.pairs[0]
+    result = deletion_insertion(bound, pair, explain(bound, pair))
+    assert result.score == pytest.approx(explain(bound, pair).score, rel=1e-5)
+    assert result.neutral == 0 and result.gain is not None
+    assert result.gain.deletion_area > 0 and result.gain.insertion_area > 0
+
+
+def test_proof_compares_with_bm25s(
+    typed: LexicalRetriever, bound: LexicalRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for retriever in (typed, bound):
+        assert prove(retriever).reading < 1e-9
+        assert "bm25s" in prove(retriever).sentence()
+    parts = LexicalRetriever._parts
+
+    def wrong(self: LexicalRetriever, *args: object) -> tuple:
+        terms, values = parts(self, *args)  # type: ignore[arg-type]
+        return terms, values.sqrt()
+
+    monkeypatch.setattr(LexicalRetriever, "_parts", wrong)
+    with pytest.raises(UserError, match="than bm25s does"):
+        prove(bound)
+
+
+def test_statistics_belong_to_the_fingerprint(
+    sample: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = registry.resolve("BM25")
+    spec = with_corpus(plain, sample.name)
+    assert corpus_of(spec) == sample.name and "statistics of sample" in spec.origin
+    assert "the two texts" in plain.origin and with_corpus(plain, "typed") is plain
+    assert with_corpus(registry.resolve("MiniLM"), sample.name) == registry.resolve("MiniLM")
+    before = settings(spec)
+    fewer = DataSet(sample.name, sample.title, sample.pairs[:50])
+    monkeypatch.setattr(datasets, "read", lambda name: fewer)
+    assert settings(spec) != before and settings(plain) not in (before, settings(spec))
+
+
+def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
+    pairs = [TextPair("a", "tide", "the tide"), TextPair("b", "tide", "... !")]
+    outcomes = {
+        o.pair.pair_id: o for batch in attribute_batches(typed, TERMS, pairs) for o in batch
+    }
+    assert outcomes["a"].attribution is not None
+    assert "no token" in outcomes["b"].reason and outcomes["b"].attribution is None

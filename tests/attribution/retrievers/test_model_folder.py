@@ -1,0 +1,445 @@
+"""A model's folder comes from anybody: nothing in it is imported, called, followed outside or read
+without end, and what is refused is refused in one sentence before a library opens a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attribution.errors import UserError
+from attribution.retrievers import bounded, detect, load, model_folder, registry
+from attribution.retrievers.allowed_names import is_activation, is_module
+from attribution.retrievers.load import plan
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.self_check import prove
+from tests.support import tiny_families
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+def spec_of(folder: Path, family: str = "dense") -> RetrieverSpec:
+    return RetrieverSpec("mine", "mine", family, f"folder:{folder}")
+
+
+@pytest.fixture
+def copy(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of a tiny model with a dense layer that a test may break."""
+    return Path(shutil.copytree(tiny_folder("labse"), tmp_path / "private-place" / "model"))
+
+
+@pytest.fixture
+def reranker(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
+    return tiny_families.cross_encoder(tiny_folder("bert"), tmp_path / "private-place")
+
+
+def change(path: Path, **settings: Any) -> None:
+    """Put settings into a JSON file."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | settings))
+
+
+@pytest.fixture
+def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries are not reached."""
+    import sentence_transformers
+
+    def reached(*_: object, **__: object) -> None:
+        pytest.fail("a library read the folder")
+
+    for name in ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"):
+        monkeypatch.setattr(sentence_transformers, name, reached)
+
+
+def refused(folder: Path, family: str = "dense") -> str:
+    """The sentence that a folder is refused with before a library reads it."""
+    with pytest.raises(UserError) as caught:
+        plan(spec_of(folder, family), "cpu")
+    with pytest.raises(UserError) as again:
+        load.load(spec_of(folder, family), device="cpu")
+    assert str(again.value) == str(caught.value)
+    sentence = str(caught.value)
+    assert sentence.startswith("mine ") and sentence.endswith(".") and "\n" not in sentence
+    assert len(sentence) < 320 and "private-place" not in sentence and sentence.isascii()
+    return sentence
+
+
+# -- programs ----------------------------------------------------------------------------------
+
+CALLED = "torch.utils.collect_env.main"
+"""Runs programs of the system when it is called; a configuration could have it called."""
+
+
+@pytest.mark.parametrize("key", ["sentence_transformers", "sbert_ce_default_activation_function"])
+@pytest.mark.parametrize(
+    "name",
+    [CALLED, "torch.distributed.run.main", "torch.nn.Module", "torch.nn.modules.activation.torch"],
+)
+def test_a_reranker_calls_no_function(
+    reranker: Path, unopened: None, monkeypatch: pytest.MonkeyPatch, key: str, name: str
+) -> None:
+    value = {"activation_fn": name} if key == "sentence_transformers" else name
+    change(reranker / "config.json", **{key: value})
+    sentence = refused(reranker, "cross_encoder")
+    assert f"names '{name}' in config.json" in sentence
+
+
+def test_a_rerankers_own_activations_are_read(reranker: Path) -> None:
+    for name in ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"):
+        change(reranker / "config.json", sentence_transformers={"activation_fn": name})
+        load.load(spec_of(reranker, "cross_encoder"), device="cpu")
+
+
+@pytest.mark.parametrize("name", [CALLED, "os.system", "evil.Module", "torch.hub.load"])
+def test_a_dense_layer_imports_nothing_else(copy: Path, unopened: None, name: str) -> None:
+    change(copy / "2_Dense" / "config.json", activation_function=name)
+    assert f"names '{name}' in 2_Dense/config.json" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "sentence_transformers.util.misc.import_from_string",
+        "evil.Module",
+        "",
+        "x",
+        "sentence_transformers.models.CLIPModel",
+        "sentence_transformers.models.WordEmbeddings",
+        "sentence_transformers.util.misc.importlib.Dense",
+        "torch.nn.Linear",
+    ],
+)
+@pytest.mark.parametrize("by", ["modules.json", "router_config.json", "config.json"])
+def test_modules_are_those_that_are_known(copy: Path, unopened: None, name: str, by: str) -> None:
+    modules = json.loads((copy / "modules.json").read_text())
+    if by == "modules.json":
+        modules[1]["type"] = name
+    else:
+        modules[1] |= {"type": "sentence_transformers.models.Router", "path": "9_Router"}
+        (copy / "9_Router" / "below").mkdir(parents=True)
+        settings = {"types": {"below": name}, "structure": {}, "parameters": {}}
+        (copy / "9_Router" / by).write_text(json.dumps(settings))
+    (copy / "modules.json").write_text(json.dumps(modules))
+    sentence = refused(copy)
+    assert f"has a module {name!a}" in sentence or f"names {name!a}" in sentence
+
+
+def test_what_the_libraries_save_may_be_read() -> None:
+    import sentence_transformers.base.modules as base
+    import sentence_transformers.sentence_transformer.modules as dense
+    from sentence_transformers.cross_encoder.modules import LogitScore
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+    from sentence_transformers.util import fullname
+
+    for kind in (
+        base.Transformer,
+        base.Dense,
+        base.Normalize,
+        base.Router,
+        dense.Pooling,
+        dense.LayerNorm,
+        dense.Dropout,
+        LogitScore,
+        MultiVectorMask,
+        MLMTransformer,
+        SpladePooling,
+    ):
+        assert is_module(f"{kind.__module__}.{kind.__qualname__}"), kind
+    for kind in (torch.nn.Tanh, torch.nn.Identity, torch.nn.GELU, torch.nn.Sigmoid):
+        assert is_activation(fullname(kind())), kind
+    assert not is_activation("torch.nn.Linear") and not is_module("torch.nn.Tanh")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "config.json",
+        "tokenizer_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "processor_config.json",
+        "sentence_bert_config.json",
+    ],
+)
+@pytest.mark.parametrize("key", ["AutoModel", "AutoTokenizer", "AutoConfig", "AutoProcessor"])
+def test_code_is_refused_wherever_it_is_named(
+    copy: Path, unopened: None, place: str, key: str
+) -> None:
+    change(copy / place, nested={"auto_map": {key: "evil.Thing"}})
+    assert "is defined by code in its repository" in refused(copy)
+
+
+@pytest.mark.parametrize("base", ["organisation/model", "../other", "/etc", ".", None])
+@pytest.mark.parametrize("where", ["", "2_Dense"])
+def test_an_adapter_names_no_other_model(
+    copy: Path, unopened: None, base: str | None, where: str
+) -> None:
+    change(copy / where / "adapter_config.json", base_model_name_or_path=base, peft_type="LORA")
+    assert "is an adapter" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("place", "settings"),
+    [
+        ("config.json", {"transformers_weights": "adapter_model.bin"}),
+        ("config.json", {"attn_implementation": "someone/kernel"}),
+        ("config.json", {"_attn_implementation": "someone/kernel:f"}),
+        ("config.json", {"quantization_config": {"quant_method": "fp8"}}),
+        ("sentence_bert_config.json", {"tokenizer_name_or_path": "../other"}),
+        ("sentence_bert_config.json", {"model_args": {"use_safetensors": False}}),
+        ("sentence_bert_config.json", {"model_kwargs": {"gguf_file": "x.gguf"}}),
+        ("sentence_bert_config.json", {"config_args": {"cache_dir": "/tmp"}}),
+        ("sentence_bert_config.json", {"processor_kwargs": {"subfolder": "../other"}}),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {"method": "push_to_hub", "method_output_name": "x"}}},
+        ),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../../other/tokenizer.9.0.0.json"]}),
+    ],
+)
+def test_settings_lead_to_no_other_files(
+    copy: Path, unopened: None, place: str, settings: dict[str, Any]
+) -> None:
+    change(copy / place, **settings)
+    refused(copy)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", ".git", "C:\\x", "a\x00b"])
+def test_modules_lie_within_the_folder(copy: Path, unopened: None, path: str) -> None:
+    modules = json.loads((copy / "modules.json").read_text())
+    modules[2]["path"] = path
+    (copy / "modules.json").write_text(json.dumps(modules))
+    assert "outside of its folder" in refused(copy)
+
+
+def test_a_link_to_a_folder_outside_is_no_module(copy: Path, unopened: None) -> None:
+    (copy / "2_Dense").rename(copy.parent / "elsewhere")
+    (copy / "2_Dense").symlink_to(copy.parent / "elsewhere")
+    refused(copy)
+
+
+def test_weights_of_a_module_are_no_pickle(copy: Path, unopened: None) -> None:
+    weights = load_file(copy / "2_Dense" / "model.safetensors")
+    (copy / "2_Dense" / "model.safetensors").unlink()
+    torch.save(weights, copy / "2_Dense" / "pytorch_model.bin")
+    assert "only as a pickle (2_Dense/pytorch_model.bin)" in refused(copy)
+
+
+# -- files that are none, and sizes ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "config.json",
+        "tokenizer.json",
+        "modules.json",
+        "model.safetensors",
+        "README.md",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "vocab.txt",
+        "tokenizer.model",
+        "config_sentence_transformers.json",
+        "chat_template.jinja",
+    ],
+)
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "dangling", "folder", "socket", "loop"])
+def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> None:
+    """In a process of its own: reading a pipe would wait for ever, zeros take all memory."""
+    path = copy / place
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "zeros":
+        path.symlink_to("/dev/zero")
+    elif kind == "dangling":
+        path.symlink_to(copy / "absent")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        before = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket is short
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+        os.chdir(before)
+    found = spec_of(copy)
+    with pytest.raises(UserError, match="which is no regular file: put the file there"):
+        plan(found, "cpu")
+    # Adding it by name and asking for its family read files too.
+    with pytest.raises(UserError, match="which is no regular file"):
+        registry.register_folder("mine", copy)
+    assert detect.family_of(copy) == "dense"
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "said"),
+    [
+        ("config.json", {"num_hidden_layers": 10_000_000}, "num_hidden_layers"),
+        ("config.json", {"num_labels": 10**9}, "num_labels"),
+        ("config.json", {"max_position_embeddings": 10**12}, "max_position_embeddings"),
+        ("config.json", {"nested": {"encoder_layers": 10**7}}, "encoder_layers"),
+        ("config.json", {"vocab_size": 10**400}, "beyond all bounds"),
+        ("config.json", {"architectures": 5}, "architectures"),
+        ("config.json", {"architectures": [5]}, "architectures"),
+        ("config.json", {"architectures": "BertModel"}, "architectures"),
+        ("config.json", {"model_type": []}, "model_type"),
+        ("config.json", {"model_type": "clip"}, "is a 'clip' model"),
+        ("config.json", {"model_type": "encoder-decoder"}, "use a text model"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 5}}, "prompts"),
+        ("config_sentence_transformers.json", {"prompts": ["query"]}, "prompts"),
+        ("config_sentence_transformers.json", {"default_prompt_name": {}}, "default_prompt_name"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": 3}, "similarity_fn_name"),
+        ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length"),
+        ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length"),
+        ("sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length"),
+        ("sentence_bert_config.json", {"max_seq_length": 10**30}, "max_seq_length"),
+        ("tokenizer_config.json", {"model_max_length": "x"}, "model_max_length"),
+        ("2_Dense/config.json", {"in_features": 100_000, "out_features": 100_000}, "dense layer"),
+        ("2_Dense/config.json", {"in_features": "x"}, "dense layer"),
+    ],
+)
+def test_sizes_and_types(
+    copy: Path, unopened: None, place: str, settings: dict[str, Any], said: str
+) -> None:
+    change(copy / place, **settings)
+    assert said in refused(copy)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "config.json",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "2_Dense/config.json",
+        "config_sentence_transformers.json",
+    ],
+)
+@pytest.mark.parametrize("content", [NESTED, f'{{"a": {NESTED}}}', "[1" + ",1" * 13_000_000 + "]"])
+def test_json_is_bounded_before_it_is_parsed(
+    copy: Path, unopened: None, place: str, content: str
+) -> None:
+    (copy / place).write_text(content)
+    sentence = refused(copy)
+    assert Path(place).name in sentence
+    assert any(word in sentence for word in ("deeper", "more values", "more than 16 MB"))
+
+
+def test_deep_or_large_json_that_is_text_is_no_structure() -> None:
+    text = json.dumps({"merges": ["[[[[" * 1000, 'a"\\', "]" * 1000]}).encode()
+    assert bounded.parse_json(text, "x")["merges"][1] == 'a"\\'
+    deep: Any = 1
+    for _ in range(40):
+        deep = {"a": [deep]}
+    assert bounded.parse_json(json.dumps(deep).encode(), "x") == deep
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 100])
+@pytest.mark.parametrize("start", [b"", b"\xff" * 8, (1 << 40).to_bytes(8, "little")])
+def test_headers_of_weights(copy: Path, unopened: None, size: int, start: bytes) -> None:
+    path = copy / "model.safetensors"
+    path.write_bytes((start + path.read_bytes()[len(start) :])[:size])
+    assert "could not be loaded, as model.safetensors is cut off" in refused(copy)
+
+
+def test_a_tokenizer_of_another_model(copy: Path) -> None:
+    """Its tokens lie outside the table of word embeddings: a sentence, at loading or later."""
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["fog"] = max(vocabulary.values()) + 1
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    retriever = load.load(spec_of(copy), device="cpu")
+    prove(retriever)  # what it reads well it may be used for
+    with pytest.raises(UserError, match=f"mine has no vector for token {vocabulary['fog']}, which"):
+        retriever.encode_plain(["fog"], "document")
+    with pytest.raises(UserError, match="mine has no vector for token"):
+        retriever.encode_texts(["fog"], "query")
+    for token in vocabulary:
+        vocabulary[token] += 10_000
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError, match=r"^mine .*\.$"):
+        prove(load.load(spec_of(copy), device="cpu"))
+
+
+# -- what is read and what is not --------------------------------------------------------------
+
+WATCH = """
+import json, sys
+from pathlib import Path
+root = Path(sys.argv[1])
+opened = set()
+def watch(event, args):
+    if event == "open" and isinstance(args[0], (str, bytes)):
+        path = Path(args[0] if isinstance(args[0], str) else args[0].decode())
+        if path.is_relative_to(root):
+            opened.add(path.relative_to(root).as_posix())
+    elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect"):
+        opened.add(event)
+from attribution.retrievers import families, load, registry
+import sentence_transformers, transformers
+sys.addaudithook(watch)
+spec = registry.register_folder("mine", root)
+load.load(spec, device="cpu")
+print(json.dumps(sorted(opened)))
+"""
+
+
+@pytest.mark.parametrize("kind", ["labse", "t5", "qwen3-left", "cross", "late", "sparse"])
+def test_every_file_that_python_opens_is_in_the_fingerprint(
+    kind: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Watched while the libraries load it; they start no program and reach no network."""
+    if kind == "cross":
+        folder = tiny_families.cross_encoder(tiny_folder("bert"), tmp_path)
+    elif kind == "late":
+        folder = tiny_families.late_interaction(tiny_folder("bert"), tmp_path / "late")
+    elif kind == "sparse":
+        folder = tiny_families.sparse(tiny_folder("bert"), tmp_path)
+    else:
+        folder = tiny_folder(kind)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, str(folder)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    opened = set(json.loads(done.stdout.splitlines()[-1]))
+    covered = {place for place, _ in registry.ModelFiles(folder).places()}
+    assert opened - covered <= {"README.md"}, "read, and no part of the fingerprint"
+    assert covered - opened <= {"tokenizer.json"}, "no part of the model"
+
+
+def test_a_check_is_remembered_until_a_file_changes(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = []
+    monkeypatch.setattr(
+        model_folder, "_read", lambda root, was=model_folder._read: (times.append(1), was(root))[1]
+    )
+    monkeypatch.setattr(model_folder.time, "time_ns", lambda: 2**62)
+    for _ in range(3):
+        plan(spec_of(copy), "cpu")
+    assert len(times) == 1
+    change(copy / "config.json", architectures=[5])
+    refused(copy)
+    (copy / "special_tokens_map.json").write_text("[")
+    refused(copy)

@@ -1,0 +1,169 @@
+"""Scores without gradients are the scores that attributions give, for every family."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attribution.errors import Stopped, UserError
+from attribution.methods import METHODS, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.scoring import score_texts
+from attribution.types import TextPair
+
+sys.path.insert(0, str(Path(__file__).parent))
+tiny_families = import_module("tiny_families")
+
+QUERIES = ["the tide rises", "lazy dogs", "piñas 🚀"]
+DOCUMENTS = [
+    "The tide rises twice a day because the Moon pulls the water. " * 2,
+    "a quick brown fox, jumping over 12 lazy dogs; isn't it? naïve.",
+    "El niño comió piñas.",
+]
+PAIRS = [(query, document) for document in DOCUMENTS for query in QUERIES]
+FAMILIES = [
+    "dense",
+    "left padding",
+    "prompts",
+    "two encoders",
+    "late interaction",
+    "sparse",
+    "cross-encoder",
+    "generative",
+    "lexical",
+    "lexical over a corpus",
+]
+
+
+@pytest.fixture(scope="module")
+def make(
+    tiny_folder: Callable[..., Path],
+    tiny: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Any]:
+    def build(kind: str) -> Any:
+        folder = tmp_path_factory.mktemp("family")
+        raw = tiny_folder("bert").parent / "raw"
+
+        def spec(family: str, source: Path, **fields: Any) -> RetrieverSpec:
+            return RetrieverSpec("tiny", kind, family, f"folder:{source}", **fields)
+
+        if kind == "dense":
+            return tiny("bert", query_max_length=6)
+        if kind == "left padding":
+            return tiny("qwen3-left")
+        if kind == "prompts":
+            return tiny("roberta", query_prompt="query: ", document_prompt="passage: ")
+        if kind == "two encoders":
+            other = f"folder:{tiny_folder('bert', seed=8)}"
+            return load(spec("dense", tiny_folder("bert"), query_source=other), "cpu")
+        if kind == "late interaction":
+            return load(
+                spec("late_interaction", tiny_families.late_interaction(raw, folder)), "cpu"
+            )
+        if kind == "sparse":
+            return load(spec("sparse", tiny_families.sparse(raw, folder)), "cpu")
+        if kind == "cross-encoder":
+            return load(spec("cross_encoder", tiny_families.cross_encoder(raw, folder)), "cpu")
+        if kind == "generative":
+            raw = tiny_folder("qwen3-left").parent / "raw"
+            return load(spec("cross_encoder", tiny_families.generative(raw, folder)), "cpu")
+        bm25 = registry.resolve("BM25")
+        return load(with_corpus(bm25, "sample") if "corpus" in kind else bm25)
+
+    return build
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_scores_are_those_of_attributions(kind: str, make: Callable[[str], Any]) -> None:
+    retriever = make(kind)
+    texts = [*PAIRS[::-1], PAIRS[3]]
+    found = score_texts(retriever, texts, max_tokens=40)
+    method = make_method("occlusion", {"level": "sentence"})
+    expected = [
+        METHODS["occlusion"].compute(retriever, method, [TextPair("p", q, d)])[0].score
+        for q, d in texts
+    ]
+    assert np.ptp(expected) > 0
+    assert found.shape == (len(texts),) and found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        score_texts(retriever, texts), found, rtol=2e-5, atol=2e-5 * np.abs(expected).max()
+    )
+
+
+def test_each_text_is_embedded_once(make: Callable[[str], Any]) -> None:
+    retriever = make("dense")
+    read: dict[str, list[str]] = {"query": [], "document": []}
+    encode = retriever.encode_plain
+
+    def counting(texts: list[str], side: str) -> Any:
+        read[side] += texts
+        return encode(texts, side)
+
+    retriever.encode_plain = counting
+    score_texts(retriever, PAIRS * 2, max_tokens=30)
+    assert sorted(read["query"]) == sorted(QUERIES)
+    assert sorted(read["document"]) == sorted(DOCUMENTS)
+    assert read["document"][0] == max(DOCUMENTS, key=len)
+
+
+@pytest.mark.parametrize("kind", ["dense", "cross-encoder", "lexical"])
+def test_stops_between_batches_and_releases_the_lock(kind: str, make: Callable[[str], Any]) -> None:
+    retriever, asked = make(kind), []
+
+    def should_stop() -> bool:
+        taken: list[bool] = []
+
+        def take() -> None:
+            taken.append(retriever.lock.acquire(timeout=1))
+            retriever.lock.release()
+
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+        asked.append(taken == [True])
+        return len(asked) == 3
+
+    with pytest.raises(Stopped):
+        score_texts(retriever, PAIRS, should_stop=should_stop, max_tokens=20)
+    assert asked[0] and len(asked) == 3
+
+
+def test_a_batch_that_does_not_fit_is_halved(make: Callable[[str], Any]) -> None:
+    retriever = make("dense")
+    expected, embed = score_texts(retriever, PAIRS), retriever.embed
+
+    def small(encoded: Any) -> Any:
+        if len(encoded.features["input_ids"]) > 1:
+            raise torch.OutOfMemoryError
+        return embed(encoded)
+
+    retriever.embed = small
+    np.testing.assert_allclose(score_texts(retriever, PAIRS), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["dense", "prompts", "cross-encoder", "lexical"])
+def test_a_text_without_tokens_is_refused(kind: str, make: Callable[[str], Any]) -> None:
+    with pytest.raises(UserError, match="document has no token"):
+        score_texts(make(kind), [("the tide", "")])
+
+
+def test_nothing_to_score_and_no_gradient_left(make: Callable[[str], Any]) -> None:
+    retriever = make("dense")
+    assert score_texts(retriever, []).shape == (0,)
+    score_texts(retriever, PAIRS)
+    # What was run without gradients does not stand in the way of one that needs them.
+    METHODS["saliency"].compute(retriever, make_method("saliency"), [TextPair("p", *PAIRS[0])])
+    assert not any(p.requires_grad for p in retriever.model.parameters())

@@ -1,0 +1,221 @@
+"""Sequence-to-sequence rerankers: the logits that transformers generates, and where they look."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import deletion_insertion
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import RetrieverSpec, presets
+from attribution.retrievers.self_check import prove
+from attribution.retrievers.seq2seq import Seq2SeqRetriever
+from attribution.types import Attribution, TextPair
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+tiny_families = import_module("tests.attribution.tiny_families")
+
+PAIRS = [
+    TextPair("a", "the tide rises", "The tide rises twice a day because the Moon pulls the water."),
+    TextPair("b", "lazy dogs", "a quick brown fox, jumping over 12 lazy dogs; isn't it? naïve."),
+    TextPair("c", "piñas 🚀", "El niño comió piñas."),
+]
+KINDS = {
+    # T5 of 2019: one table for everything; 1.1, mT5 and plT5: gated, a head of its own.
+    "t5": ("t5", {}),
+    "t5-gated": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("mt5", {"tie_word_embeddings": False}),
+    "umt5": ("umt5", {}),
+}
+Make = Callable[..., Seq2SeqRetriever]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Make:
+    built: dict[str, Path] = {}
+
+    def build(kind: str, **fields: object) -> Seq2SeqRetriever:
+        if kind not in built:
+            model_type, settings = KINDS[kind]
+            folder = tmp_path_factory.mktemp(kind)
+            built[kind] = tiny_families.seq2seq(folder, model_type, **settings)
+        spec = RetrieverSpec(
+            f"tiny-{kind}",
+            kind,
+            "cross_encoder",
+            f"folder:{built[kind]}",
+            **fields,  # type: ignore[arg-type]
+        )
+        return load(spec, "cpu")
+
+    return build
+
+
+def attribute(
+    retriever: Seq2SeqRetriever, name: str, pairs: list[TextPair], **options: str
+) -> list[Attribution]:
+    return METHODS[name].compute(retriever, make_method(name, options), pairs)
+
+
+def directly(retriever: Seq2SeqRetriever, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Word embeddings [1, T, H] of a prompt and its score, by transformers alone."""
+    model, tokenizer = retriever.backbone, retriever.model.tokenizer
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    words = model.shared(ids).detach().requires_grad_()
+    start = torch.tensor([[model.config.decoder_start_token_id]])
+    logits = model(inputs_embeds=words, decoder_input_ids=start).logits[0, 0]
+    yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in model.config.answers)
+    return words, logits[yes] - logits[no]
+
+
+def number(score: torch.Tensor) -> float:
+    return float(score.detach())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_saliency_are_those_of_the_prompt_in_transformers(make: Make, kind: str) -> None:
+    retriever = make(kind)
+    seen = set()
+    for pair in PAIRS:
+        text = f"Query: {pair.query} Document: {pair.document} Relevant:"
+        words, score = directly(retriever, text)
+        (found,) = attribute(retriever, "saliency", [pair])
+        assert found.score == pytest.approx(number(score), abs=1e-5, rel=1e-5)
+        seen.add(round(float(score), 4))
+        (gradient,) = torch.autograd.grad(score, words)
+        both = np.concatenate([found.query_scores, found.document_scores])
+        np.testing.assert_allclose(both, gradient[0].norm(dim=-1), rtol=1e-3, atol=1e-6)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_proof_and_the_shares_add_up(make: Make, kind: str) -> None:
+    retriever = make(kind)
+    proof = prove(retriever)
+    assert proof.reading < 1e-4 and proof.against == "score as in transformers"
+    # Through the cross-attention too: all that the decoder brings of its own is the bias share.
+    assert proof.unfit == {}
+    (found,) = attribute(retriever, "decomposition", PAIRS[:1])
+    assert found.bias_share is not None
+    total = float(found.query_scores.sum() + found.document_scores.sum()) + found.bias_share
+    parts = float(abs(found.query_scores).sum() + abs(found.document_scores).sum())
+    assert found.document_scores.any() and total == pytest.approx(found.score, abs=1e-4 * parts)
+
+
+def test_tokens_are_the_texts_own_characters(make: Make) -> None:
+    retriever = make("t5")
+    for pair in PAIRS:
+        (found,) = attribute(retriever, "saliency", [pair])
+        for text, read in ((pair.query, found.query), (pair.document, found.document)):
+            covered = {i for t in read.tokens if not t.is_special for i in range(t.start, t.end)}
+            assert {i for i, c in enumerate(text) if not c.isspace()} <= covered
+            assert all(0 <= t.start <= t.end <= len(text) for t in read.tokens)
+            assert not read.truncated and read.read_until == len(text)
+
+
+@pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "integrated_gradients"])
+def test_batches_equal_singles(make: Make, name: str) -> None:
+    retriever = make("t5-gated")
+    # In float64, where rounding is no excuse: a batch's padding changes nothing at all. Lengths of
+    # gradients are taken in float32; nothing cancels out in them.
+    small = 1e-4 if name == "saliency" else 1e-6
+    if name != "saliency":
+        retriever.backbone.double()
+    options = {"steps": "16"} if name == "integrated_gradients" else {}
+    for pair, batched in zip(PAIRS, attribute(retriever, name, PAIRS, **options), strict=True):
+        (single,) = attribute(retriever, name, [pair], **options)
+        assert batched.score == pytest.approx(single.score, rel=small, abs=small)
+        for side in ("query_scores", "document_scores"):
+            one, other = getattr(batched, side), getattr(single, side)
+            np.testing.assert_allclose(one, other, atol=small * abs(other).max() + 1e-9)
+
+
+def test_occlusion_and_deletion(make: Make) -> None:
+    retriever = make("t5")
+    (found,) = attribute(retriever, "occlusion", PAIRS[:1], level="token")
+    words, score = directly(
+        retriever, f"Query: {PAIRS[0].query} Document: {PAIRS[0].document} Relevant:"
+    )
+    at = len(found.query.tokens) + 2
+    assert not found.document.tokens[2].is_special
+    changed = words.detach().clone()
+    changed[0, at] = retriever.backbone.shared.weight[retriever.model.tokenizer.pad_token_id]
+    start = torch.tensor([[retriever.backbone.config.decoder_start_token_id]])
+    logits = retriever.backbone(inputs_embeds=changed, decoder_input_ids=start).logits[0, 0]
+    yes, no = retriever.model.answer_ids
+    assert found.document_scores[2] == pytest.approx(
+        number(score - logits[yes] + logits[no]), abs=1e-4
+    )
+    result = deletion_insertion(retriever, PAIRS[0], found)
+    assert result.score == pytest.approx(found.score, abs=1e-4)
+
+
+def test_a_long_document_loses_its_end_alone(make: Make) -> None:
+    retriever = make("t5", max_length=60)
+    pair = TextPair("l", "tide", PAIRS[0].document * 4)
+    (found,) = attribute(retriever, "saliency", [pair])
+    assert len(found.query.tokens) + len(found.document.tokens) == 60
+    assert found.document.truncated and not found.query.truncated
+    assert found.query.n_tokens_full == int(found.query.content.sum())
+    (whole,) = attribute(make("t5"), "saliency", [pair])
+    assert found.document.n_tokens_full == whole.document.n_tokens_full
+    # What is left reads as the text that ends there, with what the prompt puts behind it.
+    tail = [t.text for t in whole.document.tokens if t.is_special][-2:]
+    assert [t.text for t in found.document.tokens][-2:] == tail
+    read = [t for t in found.document.tokens if not t.is_special]
+    assert read == [t for t in whole.document.tokens if not t.is_special][: len(read)]
+    with pytest.raises(UserError, match="The query leaves no room"):
+        attribute(retriever, "saliency", [replace(pair, query=pair.document)])
+
+
+def test_answers_are_single_tokens_of_the_vocabulary(make: Make, tmp_path: Path) -> None:
+    retriever = make("t5")
+    first, second = retriever.backbone.config.answers
+    turned = make("t5", answers=(second, first))
+    (one,), (other,) = (attribute(r, "saliency", PAIRS[:1]) for r in (retriever, turned))
+    assert one.score == pytest.approx(-other.score, abs=1e-5)
+    assert f"answers={second}/{first}" in turned.spec.settings
+    assert "answers" not in retriever.spec.settings
+    with pytest.raises(UserError, match="no single token 'Relevantissimo'"):
+        make("t5", answers=("Relevantissimo", first))
+    folder = Path(retriever.spec.source.removeprefix("folder:"))
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    del config["answers"]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="no single token 'true' to answer with"):
+        load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
+
+
+def test_a_folder_says_what_it_is_and_missing_weights_are_refused(
+    make: Make, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(make("mt5").spec.source.removeprefix("folder:"))
+    assert family_of(folder) == "cross_encoder"
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    weights = {k: v for k, v in weights.items() if k != "decoder.final_layer_norm.weight"}
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="could not be loaded as a cross-encoder model"):
+        load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
+    # An encoder for embeddings stays one.
+    (copy / "modules.json").write_text("[]")
+    assert family_of(copy) == "dense"
+
+
+def test_the_preset_answers_in_polish() -> None:
+    assert presets()["plt5-reranker"].answers == ("prawda", "fałsz")

@@ -1,0 +1,143 @@
+"""Sparse encoders: shared terms with their weights, and the tokens that the weights come from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import deletion_insertion
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.load import load
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.self_check import prove
+from attribution.retrievers.sparse import SparseRetriever
+from attribution.types import Attribution, TextPair
+
+sys.path.insert(0, str(Path(__file__).parent))
+tiny_families = import_module("tiny_families")
+
+PAIRS = [
+    TextPair("a", "the tide rises", "The tide rises twice a day because the Moon pulls the water."),
+    TextPair("b", "lazy dogs", "a quick brown fox, jumping over 12 lazy dogs; isn't it? naïve."),
+    TextPair("c", "piñas", "El niño comió piñas."),
+]
+Make = Callable[..., SparseRetriever]
+
+
+@pytest.fixture(scope="module")
+def make(tiny_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Make:
+    def build(name: str, **options: object) -> SparseRetriever:
+        raw = tiny_folder(name).parent / "raw"
+        folder = tiny_families.sparse(raw, tmp_path_factory.mktemp("sparse"), **options)
+        return load(RetrieverSpec("tiny-sparse", "s", "sparse", f"folder:{folder}"), "cpu")
+
+    return build
+
+
+@pytest.fixture(scope="module", params=["bert", "distilbert", "roberta"])
+def sparse(request: pytest.FixtureRequest, make: Make) -> SparseRetriever:
+    return make(request.param)
+
+
+def attribute(retriever: SparseRetriever, name: str, pairs: list[TextPair]) -> list[Attribution]:
+    return METHODS[name].compute(retriever, make_method(name), pairs)
+
+
+def vectors(retriever: SparseRetriever, pair: TextPair) -> list[torch.Tensor]:
+    """The library's own, dense."""
+    model = retriever.model
+    found = [model.encode_query([pair.query]), model.encode_document([pair.document])]
+    retriever.model[1].train()
+    return [v.to_dense()[0].clone() for v in found]
+
+
+def test_scores_are_the_librarys(sparse: SparseRetriever) -> None:
+    for pair in PAIRS:
+        query, document = vectors(sparse, pair)
+        expected = float(query @ document)
+        assert expected > 0 and (query == 0).any()
+        for name in ("terms", "saliency", "occlusion"):
+            found = attribute(sparse, name, [pair])[0].score
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert prove(sparse).reading < 1e-5 and not prove(sparse).unfit
+
+
+def test_terms_are_the_shared_ones_and_add_up(sparse: SparseRetriever) -> None:
+    for pair in PAIRS:
+        query, document = vectors(sparse, pair)
+        _, _, terms = sparse.terms(pair)
+        names = sparse.model.tokenizer.convert_ids_to_tokens((query * document).nonzero()[:, 0])
+        assert sorted(t.text for t in terms) == sorted(names)
+        assert [t.share for t in terms] == sorted((t.share for t in terms), reverse=True)
+        (found,) = attribute(sparse, "terms", [pair])
+        assert sum(t.share for t in terms) == pytest.approx(found.score, rel=1e-6)
+        assert found.document_scores.sum() == pytest.approx(found.score, rel=1e-5)
+        assert found.query_scores.sum() == pytest.approx(found.score, rel=1e-5)
+
+
+def test_weights_come_from_the_token_whose_logit_is_largest(sparse: SparseRetriever) -> None:
+    """Lowering every other token's logits changes nothing; lowering this one's does."""
+    pair = PAIRS[1]
+    _, documents, terms = sparse.terms(pair)
+    names = sparse.model.tokenizer.convert_tokens_to_ids([t.text for t in terms])
+    with torch.no_grad():
+        logits = sparse.model[0](dict(documents.features))["token_embeddings"][0]
+    for term, number in list(zip(terms, names, strict=True))[:20]:
+        column = logits[:, number]
+        assert float(torch.log1p(column[term.document_token])) == pytest.approx(
+            term.document_weight, rel=1e-5
+        )
+        others = torch.cat([column[: term.document_token], column[term.document_token + 1 :]])
+        assert column[term.document_token] >= others.max()
+
+
+def test_saliency_equals_a_direct_loop(sparse: SparseRetriever) -> None:
+    pair = PAIRS[0]
+    (found,) = attribute(sparse, "saliency", [pair])
+    query, _ = vectors(sparse, pair)
+    features = sparse.model.preprocess([pair.document])
+    words = sparse.embeddings(features["input_ids"]).detach().requires_grad_()
+    hook = sparse.embeddings.register_forward_hook(lambda *_: words)
+    try:
+        logits = sparse.model[0](features)["token_embeddings"][0]
+    finally:
+        hook.remove()
+    score = (torch.log1p(torch.relu(logits)).amax(0) * query).sum()
+    (gradient,) = torch.autograd.grad(score, words)
+    assert found.document_scores.any()
+    np.testing.assert_allclose(
+        found.document_scores, gradient[0].norm(dim=-1), rtol=1e-3, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["saliency", "input_x_gradient"])
+def test_batches_equal_singles(sparse: SparseRetriever, name: str) -> None:
+    for pair, batched in zip(PAIRS, attribute(sparse, name, PAIRS), strict=True):
+        (single,) = attribute(sparse, name, [pair])
+        assert batched.score == pytest.approx(single.score, rel=1e-4, abs=1e-4)
+        for side in ("query_scores", "document_scores"):
+            one, other = getattr(batched, side), getattr(single, side)
+            np.testing.assert_allclose(one, other, atol=1e-4 * abs(other).max() + 1e-6)
+
+
+def test_deletion_works(sparse: SparseRetriever) -> None:
+    (found,) = attribute(sparse, "terms", PAIRS[:1])
+    result = deletion_insertion(sparse, PAIRS[0], found)
+    assert result.score == pytest.approx(found.score, rel=1e-5)
+
+
+def test_what_is_no_max_pooling_is_refused(make: Make) -> None:
+    with pytest.raises(UserError, match="max pooling"):
+        make("bert", strategy="sum")
+
+
+def test_a_folder_says_that_it_is_sparse(sparse: SparseRetriever) -> None:
+    assert family_of(Path(sparse.spec.source.removeprefix("folder:"))) == "sparse"

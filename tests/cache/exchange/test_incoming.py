@@ -1,0 +1,244 @@
+"""What somebody may have made up is refused before it is stored, and never breaks what reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.types import Method
+from cache.exchange.incoming import checked
+from cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
+from cache.exchange.transfer import rows_of
+from cache.kinds.embeddings import EmbeddingStore
+from cache.kinds.interventions import others as others_of
+from cache.storage import codec
+from cache.storage.codec import DamagedPayload, decode, identity_of
+from cache.storage.maintenance import listing
+from cache.storage.results import with_checksum
+from cache.storage.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+MODEL = ModelKey("M", "0123456789abcdef", json.dumps({"spec": {"name": "M"}, "weights": "w"}))
+SOURCE = Source(MODEL, Method(METHOD.name, METHOD.params))
+
+
+def file_of(source: Source, *batches: pa.RecordBatch) -> bytes:
+    """A sealed file, its checksums right whatever it holds."""
+    stream = io.BytesIO()
+    with SealedWriter(stream, [source], "1.0") as writer:
+        for rows in batches:
+            writer.write(source, rows)
+    return stream.getvalue()
+
+
+def changed(rows: pa.RecordBatch, **values: Any) -> pa.RecordBatch:
+    """The rows with the first one's values exchanged."""
+    listed = rows.to_pylist()
+    listed[0] |= values
+    return pa.RecordBatch.from_pylist(listed, schema=ROW)
+
+
+def packed(pair: Any, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> bytes:
+    """A payload whose checksum is right whatever it holds."""
+    arrays |= {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    raw = codec.save(arrays)
+    body = len(raw).to_bytes(8, "big") + codec._CODEC.compress(raw, asbytes=True)
+    return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
+
+
+def parts_of(data: bytes, pair: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, header = codec._unpack(data, identity_of(pair))
+    return {k: v.copy() for k, v in arrays.items() if k != "header"}, header
+
+
+@pytest.fixture
+def rows(store: Store, result) -> pa.RecordBatch:
+    store.put(MODEL, METHOD, [result("p0"), result("p1")])
+    (file,) = listing(store)
+    ((_, found),) = rows_of(store, file)
+    return found
+
+
+def beside(kind: str, payload: bytes, **values: Any) -> pa.RecordBatch:
+    row: dict[str, Any] = dict.fromkeys(ROW.names)
+    row |= {"kind": kind, "dataset": "set", "pair_id": "p", "text": "t", "payload": payload}
+    return pa.RecordBatch.from_pylist([row | values], schema=ROW)
+
+
+def floats(*values: float) -> bytes:
+    return codec.pack_floats(np.array(values, np.float32))
+
+
+def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
+    more = [
+        beside("other: ranking", with_checksum({"scores": [1.0]})),
+        beside("embedding: query", floats(1, 2, 3)),
+        beside("map", floats(1, 2)),
+        beside("other: ranking", None, reason="it has no token"),  # type: ignore[arg-type]
+    ]
+    assert list(checked(file_of(SOURCE, rows, *more), "x", "")) == [b""]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"evidence_start": 9, "evidence_end": 2},
+        {"evidence_start": 1},
+        {"characters": -5},
+        {"document_tokens": -1},
+        {"score": float("inf")},
+        {"language": "x" * 100_000},
+        {"variant": '{"a": Infinity}'},
+        {"variant": "[" * 100_000},
+        {"variant": '{"a": {"b": []}}'},
+        {"curve": [float("nan")] * 100},
+        {"text": "0"},
+        {"reason": "x"},
+    ],
+    ids=str,
+)
+def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is damaged"):
+        list(checked(file_of(SOURCE, changed(rows, **values)), "x", ""))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        beside("other: ranking", with_checksum({"scores": [float("inf")]})),
+        beside("other: ranking", zlib.crc32(b"[1]").to_bytes(4, "big") + b"[1]"),
+        beside("other: ranking", zlib.crc32(b"\xff").to_bytes(4, "big") + b"\xff"),
+        beside("embedding: query", floats(1, float("nan"))),
+        beside("embedding: else", floats(1)),
+        beside("map", floats(1, 2, 3)),
+        beside("nothing known", floats(1)),
+    ],
+)
+def test_made_up_results_of_other_kinds_are_refused(row: pa.RecordBatch) -> None:
+    with pytest.raises(UserError, match="is damaged"):
+        list(checked(file_of(SOURCE, row), "x", ""))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"spec": {"max_length": float("inf")}},
+        {"spec": {"max_length": 10**400}},
+        {"spec": {"name": "x" * 100_000}},
+        {"spec": {"name": [["M"]]}},
+        {"spec": {"a": {"b": {}}}},
+        {"weights": "\0"},
+        {str(n): n for n in range(1000)},
+    ],
+    ids=lambda about: str(about)[:40],
+)
+def test_made_up_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any]) -> None:
+    source = Source(replace(MODEL, about=json.dumps(about)), SOURCE.method)
+    with pytest.raises(UserError, match="is damaged"):
+        list(checked(file_of(source, rows), "x", ""))
+
+
+Change = Callable[[dict[str, np.ndarray], dict[str, Any]], object]
+CHANGES: dict[str, Change] = {
+    "score": lambda arrays, header: header.update(score="high"),
+    "no score": lambda arrays, header: header.update(score=None),
+    "infinite share": lambda arrays, header: header.update(bias_share=float("inf")),
+    "seconds": lambda arrays, header: header.update(seconds=[1]),
+    "tokens": lambda arrays, header: header["query"].update(tokens=[5] * 6),
+    "full": lambda arrays, header: header["document"].update(n_tokens_full="9"),
+    "query": lambda arrays, header: header.update(query=[]),
+    "spans": lambda arrays, header: arrays.update(query_spans=arrays["query_spans"] - 5),
+    "scores": lambda arrays, header: arrays.update(query_scores=arrays["query_scores"] * np.nan),
+    "matrix": lambda arrays, header: arrays.update(matrix=np.zeros((1, 1), np.float32)),
+    "strings": lambda arrays, header: arrays.update(query_spans=np.zeros((3, 2), np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_made_up_results_count_as_damaged(store: Store, result, name: str) -> None:
+    pair, attribution = result("p0")
+    arrays, header = parts_of(codec.encode(attribution, pair), pair)
+    CHANGES[name](arrays, header)
+    data = packed(pair, arrays, header)
+    with pytest.raises(DamagedPayload):
+        decode(data, "M", METHOD, "p0", identity_of(pair))
+    store.put(MODEL, METHOD, [(pair, attribution)])
+    (file,) = listing(store)
+    ((_, rows),) = rows_of(store, file)
+    with pytest.raises(UserError, match="is damaged"):
+        list(checked(file_of(SOURCE, changed(rows, payload=data)), "x", ""))
+
+
+def test_a_few_kilobytes_do_not_open_as_gigabytes(result) -> None:
+    pair, attribution = result("p0")
+    arrays, header = parts_of(codec.encode(attribution, pair), pair)
+    data = packed(pair, arrays | {"matrix": np.zeros((4097, 4096), np.float32)}, header)
+    assert len(data) < 10_000
+    with pytest.raises(DamagedPayload) as error:
+        decode(data, "M", METHOD, "p0", identity_of(pair))
+    assert "unpacks to" in str(error.value.__cause__), "refused before it was unpacked"
+
+
+def test_rows_that_unpack_to_many_times_the_file_are_refused() -> None:
+    row = beside("other: ranking", None, reason="x" * 4000)  # type: ignore[arg-type]
+    many = pa.Table.from_batches([row] * 20_000).combine_chunks().to_batches()[0]
+    stream = io.BytesIO()
+    with SealedWriter(stream, [SOURCE], "1.0") as writer:
+        writer._writer.write_table(
+            pa.Table.from_arrays(
+                [
+                    *(
+                        pa.repeat(pa.scalar(v), many.num_rows)
+                        for v in (MODEL.name, MODEL.fingerprint, SOURCE.method.core)
+                    ),
+                    *many.columns,
+                ],
+                schema=writer._writer.schema,
+            )
+        )
+        writer.rows = many.num_rows
+    data = stream.getvalue()
+    assert len(data) < 100_000
+    with pytest.raises(UserError, match="is damaged"), opened(io.BytesIO(data), "x") as sealed:
+        list(sealed.batches())
+
+
+def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
+    from cache.exchange import other_rows
+    from cache.kinds.embeddings import EMBEDDING
+
+    kept, store = EmbeddingStore(tmp_path), Store(tmp_path)
+    kept.put(MODEL, "query", [("fog", np.ones(3, np.float32))])
+    rows = beside("embedding: query", floats(1, 2), pair_id="0" * 32)
+    with store.writing(MODEL, EMBEDDING) as db:
+        assert other_rows.add(db, rows) == (0, 1)
+
+
+@pytest.mark.parametrize("fields", ["[]", '"a"', '{"other": 1}', '{"scores": [NaN]}', "[" * 9999])
+def test_a_result_that_no_owner_can_use_counts_as_missing(
+    tmp_path: Path, result, fields: str
+) -> None:
+    """It is computed again, instead of breaking the page that shows the others."""
+    results = others_of(tmp_path)
+    pairs = [result(f"p{n}")[0] for n in range(3)]
+    results.put(MODEL, METHOD, [(pair, np.ones(2, np.float32)) for pair in pairs])
+    text = fields.encode()
+    with Store(tmp_path).writing(MODEL, METHOD) as db:
+        db.execute(
+            "UPDATE other SET payload = ? WHERE item = 'p1'",
+            (zlib.crc32(text).to_bytes(4, "big") + text,),
+        )
+    assert set(results.select(MODEL, METHOD, pairs).results) == {"p0", "p2"}
+    assert results.get(MODEL, METHOD, pairs[1]) is None
+    assert results.missing(MODEL, METHOD, pairs) == [pairs[1]]

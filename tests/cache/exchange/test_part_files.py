@@ -1,0 +1,232 @@
+"""Parts: published whole by anybody, ingested once by one, and never damaged unnoticed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyarrow import fs
+
+import cache.exchange.part_files
+from attribution import isolated
+from attribution.errors import UserError
+from attribution.methods import make_method
+from cache.exchange.incoming import require_readable
+from cache.exchange.part_files import (
+    MANIFEST,
+    PartWriter,
+    Place,
+    folder_of,
+    ingest,
+    read_manifest,
+    verify,
+)
+from cache.storage.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+MODEL = ModelKey("M", "0123456789abcdef", '{"weights": "w"}')
+
+
+def places(tmp_path: Path) -> dict[str, Place]:
+    (tmp_path / "tree").mkdir()
+    below = fs.SubTreeFileSystem(str(tmp_path / "tree"), fs.LocalFileSystem())
+    return {
+        "path": Place(tmp_path / "parts"),
+        "address": Place(f"file://{tmp_path}/addressed"),
+        "sub-tree": Place("parts", below),
+        "memory": Place("bucket/parts", fs._MockFileSystem()),
+    }
+
+
+@pytest.fixture(params=["path", "address", "sub-tree", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return places(tmp_path)[request.param]
+
+
+def writer(place: Place, tmp_path: Path) -> PartWriter:
+    return PartWriter(place, tmp_path / "host", "1.2.3")
+
+
+def equal(store: Store, pair, attribution) -> bool:
+    found = store.get(MODEL, METHOD, pair)
+    return (
+        found is not None
+        and found.document_scores.tobytes() == attribution.document_scores.tobytes()
+        and (found.score, found.document) == (attribution.score, attribution.document)
+    )
+
+
+def test_published_results_are_ingested_once_bit_for_bit(
+    place: Place, result, tmp_path: Path
+) -> None:
+    results = [result(f"p{k}") for k in range(6)]
+    one, two = writer(place, tmp_path), writer(place, tmp_path)
+    pairs = [pair for pair, _ in results]
+    bad = result("bad")[0]
+    assert one.missing(MODEL, METHOD, [*pairs, bad]) == [*pairs, bad]
+    one.put(MODEL, METHOD, results[:3])
+    two.put(MODEL, METHOD, results[3:5], [(bad, "it has no token")])
+    assert one.missing(MODEL, METHOD, [*pairs, bad]) == [pairs[5]]
+    assert one.missing(MODEL, METHOD, [*pairs, bad], retry=True) == [pairs[5], bad]
+    assert one.missing(MODEL, METHOD, [replace(pairs[0], document="new")]) != []
+    store = Store(tmp_path / "cache")
+    found = ingest(store, place)
+    assert (found.parts, found.new, found.problems) == (2, 2, ())
+    assert (found.taken.added, found.taken.conflicts) == (6, 0)
+    assert all(equal(store, *each) for each in results[:5])
+    direct = Store(tmp_path / "direct")
+    direct.put(MODEL, METHOD, results[:5])
+    np.testing.assert_array_equal(
+        store.curves(MODEL, METHOD, pairs).curves, direct.curves(MODEL, METHOD, pairs).curves
+    )
+    assert store.curves(MODEL, METHOD, [bad]).failed == {"bad": "it has no token"}
+    again = ingest(store, place)
+    assert (again.parts, again.new, again.taken.added) == (2, 0, 0)
+    # The failure's pair succeeds later: another part, whose result takes the failure's place.
+    one.put(MODEL, METHOD, [result("bad")])
+    assert ingest(store, place).taken.added == 1
+    assert equal(store, *result("bad"))
+    assert verify(place) == (3, [])
+
+
+def test_a_part_never_changes_unless_it_is_damaged(result, tmp_path: Path) -> None:
+    place = Place(tmp_path / "parts")
+    pair, attribution = result("p")
+    writer(place, tmp_path).put(MODEL, METHOD, [(pair, attribution)])
+    (path,) = (tmp_path / "parts").rglob("*.parquet")
+    assert path.parent == tmp_path / "parts" / folder_of(MODEL, METHOD)
+    whole = path.read_bytes()
+    # Another host computes the same pair; its seconds differ.
+    writer(place, tmp_path).put(MODEL, METHOD, [(pair, replace(attribution, seconds=9.0))])
+    assert path.read_bytes() == whole and len(list((tmp_path / "parts").rglob("*.*"))) == 1
+    path.write_bytes(whole[:-9])
+    other = writer(place, tmp_path)
+    assert other.missing(MODEL, METHOD, [pair]) == [pair]
+    other.put(MODEL, METHOD, [(pair, attribution)])
+    assert path.read_bytes() == whole
+
+
+def test_hosts_that_publish_the_same_pairs_at_once(result, tmp_path: Path) -> None:
+    place, results = Place(tmp_path / "parts"), [result(f"p{k}") for k in range(4)]
+    threads = [
+        threading.Thread(target=writer(place, tmp_path).put, args=(MODEL, METHOD, [results[k % 4]]))
+        for k in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(place.parts()) == 4 and verify(place) == (4, [])
+    assert not list((tmp_path / "parts").rglob(".*"))
+
+
+def test_what_is_damaged_is_said_and_the_rest_ingested(result, tmp_path: Path) -> None:
+    place, store = Place(tmp_path / "parts"), Store(tmp_path / "cache")
+    published = writer(place, tmp_path)
+    for k in range(3):
+        published.put(MODEL, METHOD, [result(f"p{k}")])
+    names = place.parts()
+    damaged = tmp_path / "parts" / names[1]
+    raw = bytearray(damaged.read_bytes())
+    raw[60] ^= 1
+    damaged.write_bytes(raw)
+    found = ingest(store, place)
+    assert (found.parts, found.new, found.taken.added) == (3, 2, 2)
+    assert len(found.problems) == 1 and f"{names[1]} is damaged" in found.problems[0]
+    assert set(read_manifest(place)) == {names[0], names[2]}
+    # Exchanged for another whole part, and gone.
+    (tmp_path / "parts" / names[0]).write_bytes((tmp_path / "parts" / names[2]).read_bytes())
+    (tmp_path / "parts" / names[2]).unlink()
+    n, problems = verify(place)
+    assert n == 2 and any("is not what the manifest says" in p for p in problems)
+    assert any(problem == f"{names[2]} is gone." for problem in problems)
+    (tmp_path / "parts" / MANIFEST).unlink()
+    assert any("holds other pairs than its name says" in p for p in verify(place)[1])
+
+
+def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
+    result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ends the child, as an Arrow assertion would, and one takes too long."""
+    place, store = Place(tmp_path / "parts"), Store(tmp_path / "cache")
+    for k in range(5):
+        writer(place, tmp_path).put(MODEL, METHOD, [result(f"p{k}")])
+    names = place.parts()
+    deadly = f"""
+import os
+from attribution import isolated
+from cache import incoming
+read = incoming.checked
+def checked(data, name, path):
+    if name == {names[1]!r}:
+        os.abort()
+    return read(data, name, path)
+incoming.checked = checked
+isolated.serve()
+"""
+    monkeypatch.setattr(isolated, "_CHILD", deadly)
+    found = ingest(store, place)
+    assert (found.parts, found.new) == (5, 4)
+    assert found.problems == (
+        f"{names[1]} is damaged or not a Parquet file: copy or export it again.",
+    )
+    assert (
+        len(writer(place, tmp_path).missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(5)]))
+        == 1
+    )
+    monkeypatch.setattr(isolated, "_CHILD", "import time; time.sleep(60)")
+    slow = isolated.Limits(seconds=0.2)
+    with pytest.raises(UserError, match="is damaged"), isolated.Reader(slow) as reader:
+        require_readable(reader, b"PAR1", "slow.parquet")
+
+
+def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
+    result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, store = Place(tmp_path / "parts"), Store(tmp_path / "cache")
+    results = [result(f"p{k}") for k in range(4)]
+    for each in results:
+        writer(place, tmp_path).put(MODEL, METHOD, [each])
+    real, calls = cache.exchange.part_files.take, []
+
+    def dies(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(cache.parts, "take", dies)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(store, place)
+    monkeypatch.undo()
+    assert ingest(store, place).new == 2
+    assert all(equal(store, *each) for each in results)
+    assert len(read_manifest(place)) == 4
+
+
+def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> None:
+    place = Place(tmp_path / "parts")
+    writer(place, tmp_path).put(MODEL, METHOD, [result("p")])
+    (name,) = place.parts()
+    other = folder_of(ModelKey("N", "f" * 16), METHOD)
+    place.write(f"{other}/{name.rpartition('/')[2]}", place.read(name) or b"")
+    problems = ingest(Store(tmp_path / "cache"), place).problems
+    assert len(problems) == 1 and "lies in another model's folder" in problems[0]
+
+
+def test_places_that_cannot_be_used_are_a_sentence(result, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is no place for parts: give a folder"):
+        Place("gopher://x/y")
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(UserError, match=r"The folder of parts .* cannot be used"):
+        writer(Place(tmp_path / "file"), tmp_path).put(MODEL, METHOD, [result("p")])
+    empty = Place(tmp_path / "none")
+    assert ingest(Store(tmp_path / "cache"), empty).parts == 0 and verify(empty) == (0, [])
+    assert not (tmp_path / "none").exists()
+    manifest = Place(tmp_path / "m")
+    manifest.write(MANIFEST, json.dumps([1]).encode())
+    assert read_manifest(manifest) == {}

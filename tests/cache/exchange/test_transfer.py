@@ -1,0 +1,409 @@
+"""Results leave one cache and enter another bit for bit, once, and never damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attribution.curves.positions import document_curve
+from attribution.errors import Stopped, UserError
+from attribution.methods import make_method
+from attribution.types import EvidenceSpan
+from cache.exchange import parquet_file
+from cache.exchange.transfer import Taken, export, import_file, merge, take_stream
+from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
+from cache.storage.maintenance import listing
+from cache.storage.results import Results, pair_key
+from cache.storage.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+ABOUT = json.dumps({"spec": {"name": "M"}, "weights": "w" * 16, "precision": "float32"})
+MODEL = ModelKey("M", "0123456789abcdef", ABOUT)
+
+
+def same(store: Store, pair, attribution) -> bool:
+    found = store.get(MODEL, METHOD, pair)
+    return (
+        found is not None
+        and found.document_scores.tobytes() == attribution.document_scores.tobytes()
+        and found.query_scores.tobytes() == attribution.query_scores.tobytes()
+        and (found.score, found.seconds, found.query, found.document)
+        == (attribution.score, attribution.seconds, attribution.query, attribution.document)
+    )
+
+
+def filled(store: Store, result, n: int = 5) -> list:
+    stored = [result(f"p{k}") for k in range(n)]
+    stored[0] = (
+        replace(
+            stored[0][0],
+            evidence=EvidenceSpan(2, 9),
+            language="eng",
+            domain="fog",
+            document_tokens=700,
+        ),
+        stored[0][1],
+    )
+    store.put(MODEL, METHOD, stored)
+    store.put_failures(MODEL, METHOD, [(result("bad")[0], "it has no token")])
+    return stored
+
+
+def written(store: Store, path: Path, **options) -> Path:
+    export(store, listing(store), path, poslens="1.2.3", **options)
+    return path
+
+
+def taken_from(store: Store, path: Path) -> Taken:
+    """An import without the child that reads the file first."""
+    with path.open("rb") as stream:
+        return take_stream(store, stream, path.name)
+
+
+# -- export and import -------------------------------------------------------------------------
+
+
+def test_an_import_restores_everything_and_a_second_one_adds_nothing(
+    store: Store, result, tmp_path: Path
+) -> None:
+    stored = filled(store, result)
+    path = written(store, tmp_path / "results.parquet")
+    other = Store(tmp_path / "other")
+    first = import_file(other, path)
+    assert (first.rows, first.added, first.conflicts) == (6, 6, 0)
+    for pair, attribution in stored:
+        assert same(other, pair, attribution)
+    pairs = [pair for pair, _ in stored]
+    np.testing.assert_array_equal(
+        other.curves(MODEL, METHOD, pairs).curves, store.curves(MODEL, METHOD, pairs).curves
+    )
+    bad = result("bad")[0]
+    assert other.curves(MODEL, METHOD, [bad]).failed == {"bad": "it has no token"}
+    (file,) = listing(other)
+    assert (file.model, file.model.name, file.model.about) == (MODEL, "M", ABOUT)
+    again = taken_from(other, path)
+    assert (again.rows, again.added, again.conflicts) == (6, 0, 0)
+    # What is exported from there is what came in.
+    second = pq.read_table(written(other, tmp_path / "again.parquet"))
+    assert second.equals(pq.read_table(path))
+
+
+def test_any_reader_opens_it(store: Store, result, tmp_path: Path) -> None:
+    stored = filled(store, result)
+    path = written(store, tmp_path / "results.parquet")
+    frame = pd.read_parquet(path).set_index("pair_id")
+    pair, attribution = stored[0]
+    row = frame.loc[pair.pair_id]
+    assert (row["model"], row["method"], row["kind"]) == ("M", METHOD.core, "attribution")
+    assert (row["language"], row["domain"], row["document_tokens"]) == ("eng", "fog", 700)
+    assert (row["evidence_start"], row["evidence_end"]) == (2, 9)
+    assert row["characters"] == len(pair.document) and not row["truncated"]
+    assert row["score"] == attribution.score
+    np.testing.assert_array_equal(row["curve"], document_curve(attribution, METHOD))
+    assert frame.loc["bad", "reason"] == "it has no token" and frame.loc["bad", "curve"] is None
+    assert json.loads(row["variant"]) == dict(METHOD.curve_params)
+    says = json.loads(pq.read_schema(path).metadata[b"poslens"])
+    assert says["poslens"] == "1.2.3"
+    assert says["sources"] == [
+        {
+            "model": "M",
+            "fingerprint": MODEL.fingerprint,
+            "about": json.loads(ABOUT),
+            "method": ["saliency", dict(METHOD.params)],
+            "core": METHOD.core,
+        }
+    ]
+    columns = pq.ParquetFile(path).metadata.row_group(0)
+    assert {columns.column(i).compression for i in range(columns.num_columns)} == {"ZSTD"}
+
+
+def test_one_data_set_alone(store: Store, result, tmp_path: Path) -> None:
+    filled(store, result)
+    store.put(MODEL, METHOD, [result("q", dataset="another")])
+    path = written(store, tmp_path / "a.parquet", datasets=["another"])
+    assert pd.read_parquet(path)["pair_id"].tolist() == ["q"]
+    with pytest.raises(UserError, match="Nothing is stored here of the data set none"):
+        written(store, tmp_path / "b.parquet", datasets=["none"])
+    assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
+
+
+def test_several_models_and_what_lies_beside_travel_too(
+    store: Store, result, tmp_path: Path
+) -> None:
+    stored = filled(store, result)
+    second = ModelKey("N", "f" * 16)
+    store.put(second, make_method("occlusion"), [result("p0")])
+    vectors = EmbeddingStore(store.root)
+    vector = np.arange(4, dtype=np.float32)
+    vectors.put(MODEL, "query", [("a text", vector)])
+    points = np.arange(6, dtype=np.float32).reshape(3, 2)
+    vectors.put_map(MODEL, "key", points)
+    pair = stored[0][0]
+
+    def tests(root: Path) -> Results:
+        return Results(root, "test", key=pair_key, pack=dict, unpack=dict)
+
+    tests(store.root).put(MODEL, METHOD, [(pair, {"a": [0.1, 2]})])
+    tests(store.root).put_failures(MODEL, METHOD, [(stored[1][0], "too short")])
+    path = written(store, tmp_path / "all.parquet")
+    other = Store(tmp_path / "other")
+    taken = taken_from(other, path)
+    assert taken.added == taken.rows == 6 + 1 + 2 + 2
+    assert taken_from(other, path).added == 0
+    got = EmbeddingStore(other.root).select(MODEL, "query", ["a text"])["a text"]
+    assert got.tobytes() == vector.tobytes()
+    found = EmbeddingStore(other.root).get_map(MODEL, "key")
+    assert found is not None and found.tobytes() == points.tobytes()
+    kept = tests(other.root).select(MODEL, METHOD, [p for p, _ in stored[:2]])
+    assert kept.results == {"p0": {"a": [0.1, 2]}} and kept.failed == {"p1": "too short"}
+    assert {file.model for file in listing(other)} == {MODEL, second}
+    assert EMBEDDING in {file.method for file in listing(other)}
+
+
+def test_another_text_under_the_same_pair_is_counted_and_left(
+    store: Store, result, tmp_path: Path
+) -> None:
+    filled(store, result)
+    path = written(store, tmp_path / "results.parquet")
+    other = Store(tmp_path / "other")
+    own = result("p1", document="Quite another text of the same pair")
+    other.put(MODEL, METHOD, [own])
+    taken = taken_from(other, path)
+    assert (taken.rows, taken.added, taken.conflicts) == (6, 5, 1)
+    assert "1 were left out: the cache holds another text" in taken.sentence()
+    assert same(other, *own)
+
+
+def test_a_failure_gives_way_to_a_result(store: Store, result, tmp_path: Path) -> None:
+    stored = filled(store, result)
+    path = written(store, tmp_path / "results.parquet")
+    other = Store(tmp_path / "other")
+    other.put_failures(MODEL, METHOD, [(stored[2][0], "out of memory")])
+    other.put(MODEL, METHOD, [result("bad")])
+    assert taken_from(other, path).added == 5  # its failure of `bad` is no news
+    assert same(other, *stored[2])
+    assert other.curves(MODEL, METHOD, [result("bad")[0]]).failed == {}
+
+
+def test_matrices_and_other_curves_travel(store: Store, result, tmp_path: Path) -> None:
+    pair, attribution = result("p")
+    matrix = np.random.default_rng(0).normal(
+        size=(len(attribution.query.tokens), len(attribution.document.tokens))
+    )
+    attribution = replace(attribution, matrix=matrix)
+    store.put(MODEL, METHOD, [(pair, attribution)])
+    other = Store(tmp_path / "other")
+    taken_from(other, written(store, tmp_path / "m.parquet"))
+    found = other.get(MODEL, METHOD, pair)
+    assert found is not None and found.matrix is not None and attribution.matrix is not None
+    assert found.matrix.tobytes() == attribution.matrix.tobytes()
+    point = make_method("saliency", {"resampling": "point"})
+    np.testing.assert_array_equal(
+        other.curves(MODEL, point, [pair]).curves[0], document_curve(attribution, point)
+    )
+
+
+# -- damage and strangers ----------------------------------------------------------------------
+
+
+def rejected(store: Store, data: bytes, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        take_stream(store, io.BytesIO(data), "f.parquet")
+    assert "\n" not in str(caught.value)
+    assert not store.root.exists(), "something was added"
+
+
+def test_every_changed_byte_is_found(store: Store, result, tmp_path: Path) -> None:
+    """Read in a child, as an import does: a changed footer may end the process that reads it."""
+    filled(store, result, 2)
+    whole = written(store, tmp_path / "results.parquet").read_bytes()
+    program = """
+import io, sys
+from pathlib import Path
+import numpy as np
+from attribution.errors import UserError
+from cache.share import take_stream
+from cache.store import Store
+whole = Path(sys.argv[1]).read_bytes()
+rows = []
+for place in np.random.default_rng(int(sys.argv[2])).integers(0, len(whole), 80).tolist():
+    damaged = bytearray(whole)
+    damaged[place] ^= 1 << place % 8
+    try:
+        take_stream(Store(Path(sys.argv[3])), io.BytesIO(bytes(damaged)), "f")
+        rows.append(place)
+    except UserError:
+        pass
+print(rows)
+"""
+    survived = 0
+    for seed in range(1, 3):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                program,
+                str(tmp_path / "results.parquet"),
+                str(seed),
+                str(tmp_path / f"other{seed}"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        if done.returncode == 0:
+            survived += 1
+            places = json.loads(done.stdout)
+            # Bytes of the footer that say nothing (the writer's name, statistics) may change.
+            footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+            assert all(place >= footer for place in places)
+            # What was taken in spite of them is what was stored.
+            other = Store(tmp_path / f"other{seed}")
+            for k in range(2):
+                pair, attribution = result(f"p{k}")
+                if places:
+                    assert same(other, pair, attribution)
+    assert survived
+
+
+def test_cut_and_foreign_files_are_a_sentence(store: Store, result, tmp_path: Path) -> None:
+    source = Store(tmp_path / "source")
+    filled(source, result)
+    whole = written(source, tmp_path / "results.parquet").read_bytes()
+    for data in (b"", b"PAR1", whole[: len(whole) // 2], whole[:-1], b"x" * 5000, whole + b"x"):
+        rejected(store, data, "f.parquet is damaged or not a Parquet file: copy or export it again")
+    foreign = io.BytesIO()
+    pq.write_table(pa.table({"curve": [1.0]}), foreign)
+    rejected(store, foreign.getvalue(), "holds no results that PosLens wrote")
+    # The same rows written by another program: nothing vouches for them.
+    copied = io.BytesIO()
+    pq.write_table(pq.read_table(tmp_path / "results.parquet").replace_schema_metadata({}), copied)
+    rejected(store, copied.getvalue(), "holds no results that PosLens wrote")
+
+
+def test_a_file_of_a_newer_version_is_a_sentence(
+    store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Store(tmp_path / "source")
+    filled(source, result)
+    monkeypatch.setattr("cache.exchange.parquet_file.FORMAT", parquet_file.FORMAT + 1)
+    data = written(source, tmp_path / "new.parquet").read_bytes()
+    monkeypatch.undo()
+    rejected(store, data, "was written by a newer PosLens: update this one")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fingerprint": "../../../../etc"},
+        {"method": ["../up", {}]},
+        {"model": "a\nb"},
+        {"core": "saliency(norm=other)"},
+    ],
+)
+def test_names_that_would_leave_the_folder_are_refused(
+    store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
+) -> None:
+    import cache.exchange.parquet_file
+
+    source = Store(tmp_path / "source")
+    filled(source, result)
+    real = cache.exchange.parquet_file._described
+    monkeypatch.setattr(cache.sealed, "_described", lambda source: real(source) | change)
+    data = written(source, tmp_path / "bad.parquet").read_bytes()
+    monkeypatch.undo()
+    rejected(store, data, "is damaged or not a Parquet file")
+
+
+def test_a_payload_under_another_pair_is_refused(
+    store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whole in itself whose rows were exchanged before it was sealed."""
+    import cache.exchange.transfer
+
+    source = Store(tmp_path / "source")
+    filled(source, result)
+    real = cache.exchange.transfer.attributions
+
+    def exchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = real(batch).to_pylist()
+        rows[0]["payload"], rows[1]["payload"] = rows[1]["payload"], rows[0]["payload"]
+        return pa.RecordBatch.from_pylist(rows, schema=real(batch).schema)
+
+    monkeypatch.setattr(cache.share, "attributions", exchanged)
+    data = written(source, tmp_path / "bad.parquet").read_bytes()
+    rejected(store, data, "The row of set p0 in f.parquet is damaged")
+
+
+def test_a_damaged_file_is_refused_by_the_child(store: Store, result, tmp_path: Path) -> None:
+    source = Store(tmp_path / "source")
+    filled(source, result)
+    path = written(source, tmp_path / "results.parquet")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 3] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match=r"results\.parquet is damaged"):
+        import_file(store, path)
+    with pytest.raises(UserError, match=r"gone.parquet cannot be read \(No such file"):
+        import_file(store, tmp_path / "gone.parquet")
+    assert not store.root.exists()
+
+
+def test_an_export_to_nowhere_is_a_sentence(store: Store, result, tmp_path: Path) -> None:
+    filled(store, result)
+    with pytest.raises(UserError, match=r"cannot be written \(No such file or directory\)"):
+        written(store, tmp_path / "none" / "f.parquet")
+    with pytest.raises(UserError, match="Nothing is stored that could be exported"):
+        written(Store(tmp_path / "empty"), tmp_path / "f.parquet")
+
+
+def test_an_export_can_be_stopped_and_leaves_nothing(store: Store, result, tmp_path: Path) -> None:
+    filled(store, result)
+    with pytest.raises(Stopped):
+        written(store, tmp_path / "f.parquet", should_stop=lambda: True)
+    assert list(tmp_path.glob("*.part")) == [] and not (tmp_path / "f.parquet").exists()
+
+
+# -- merging -----------------------------------------------------------------------------------
+
+
+def test_two_caches_become_one(store: Store, result, tmp_path: Path) -> None:
+    stored = filled(store, result)
+    other = Store(tmp_path / "other")
+    own = [result("p1"), result("q1"), result("q2")]
+    other.put(MODEL, METHOD, own)
+    before = listing(other)[0].results
+    seen: list[tuple[int, int]] = []
+    taken, problems = merge(store, other, report=lambda *at: seen.append(at))
+    assert (taken.rows, taken.added, taken.conflicts, problems) == (3, 2, 0, [])
+    assert seen[-1] == (3, 3)
+    assert merge(store, other)[0].added == 0
+    for pair, attribution in [*stored, *own[1:]]:
+        assert same(store, pair, attribution)
+    assert listing(store)[0].results == 7 and listing(other)[0].results == before
+
+
+def test_merging_says_what_cannot_be(store: Store, result, tmp_path: Path) -> None:
+    filled(store, result)
+    with pytest.raises(UserError, match="That is this cache itself"):
+        merge(store, Store(store.root))
+    with pytest.raises(UserError, match="holds no cache: give the folder `cache`"):
+        merge(store, Store(tmp_path / "nothing"))
+    other = Store(tmp_path / "other")
+    filled(other, result)
+    bad = other.path(MODEL, make_method("occlusion"))
+    bad.write_bytes(b"not a database" * 100)
+    taken, problems = merge(store, other)
+    assert taken.added == 0 and len(problems) == 1 and "not a cache file" in problems[0]

@@ -1,0 +1,106 @@
+"""Scores of pairs of documents: kept, resumed, one by one where a batch fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attribution import datasets
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.evaluation.bias_tests import DocumentPair, PairScores
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.scoring import score_texts
+from attribution.types import TextPair
+from cache.kinds import bias as bias_scores
+from cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
+from cache.storage.results import Results
+from cache.storage.store import ModelKey
+
+MODEL = ModelKey("tiny", "0" * 16)
+
+
+@pytest.fixture
+def items() -> list[DocumentPair]:
+    data = datasets.read("sample-bias")
+    return [p for test in ("brevity", "position") for p in pairs_for(data, test).pairs]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Results[DocumentPair, PairScores]:
+    return bias_scores.store(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def bert(tiny) -> DenseRetriever:
+    return tiny("bert")
+
+
+def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store) -> None:
+    progress = bias_scores.run(bert, MODEL, items, store)
+    assert (progress.done, progress.computed, progress.failed) == (24, 24, 0)
+    found = store.select(MODEL, BIAS_SCORES, items).results
+    for item in (items[0], items[CPU_AHEAD], items[-1]):
+        texts = [(one.query, one.document) for one in (item.first, item.second)]
+        wanted = [float(score_texts(bert, [one])[0]) for one in texts]
+        scores = found[item.item_id]
+        assert [scores.first, scores.second] == pytest.approx(wanted, abs=1e-5)
+    again = bias_scores.run(bert, MODEL, items, store)
+    assert (again.done, again.computed) == (24, 0)
+
+
+def test_a_run_stops_and_goes_on(bert, items, store) -> None:
+    done: list[int] = []
+    progress = bias_scores.run(
+        bert,
+        MODEL,
+        items,
+        store,
+        should_stop=lambda: len(done) > 3,
+        on_progress=lambda p: done.append(p.done),
+    )
+    assert progress.stopped and progress.done == 3
+    assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
+    progress = bias_scores.run(bert, MODEL, items, store)
+    assert (progress.done, progress.computed) == (24, 21)
+
+
+def test_another_text_is_another_pair(bert, items, store) -> None:
+    bias_scores.run(bert, MODEL, items[:1], store)
+    one = items[0]
+    changed = DocumentPair(
+        one.test,
+        one.item_id,
+        one.first,
+        TextPair(one.second.pair_id, one.second.query, "Another.", dataset=one.second.dataset),
+    )
+    assert store.get(MODEL, BIAS_SCORES, one) is not None
+    assert store.get(MODEL, BIAS_SCORES, changed) is None
+
+
+def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
+    empty = "\N{ZERO WIDTH SPACE}"
+    broken = DocumentPair(
+        "brevity",
+        "brevity/broken",
+        TextPair("1", "q", empty, dataset="d"),
+        TextPair("2", "q", "Ice melts.", dataset="d"),
+    )
+    listed = [items[0], broken, *items[1:4]]
+    progress = bias_scores.run(bert, MODEL, listed, store)
+    stored = store.select(MODEL, BIAS_SCORES, listed)
+    assert progress.failed == 1 and list(stored.failed) == ["brevity/broken"]
+    assert len(stored.results) == 4
+
+
+def test_documents_that_the_model_cuts_are_marked(bert, store) -> None:
+    long = "Ice melts. " * 2000
+    pair = DocumentPair(
+        "brevity", "b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long)
+    )
+    (found,) = bias_scores.score(bert, [pair])
+    assert found.truncated
+    short = DocumentPair(
+        "brevity", "b/2", TextPair("1", "q", "Ice melts."), TextPair("2", "q", "Ice.")
+    )
+    assert not bias_scores.score(bert, [short])[0].truncated

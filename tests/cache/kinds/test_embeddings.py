@@ -1,0 +1,72 @@
+"""Embeddings and maps are computed once, survive, and damage is a miss."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution.curves.projection import Layout
+from attribution.retrievers.dense import DenseRetriever
+from cache.kinds import embeddings
+from cache.kinds.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
+from cache.storage.store import ModelKey, Store
+
+MODEL = ModelKey("tiny", "f" * 16)
+TEXTS = ["The tide turns.", "Bread rises.", "Ice melts slowly in the shade of the wall.", "Snow."]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EmbeddingStore:
+    return EmbeddingStore(tmp_path)
+
+
+def test_vectors_are_the_models_own_and_computed_once(
+    tiny: Callable[..., DenseRetriever], store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = tiny("bert")
+    done = embed(retriever, MODEL, "document", [*TEXTS, TEXTS[0]], store)
+    assert (done.total, done.computed, done.stopped) == (4, 4, False)
+    found = store.select(MODEL, "document", TEXTS)
+    expected = retriever.model.encode(TEXTS)
+    np.testing.assert_allclose([found[text] for text in TEXTS], expected, atol=1e-6)
+    assert store.select(MODEL, "query", TEXTS) == {}
+    assert store.select(ModelKey("tiny", "e" * 16), "document", TEXTS) == {}
+    monkeypatch.setattr(retriever, "embed", lambda _: pytest.fail("computed again"))
+    assert embed(retriever, MODEL, "document", TEXTS, store).computed == 0
+
+
+def test_a_stopped_run_keeps_its_batches_and_resumes(
+    tiny: Callable[..., DenseRetriever], store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embeddings, "CPU_BATCH_TOKENS", 1)  # a batch for each text
+    retriever = tiny("bert")
+    asked = iter([False, False, True])
+    done = embed(retriever, MODEL, "document", TEXTS, store, should_stop=lambda: next(asked))
+    assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
+    assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
+
+
+def test_damage_is_a_miss(store: EmbeddingStore, tmp_path: Path) -> None:
+    store.put(MODEL, "document", [(text, np.arange(3.0)) for text in TEXTS])
+    with sqlite3.connect(Store(tmp_path).path(MODEL, EMBEDDING)) as db:
+        db.execute(
+            "UPDATE embedding SET vector = x'0001' WHERE text = (SELECT MIN(text) FROM embedding)"
+        )
+    assert len(store.select(MODEL, "document", TEXTS)) == 3
+
+
+def test_a_map_is_fitted_once(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
+    first = make_map(MODEL, vectors, Layout(n_neighbors=4), store)
+    monkeypatch.setattr(embeddings, "project", lambda *_: pytest.fail("fitted again"))
+    np.testing.assert_array_equal(first, make_map(MODEL, vectors, Layout(n_neighbors=4), store))
+    keys = {
+        map_key(Layout(), vectors),
+        map_key(Layout(seed=1), vectors),
+        map_key(Layout(), vectors[::-1]),
+    }
+    assert len(keys) == 3

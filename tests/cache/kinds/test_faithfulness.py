@@ -1,0 +1,392 @@
+"""Faithfulness results: round trips, misses, a run that stops and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cache.kinds.faithfulness
+from attribution import methods
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import Baseline, Faithfulness, Parameters, Stopped
+from attribution.methods import make_method
+from attribution.methods.saliency import attribute
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import EvidenceSpan, TextPair
+from cache.jobs.attributions import Progress
+from cache.kinds.faithfulness import FaithfulnessStore, run
+from cache.storage.maintenance import listing
+from cache.storage.results import Results, Stored
+from cache.storage.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+OTHER = make_method("input_x_gradient")
+MODEL = ModelKey("tiny-bert", "0123456789abcdef")
+FEW = Parameters(n_random=2)
+PAIRS = tuple(
+    TextPair(f"p{n}", "tide", "the Moon pulls water " * (n + 1), EvidenceSpan(4, 8), dataset="set")
+    for n in range(4)
+)
+FAILING = TextPair("bad", "\u200b", "the Moon", dataset="set")
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
+    return tiny("bert")
+
+
+@pytest.fixture
+def fstore(store: Store) -> FaithfulnessStore:
+    return FaithfulnessStore(store.root)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was really computed, in order: `a` and the pair for attributions, `f` for tests, `b`
+    for tests that scored random orders too."""
+    seen: list[str] = []
+    real = cache.kinds.faithfulness.deletion_insertion
+
+    def attributing(retriever, method, part):
+        seen.extend(f"a-{pair.pair_id}" for pair in part)
+        return attribute(retriever, method, part)
+
+    def testing(retriever, pair, attribution, **options):
+        result = real(retriever, pair, attribution, **options)
+        seen.append(f"{'b' if options['baseline'] is None else 'f'}-{pair.pair_id}")
+        return result
+
+    entry = dataclasses.replace(methods.METHODS["saliency"], compute=attributing)
+    monkeypatch.setitem(methods.METHODS, "saliency", entry)
+    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", testing)
+    return seen
+
+
+def made(pair_id: str, method=METHOD, parameters: Parameters = FEW, **changes) -> Faithfulness:
+    """A result of numbers drawn from its pair's id; no model is asked."""
+    generator = np.random.default_rng(list(pair_id.encode()))
+    shape = (parameters.n_random, len(parameters.fractions))
+    fields = {
+        "model": MODEL.name,
+        "method": method,
+        "pair_id": pair_id,
+        "parameters": parameters,
+        "n_units": 40,
+        "truncated": True,
+        "deletion": generator.normal(size=shape[1]),
+        "insertion": generator.normal(size=shape[1]),
+        "baseline": Baseline(generator.normal(size=shape), generator.normal(size=shape)),
+        "enrichment": float(generator.random()),
+        "attribution_seconds": generator.random(),
+        "seconds": generator.random(),
+    }
+    return Faithfulness(**{**fields, **changes})
+
+
+def flat(result: Faithfulness | None) -> list[object]:
+    """Everything in it, in a form that compares."""
+    assert result is not None
+    return [
+        value.tobytes()
+        if isinstance(value, np.ndarray)
+        else (value.deletion.tobytes(), value.insertion.tobytes())
+        if isinstance(value, Baseline)
+        else value
+        for value in (getattr(result, name) for name in Faithfulness.__slots__)
+    ]
+
+
+def kept(fstore: FaithfulnessStore) -> Results[TextPair, Faithfulness]:
+    """What is stored of the usual method under the usual parameters."""
+    return fstore.tests(MODEL, METHOD, FEW)
+
+
+def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(Store(store.root).path(MODEL, METHOD))) as db, db:
+        return db.execute(statement, parameters).fetchall()
+
+
+# -- the store -----------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_got_bit_for_bit(fstore: FaithfulnessStore) -> None:
+    for n, changes in enumerate([{}, {"enrichment": None, "truncated": False}]):
+        result = made(f"p{n}", **changes)
+        kept(fstore).put(MODEL, METHOD, [(PAIRS[n], result)])
+        found = kept(FaithfulnessStore(fstore.root)).get(MODEL, METHOD, PAIRS[n])
+        assert flat(found) == flat(result)
+
+
+def test_nothing_stored_and_no_table_are_misses(
+    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
+) -> None:
+    for _ in range(2):
+        assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
+        assert fstore.baseline(MODEL, FEW, PAIRS[0]) is None
+        assert kept(fstore).missing(MODEL, METHOD, PAIRS) == list(PAIRS)
+        assert kept(fstore).select(MODEL, METHOD, PAIRS) == Stored({}, {})
+        # Now a file that holds attributions alone.
+        store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
+
+
+def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
+    pair = PAIRS[0]
+    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
+    assert kept(fstore).get(MODEL, METHOD, pair) is not None
+    changes: list[dict[str, object]] = [
+        {"query": "tides"},
+        {"document": pair.document + "."},
+        {"evidence": EvidenceSpan(4, 9)},
+        {"evidence": None},
+        {"pair_id": "q0"},
+        {"dataset": "other"},
+    ]
+    for change in changes:
+        other = dataclasses.replace(pair, **change)  # type: ignore[arg-type]
+        assert kept(fstore).get(MODEL, METHOD, other) is None, change
+        assert kept(fstore).missing(MODEL, METHOD, [other]) == [other]
+        assert kept(fstore).select(MODEL, METHOD, [other]).results == {}
+    assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
+    assert fstore.tests(MODEL, OTHER, FEW).get(MODEL, OTHER, pair) is None
+    others = (
+        Parameters(),
+        Parameters(n_random=2, unit="token"),
+        Parameters(n_random=2, seed=1),
+        Parameters((0.33,), n_random=2),
+    )
+    for parameters in others:
+        assert fstore.tests(MODEL, METHOD, parameters).get(MODEL, METHOD, pair) is None
+    # Another normalization or resampling of the curve is the same per-token result.
+    same = make_method("saliency", {"resampling": "point"})
+    found = fstore.tests(MODEL, same, FEW).get(MODEL, same, pair)
+    assert found is not None and found.method == same
+
+
+def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
+    pair = PAIRS[0]
+    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
+    changed = dataclasses.replace(pair, document="the water")
+    kept(fstore).put(MODEL, METHOD, [(changed, made("p1"))])
+    assert kept(fstore).get(MODEL, METHOD, pair) is None
+    assert flat(kept(fstore).get(MODEL, METHOD, changed)) == flat(made("p1"))
+    kept(fstore).put_failures(MODEL, METHOD, [(changed, "no")])
+    assert kept(fstore).get(MODEL, METHOD, changed) is None
+    assert kept(fstore).missing(MODEL, METHOD, [changed]) == []
+    assert kept(fstore).missing(MODEL, METHOD, [changed], retry=True) == [changed]
+    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {"p0": "no"}
+    kept(fstore).put(MODEL, METHOD, [(changed, made("p2"))])
+    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {}
+    assert sql(fstore, "SELECT count(*) FROM other") == [(1,)]
+    (file,) = listing(Store(fstore.root))
+    assert (file.results, file.failed) == (1, 0)
+
+
+def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> None:
+    kept(fstore).put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
+    wanted = [PAIRS[2], PAIRS[3], PAIRS[0]]
+    found = kept(fstore).select(MODEL, METHOD, wanted)
+    assert list(found.results) == ["p2", "p0"]
+    assert flat(found.results["p0"]) == flat(made("p0"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
+def test_a_damaged_result_counts_as_none(fstore: FaithfulnessStore, damage: bytes) -> None:
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    sql(fstore, "UPDATE other SET payload = ?", damage)
+    assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
+    assert kept(fstore).select(MODEL, METHOD, PAIRS[:1]).results == {}
+    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
+
+
+def test_all_or_none(fstore: FaithfulnessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    unkeyed = dataclasses.replace(PAIRS[2], dataset=None)  # type: ignore[arg-type]
+    with pytest.raises(UserError):
+        kept(fstore).put(MODEL, METHOD, [(PAIRS[1], made("p1")), (unkeyed, made("p2"))])
+    assert sql(fstore, "SELECT item FROM other") == [("p0",)]
+
+
+def test_attributions_of_the_same_file_stay(
+    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
+) -> None:
+    (attribution,) = attribute(retriever, METHOD, [PAIRS[0]])
+    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    assert store.get(MODEL, METHOD, PAIRS[0]) is None
+    store.put(MODEL, METHOD, [(PAIRS[0], attribution)])
+    found = store.get(MODEL, METHOD, PAIRS[0])
+    assert found is not None and found.score == attribution.score
+    assert flat(kept(fstore).get(MODEL, METHOD, PAIRS[0])) == flat(made("p0"))
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def test_everything_is_computed_once(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    (first,) = attribute(retriever, METHOD, [PAIRS[1]])
+    store.put(MODEL, METHOD, [(PAIRS[1], first)])
+    steps: list[Progress] = []
+    last = run(
+        retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW, on_progress=steps.append
+    )
+    assert computed == ["a-p0", "b-p0", "b-p1", "a-p2", "b-p2", "a-p3", "b-p3"]
+    assert [step.done for step in steps] == [0, 1, 2, 3, 4]
+    assert (last.total, last.done, last.computed, last.failed) == (4, 4, 4, 0) and not last.stopped
+    assert store.missing(MODEL, METHOD, PAIRS) == []
+    results = kept(fstore).select(MODEL, METHOD, PAIRS).results
+    assert list(results) == [p.pair_id for p in PAIRS]
+    assert all(r.n_units == 4 * (n + 1) for n, r in enumerate(results.values()))
+    assert results["p1"].attribution_seconds == first.seconds
+    computed.clear()
+    again = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    assert computed == [] and (again.done, again.computed) == (4, 0)
+
+
+def test_methods_share_random_orders(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    computed.clear()
+    run(retriever, MODEL, OTHER, PAIRS[:3], store, fstore, parameters=FEW)
+    assert computed == ["f-p0", "f-p1", "b-p2"]
+    one, other = (fstore.tests(MODEL, m, FEW).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
+    assert one is not None and other is not None
+    assert one.baseline.deletion.tobytes() == other.baseline.deletion.tobytes()
+    assert one.random == other.random and one.measures != other.measures
+    # Other parameters, other orders.
+    computed.clear()
+    run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=Parameters(n_random=3))
+    assert computed == ["b-p0"]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2, 4])
+def test_stopped_and_resumed_gives_the_same(
+    retriever: DenseRetriever,
+    store: Store,
+    fstore: FaithfulnessStore,
+    tmp_path: Path,
+    computed: list[str],
+    allowed: int,
+) -> None:
+    """Two questions a pair: before it, and before its one batch."""
+    whole = FaithfulnessStore(tmp_path / "whole")
+    run(retriever, MODEL, METHOD, PAIRS, Store(tmp_path / "whole"), whole, parameters=FEW)
+    computed.clear()
+    answers = iter([False] * allowed + [True])
+    first = run(
+        retriever,
+        MODEL,
+        METHOD,
+        PAIRS,
+        store,
+        fstore,
+        parameters=FEW,
+        should_stop=lambda: next(answers),
+    )
+    assert first.stopped and first.done == first.computed == allowed // 2
+    assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
+    # An attribution that was finished is kept though its test was not.
+    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
+    second = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    assert not second.stopped and second.done == 4
+    assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
+    for pair in PAIRS:
+        one, other = (s.tests(MODEL, METHOD, FEW).get(MODEL, METHOD, pair) for s in (fstore, whole))
+        assert one is not None and other is not None
+        assert one.deletion.tobytes() == other.deletion.tobytes()
+        assert one.measures == other.measures and one.random == other.random
+
+
+def test_a_changed_text_is_computed_again(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    computed.clear()
+    changed = dataclasses.replace(PAIRS[0], document="the water pulls the Moon nearer")
+    run(retriever, MODEL, METHOD, [changed, PAIRS[1]], store, fstore, parameters=FEW)
+    assert computed == ["a-p0", "b-p0"]
+    found = kept(fstore).get(MODEL, METHOD, changed)
+    assert found is not None and found.n_units == 6
+
+
+def test_a_failure_is_kept_and_takes_nobody_with_it(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+) -> None:
+    pairs = [FAILING, PAIRS[0]]
+    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    assert (last.done, last.failed) == (2, 1)
+    assert "query has no token" in kept(fstore).select(MODEL, METHOD, pairs).failed["bad"]
+    assert store.missing(MODEL, METHOD, pairs) == []
+    computed.clear()
+    run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    assert computed == []
+    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW, retry_failed=True)
+    assert (last.done, last.computed, last.failed) == (2, 1, 1)
+
+
+def test_turns_are_taken_pair_by_pair_and_given_back(
+    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore
+) -> None:
+    held: list[str] = []
+
+    @contextlib.contextmanager
+    def turn():
+        assert not held
+        held.append("x")
+        yield
+        held.clear()
+        taken.append(1)
+
+    taken: list[int] = []
+    run(
+        retriever,
+        MODEL,
+        METHOD,
+        PAIRS[:3],
+        store,
+        fstore,
+        parameters=FEW,
+        turn=turn,
+        on_progress=lambda _: None if not held else pytest.fail("the device is held"),
+    )
+    assert len(taken) == 3
+
+
+def test_a_defect_is_no_failure_of_the_pair(
+    retriever: DenseRetriever,
+    store: Store,
+    fstore: FaithfulnessStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(*_args: object, **_options: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", breaks)
+    with pytest.raises(RuntimeError, match="planted"):
+        run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
+    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
+    assert store.get(MODEL, METHOD, PAIRS[0]) is not None
+
+
+def test_a_store_that_cannot_be_written_is_told(
+    retriever: DenseRetriever, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cache could not be used") as caught:
+        run(
+            retriever,
+            MODEL,
+            METHOD,
+            PAIRS[:1],
+            store,
+            FaithfulnessStore(tmp_path / "file"),
+            parameters=FEW,
+        )
+    assert not isinstance(caught.value, Stopped)

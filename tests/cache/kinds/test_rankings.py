@@ -1,0 +1,121 @@
+"""Rankings are made once, stopped searches go on, and a changed corpus is another collection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attribution.datasets import from_pairs
+from attribution.datasets.corpus import Collection, Document, Query
+from attribution.datasets.types import DataSet
+from attribution.evaluation.search import BLOCK
+from attribution.types import TextPair
+from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
+from cache.storage.store import ModelKey
+
+KEY = ModelKey("tiny", "0" * 16)
+METHOD = ranking_method(own_corpus=False)
+
+
+def collection(n: int = 5 * BLOCK, name: str = "set") -> Collection:
+    documents = [Document(f"d{i}", f"Number {i} melts in spring.") for i in range(n)]
+    queries = tuple(
+        Query(f"q{i}", f"what is number {i}", "", None, {f"d{i}": 1}, {}, None, None)
+        for i in range(4)
+    )
+    return Collection(name, name, queries, lambda: iter(documents))
+
+
+def test_a_stopped_search_goes_on_and_gives_the_same(
+    tiny: Callable[..., object], tmp_path: Path
+) -> None:
+    retriever, found = tiny("bert"), collection()
+    whole = RankingStore(tmp_path / "whole", found)
+    done = whole.search(retriever, KEY, METHOD)
+    assert (done.done, done.total, done.stopped) == (5 * BLOCK, 5 * BLOCK, False)
+    expected = whole.select(KEY, METHOD)
+    assert complete(expected, found)
+
+    store = RankingStore(tmp_path / "parts", found)
+    stop = threading.Event()
+
+    def report(progress) -> None:
+        if progress.done >= 2 * BLOCK:
+            stop.set()
+
+    half = store.search(retriever, KEY, METHOD, should_stop=stop.is_set, on_progress=report)
+    assert half.stopped and half.done == 2 * BLOCK and store.select(KEY, METHOD) == []
+    again = RankingStore(tmp_path / "parts", found)
+    seen: list[int] = []
+    rest = again.search(retriever, KEY, METHOD, on_progress=lambda p: seen.append(p.done))
+    assert seen[0] == 2 * BLOCK and rest.computed == 3 * BLOCK
+    for ours, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
+        assert ours.document_ids == theirs.document_ids
+        assert ours.scores.tolist() == theirs.scores.tolist()
+
+
+def test_a_second_search_embeds_nothing(tiny: Callable[..., object], tmp_path: Path) -> None:
+    retriever, found = tiny("bert"), collection(BLOCK + 3)
+    RankingStore(tmp_path, found).search(retriever, KEY, METHOD)
+    own = ranking_method(own_corpus=True)
+    retriever.embed = lambda encoded: pytest.fail("a text was embedded again")
+    RankingStore(tmp_path, found).search(retriever, KEY, own)
+    assert complete(RankingStore(tmp_path, found).select(KEY, own), found)
+
+
+def test_a_changed_corpus_or_question_is_another_collection(tmp_path: Path) -> None:
+    one = collection(3)
+    other = replace(one, stream=lambda: iter([Document("d0", "Number 0 melts in autumn.")]))
+    asked = replace(one, queries=(replace(one.queries[0], text="why"), *one.queries[1:]))
+    judged = replace(one, queries=(replace(one.queries[0], relevant={"d1": 1}), *one.queries[1:]))
+    prints = {fingerprint(c) for c in (one, other, asked, judged)}
+    assert len(prints) == 4 and fingerprint(collection(3)) == fingerprint(one)
+    file = tmp_path / "corpus"
+    file.write_text("one")
+    first = fingerprint(replace(one, files=(file,)))
+    file.write_text("two")
+    assert fingerprint(replace(one, files=(file,))) != first
+
+
+def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
+    import torch
+
+    class Longest:
+        """Scores a pair by its document's length; reads one pair after the other."""
+
+        family, name, max_length = "cross_encoder", "longest", 100
+        device, lock = torch.device("cpu"), threading.RLock()
+        read = 0
+
+        def encode_pairs(self, pairs):
+            Longest.read += len(pairs)
+            return [len(pair.document) for pair in pairs], None
+
+        def embed(self, lengths):
+            return torch.tensor(lengths, dtype=torch.float32)
+
+    class Bm25:
+        family, k1, b = "lexical", 1.2, 0.75
+
+    pairs = tuple(
+        TextPair(str(n), "which ice", f"ice {'very ' * n}cold", dataset="p") for n in range(5)
+    )
+    found = from_pairs(DataSet("p", "P", (*pairs, TextPair("s", "what stone", "ice stone ice"))))
+    store = RankingStore(tmp_path, found)
+    store.search(Bm25(), ModelKey("BM25", "1" * 16), METHOD)
+    first = store.select(ModelKey("BM25", "1" * 16), METHOD)
+    assert complete(first, found)
+    method = ranking_method(False, "BM25")
+    stop = iter([False, True])
+    half = store.rerank(Longest(), KEY, method, first, should_stop=lambda: next(stop))
+    assert half.stopped and half.done == 1
+    done = store.rerank(Longest(), KEY, method, first)
+    ranked = store.select(KEY, method)
+    assert done.computed == 1 and complete(ranked, found)
+    assert ranked[0].document_ids[:2] == ("4", "3") and Longest.read == 6 + 1
+    assert set(ranked[0].document_ids) == set(first[0].document_ids)
+    assert ranked[1].document_ids == ("s",)

@@ -1,0 +1,117 @@
+"""What comes back is what was stored, bit for bit, or nothing at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attribution.methods import make_method
+from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
+from cache.storage.codec import DamagedPayload, decode, encode, identity_of, pair_fields
+
+METHOD = make_method("saliency")
+
+
+def same(one: Attribution, other: Attribution) -> bool:
+    """Equal in every field, arrays bit for bit."""
+    for name in Attribution.__dataclass_fields__:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, np.ndarray):
+            if not (isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape):
+                return False
+            a, b = a.tobytes(), b.tobytes()
+        if a != b or type(a) is not type(b):
+            return False
+    return True
+
+
+def test_round_trip_bit_for_bit(result) -> None:
+    for n, fields in enumerate(
+        (
+            {},
+            {"n_full": 900},
+            {"bias_share": -0.125, "completeness_error": 1e-17},
+            {"matrix": np.arange(78, dtype=np.float32).reshape(6, 13) / 7},
+            {"query": "x"},
+        )
+    ):
+        pair, stored = result(f"p{n}", **fields)
+        back = decode(encode(stored, pair), "M", METHOD, stored.pair_id, identity_of(pair))
+        assert same(back, stored)
+        assert (back.matrix is not None) == ("matrix" in fields)
+        assert not back.document_scores.flags.writeable
+        assert not same(back, result("other")[1])
+
+
+small = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), small), min_size=1, max_size=8), small)
+def test_round_trip_of_any_tokens_and_numbers(
+    tokens: list[tuple[str, float]], score: float
+) -> None:
+    text = TokenizedText(
+        tuple(Token(t, k, 2**31 - 1, k % 3 == 0) for k, (t, _) in enumerate(tokens)), 10**9, 512
+    )
+    values = np.array([value for _, value in tokens], dtype=np.float32)
+    stored = Attribution("M", METHOD, "p", score, text, text, values, -values)
+    pair = TextPair("p", "q", "d")
+    assert same(decode(encode(stored, pair), "M", METHOD, "p", identity_of(pair)), stored)
+
+
+def test_any_damaged_byte_is_noticed(result) -> None:
+    """Every bit of the head and of the end, and one bit of every seventh byte between."""
+    pair, stored = result("p")
+    whole, key = encode(stored, pair), identity_of(pair)
+    places = [*range(16), *range(16, len(whole) - 8, 7), *range(len(whole) - 8, len(whole))]
+    for place in places:
+        for bit in range(8) if place < 16 else (place % 8,):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            with pytest.raises(DamagedPayload):
+                decode(bytes(damaged), "M", METHOD, "p", key)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 4, 11, 12, 13, -1])
+def test_a_cut_payload_is_noticed(result, keep: int) -> None:
+    pair, stored = result("p")
+    with pytest.raises(DamagedPayload):
+        decode(encode(stored, pair)[:keep], "M", METHOD, "p", identity_of(pair))
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"more"])
+def test_a_longer_payload_is_noticed(result, tail: bytes) -> None:
+    pair, stored = result("p")
+    with pytest.raises(DamagedPayload):
+        decode(encode(stored, pair) + tail, "M", METHOD, "p", identity_of(pair))
+
+
+@pytest.mark.parametrize(
+    "change", [{"pair_id": "r"}, {"dataset": "other"}, {"query": "another"}, {"document": "more"}]
+)
+def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
+    """Bytes that turn up where they don't belong: whole, and still not what was stored there."""
+    pair, stored = result("p")
+    other = replace(pair, **change)
+    with pytest.raises(DamagedPayload):
+        decode(encode(stored, pair), "M", METHOD, other.pair_id, identity_of(other))
+    with pytest.raises(DamagedPayload):
+        pair_fields(encode(stored, pair), identity_of(other))
+
+
+def test_a_payload_says_what_its_summary_needs() -> None:
+    text = TokenizedText((Token("a", 0, 1),), 1, 9)
+    stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
+    pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)
+    assert pair_fields(encode(stored, pair), identity_of(pair)) == {
+        "language": "eng",
+        "domain": "music",
+        "document_tokens": 7,
+        "start": 2,
+        "end": 4,
+        "characters": 6,
+    }

@@ -1,0 +1,215 @@
+"""Curves of another version are made anew from the stored scores, and signed ones keep what their
+tokens bring beside them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import cache.storage.index
+from attribution.curves import positions
+from attribution.curves.positions import document_curve, document_magnitudes
+from attribution.methods import make_method
+from attribution.types import Attribution, Method, TextPair
+from cache.exchange import parquet_file
+from cache.exchange.part_files import PartWriter, Place, ingest
+from cache.exchange.transfer import export, import_file, take_stream
+from cache.storage.maintenance import compact, listing
+from cache.storage.store import ModelKey, Store
+
+MODEL = ModelKey("M", "0123456789abcdef")
+SIGNED = make_method("decomposition")
+UNSIGNED = make_method("saliency")
+Stored = list[tuple[TextPair, Attribution]]
+
+
+def signed(result, names: list[str]) -> Stored:
+    """Results whose tokens have both signs, many to a bin."""
+    made = []
+    for name in names:
+        pair, attribution = result(name, document=f"{name} says fog " * 150 + "end")
+        scores = np.random.default_rng(list(name.encode())).normal(
+            size=len(attribution.document.tokens)
+        )
+        made.append((pair, replace(attribution, method=SIGNED, document_scores=scores)))
+    return made
+
+
+def same(store: Store, method: Method, stored: Stored) -> None:
+    found = store.curves(MODEL, method, [pair for pair, _ in stored])
+    results = [attribution for _, attribution in stored]
+    assert found.pair_ids == tuple(pair.pair_id for pair, _ in stored)
+    np.testing.assert_array_equal(found.curves, [document_curve(a, method) for a in results])
+    expected = [document_magnitudes(a, method) for a in results]
+    np.testing.assert_array_equal(found.magnitudes, expected)
+
+
+def column(store: Store, method: Method, what: str) -> list:
+    with closing(sqlite3.connect(store.path(MODEL, method))) as db:
+        return [row[0] for row in db.execute(what)]
+
+
+# -- magnitudes ----------------------------------------------------------------------------------
+
+
+def test_signed_curves_come_back_with_their_magnitudes(store: Store, result) -> None:
+    """Put one by one, so that small blocks are merged; then read anew, derived and compacted."""
+    stored = []
+    for n in range(70):
+        stored += signed(result, [f"p{n}"])
+        store.put(MODEL, SIGNED, stored[-1:])
+    assert (np.abs(document_curve(stored[0][1])) < document_magnitudes(stored[0][1])).any()
+    same(store, SIGNED, stored)
+    cache.storage.index.forget_all()
+    same(store, SIGNED, stored)
+    point = make_method("decomposition", {"resampling": "point", "normalization": "max"})
+    same(store, point, stored[::-1])
+    compact(store, MODEL, SIGNED)
+    same(store, SIGNED, stored)
+    same(store, point, stored)
+
+
+def test_a_curve_without_signs_is_stored_once_and_is_its_own_magnitude(
+    store: Store, result
+) -> None:
+    stored = [result(f"p{n}") for n in range(3)]
+    store.put(MODEL, UNSIGNED, stored)
+    same(store, UNSIGNED, stored)
+    found = store.curves(MODEL, UNSIGNED, [pair for pair, _ in stored])
+    assert found.magnitudes is found.curves
+    assert column(store, UNSIGNED, "SELECT length(data) FROM curve") == [3 * 408]
+
+
+def test_curves_with_and_without_signs_may_follow_each_other(store: Store, result) -> None:
+    plain = [(pair, replace(a, method=SIGNED)) for pair, a in (result("a"), result("b"))]
+    mixed = signed(result, ["c"])
+    store.put(MODEL, SIGNED, plain[:1])
+    same(store, SIGNED, plain[:1])
+    store.put(MODEL, SIGNED, mixed)
+    same(store, SIGNED, [*plain[:1], *mixed])
+    store.put(MODEL, SIGNED, plain[1:])
+    same(store, SIGNED, [*plain, *mixed])
+    compact(store, MODEL, SIGNED)
+    same(store, SIGNED, [*plain, *mixed])
+
+
+def test_magnitudes_travel_with_exports_and_parts(store: Store, result, tmp_path: Path) -> None:
+    stored = signed(result, ["a", "b"])
+    store.put(MODEL, SIGNED, stored)
+    path = tmp_path / "out.parquet"
+    export(store, listing(store), path, poslens="1")
+    rows = pq.read_table(path).to_pylist()
+    for row, (_, attribution) in zip(rows, stored, strict=True):
+        np.testing.assert_array_equal(row["magnitudes"], document_magnitudes(attribution, SIGNED))
+    for name, fill in (("file", None), ("parts", Place(tmp_path / "parts"))):
+        other = Store(tmp_path / name)
+        if fill is None:
+            import_file(other, path)
+        else:
+            PartWriter(fill, tmp_path / "work", "1").put(MODEL, SIGNED, stored)
+            ingest(other, fill)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "cache.storage.store.document_curve", lambda *_: pytest.fail("made again")
+            )
+            found = other.curves(MODEL, SIGNED, [pair for pair, _ in stored])
+        expected = [document_magnitudes(a, SIGNED) for _, a in stored]
+        np.testing.assert_array_equal(found.magnitudes, expected)
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mended(monkeypatch: pytest.MonkeyPatch):
+    """Resampling is another from here on, and the version says so."""
+
+    def mend() -> Method:
+        real = positions.resample
+        monkeypatch.setattr(positions, "resample", lambda *given: 2 * real(*given))
+        monkeypatch.setattr(positions, "CURVE_VERSION", positions.CURVE_VERSION + 1)
+        return make_method("decomposition")
+
+    return mend
+
+
+def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
+    store: Store, result, mended
+) -> None:
+    stored = signed(result, ["a", "b", "c"])
+    store.put(MODEL, SIGNED, stored)
+    pairs = [pair for pair, _ in stored]
+    before = store.curves(MODEL, SIGNED, pairs)
+    method = mended()
+    assert method != SIGNED and method.core == SIGNED.core
+    assert store.missing(MODEL, method, pairs) == []
+    assert [a.method for a in store.get_many(MODEL, method, pairs) if a] == [method] * 3
+    after = store.curves(MODEL, method, pairs)
+    np.testing.assert_array_equal(after.curves, 2 * before.curves)
+    np.testing.assert_array_equal(after.magnitudes, 2 * before.magnitudes)
+    assert after.scores.tolist() == before.scores.tolist()
+    # They are kept, and made once.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cache.storage.store.document_curve", lambda *_: pytest.fail("made again"))
+        store.curves(MODEL, method, pairs)
+
+
+def test_exports_hold_curves_of_this_version(store: Store, result, mended, tmp_path: Path) -> None:
+    stored = signed(result, ["a", "b"])
+    store.put(MODEL, SIGNED, stored)
+    method = mended()
+    assert listing(store)[0].variants == ()
+    path = tmp_path / "out.parquet"
+    export(store, listing(store), path, poslens="1")
+    for row, (_, attribution) in zip(pq.read_table(path).to_pylist(), stored, strict=True):
+        np.testing.assert_array_equal(row["curve"], document_curve(attribution, method))
+        np.testing.assert_array_equal(row["magnitudes"], document_magnitudes(attribution, method))
+
+
+def test_compacting_drops_curves_of_another_version(store: Store, result, mended) -> None:
+    stored = signed(result, ["a", "b"])
+    store.put(MODEL, SIGNED, stored)
+    method = mended()
+    same(store, method, stored)
+    assert column(store, method, "SELECT count(*) FROM curve") == [2]
+    compact(store, MODEL, method)
+    assert column(store, method, "SELECT count(*) FROM curve") == [1]
+    assert len(column(store, method, "SELECT params FROM variant")) == 1
+    same(store, method, stored)
+
+
+def test_a_file_of_the_first_format_is_read_and_its_curves_are_made_anew(
+    store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had neither magnitudes nor a version."""
+    source = Store(tmp_path / "source")
+    stored = signed(result, ["a", "b"])
+    source.put(MODEL, SIGNED, stored)
+    path = tmp_path / "old.parquet"
+    with monkeypatch.context() as patch:
+        former = parquet_file._FORMER
+        patch.setattr(parquet_file, "FORMAT", 1)
+        patch.setattr(parquet_file, "FILE", former)
+        real = parquet_file.SealedWriter.write
+
+        def write(self, of, rows):
+            real(self, of, rows.drop_columns(["magnitudes"]))
+
+        patch.setattr(parquet_file.SealedWriter, "write", write)
+        unversioned = {"normalization": "p99", "resampling": "bin_mean", "bins": 100}
+        patch.setattr("cache.exchange.transfer.curve_params", lambda: unversioned)
+        patch.setattr("cache.exchange.transfer.listing", listing)
+        patch.setattr("cache.storage.blocks.is_current", lambda _: False)
+        export(source, listing(source), path, poslens="0")
+    row = pq.read_table(path).to_pylist()[0]
+    assert "magnitudes" not in row and "curve_version" not in row["variant"]
+    with path.open("rb") as stream:
+        assert take_stream(store, stream, path.name).added == 2
+    assert listing(store)[0].variants == ()
+    same(store, SIGNED, stored)

@@ -1,0 +1,500 @@
+"""The store's files as a whole: dropped under writers, checked, mended, compacted, listed; results
+that leave as record batches and enter another cache; what must be refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import cache.storage.index
+from attribution.curves.positions import document_curve
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.types import EvidenceSpan, Method
+from cache.exchange.rows import ENTRY, add, entries, ingested
+from cache.storage import blocks, connections, network_share
+from cache.storage.maintenance import compact, drop, listing, mend, verify
+from cache.storage.store import ModelKey, Store
+from cache.storage.where import Where
+
+ROOT = Path(__file__).parents[2]
+METHOD = make_method("saliency")
+POINT = make_method("saliency", {"resampling": "point"})
+MODEL = ModelKey("M", "0123456789abcdef")
+
+
+@contextlib.contextmanager
+def sql(store: Store):
+    with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as db, db:
+        yield db
+
+
+def put(store: Store, result, names, **fields):
+    stored = [result(name, **fields) for name in names]
+    store.put(MODEL, METHOD, stored)
+    return stored
+
+
+def same_curves(store: Store, stored, method: Method = METHOD) -> None:
+    found = store.curves(MODEL, method, [pair for pair, _ in stored])
+    assert found.pair_ids == tuple(pair.pair_id for pair, _ in stored)
+    np.testing.assert_array_equal(found.curves, [document_curve(a, method) for _, a in stored])
+    assert found.scores.tolist() == [a.score for _, a in stored]
+
+
+# -- aggregates ---------------------------------------------------------------------------------
+
+
+def test_aggregates_touch_no_result(store: Store, result) -> None:
+    stored = put(store, result, [f"p{n}" for n in range(9)])
+    with sql(store) as db:
+        db.execute("UPDATE payload SET data = x'00'")
+    same_curves(store, stored)
+    assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == []
+    assert len(store.select(MODEL, METHOD).curves) == 9
+
+
+def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = put(store, result, ["a", "b"])
+    same_curves(store, first)
+    read: list[int] = []
+    real = cache.storage.index.read_blocks, cache.storage.index.read_curves
+
+    def rows(db, after=0, where="1"):
+        for known, block in real[0](db, after, where):
+            read.append(len(block.serials))
+            yield known, block
+
+    def curves(db, variant, after=0, where="1"):
+        for known, part in real[1](db, variant, after, where):
+            read.append(len(part))
+            yield known, part
+
+    monkeypatch.setattr(cache.index, "read_blocks", rows)
+    monkeypatch.setattr(cache.index, "read_curves", curves)
+    same_curves(store, first)
+    assert read == []
+    more = put(store, result, ["c"])
+    same_curves(store, first + more)
+    assert read == [1, 1]
+
+
+@pytest.mark.parametrize("n", [1, 65, 200])
+def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result, n: int) -> None:
+    """Replaced one by one, so that small blocks were merged before, between and after."""
+    names = [f"p{k}" for k in range(n)]
+    old = put(store, result, names)
+    store.curves(MODEL, POINT, [pair for pair, _ in old])
+    new = []
+    for name in names:
+        new += put(store, result, [name], document=f"another text of {name} with more words in it")
+    for fresh in (False, True):
+        if fresh:
+            cache.storage.index.forget_all()
+        found = store.select(MODEL, METHOD)
+        assert sorted(found.pair_ids) == sorted(names)
+        expected = {pair.pair_id: document_curve(a, METHOD).tobytes() for pair, a in new}
+        assert {
+            p: c.tobytes() for p, c in zip(found.pair_ids, found.curves, strict=True)
+        } == expected
+        assert store.curves(MODEL, METHOD, [pair for pair, _ in old]).pair_ids == ()
+        same_curves(store, new)
+        same_curves(store, new, POINT)
+
+
+def test_filters_say_what_the_pairs_say(store: Store, result) -> None:
+    kinds = [
+        ("a", "eng", "music", 100, EvidenceSpan(0, 2)),
+        ("b", "eng", "food", 600, EvidenceSpan(40, 50)),
+        ("c", "pol", "music", 2000, None),
+        ("d", None, None, None, EvidenceSpan(20, 30)),
+    ]
+    stored = []
+    for name, language, domain, tokens, span in kinds:
+        pair, attribution = result(name)
+        pair = replace(
+            pair, language=language, domain=domain, document_tokens=tokens, evidence=span
+        )
+        stored.append((pair, attribution))
+    store.put(MODEL, METHOD, stored)
+    bad = replace(stored[0][0], pair_id="bad")
+    store.put_failures(MODEL, METHOD, [(bad, "no token")])
+    length = len(stored[0][0].document)
+
+    def ids(**where: object) -> str:
+        return "".join(store.select(MODEL, METHOD, Where(**where)).pair_ids)  # type: ignore[arg-type]
+
+    assert ids() == "abcd"
+    assert ids(languages=("eng",)) == "ab" and ids(languages=("eng", "pol")) == "abc"
+    assert ids(domains=("music",), languages=("pol",)) == "c" and ids(domains=("none",)) == ""
+    assert [ids(buckets=(b,)) for b in ("Q1", "Q2", "Q3", "Q4")] == ["a", "b", "", "c"]
+    assert ids(positions=(0.0, 1.0)) == "abd"
+    assert ids(positions=(45 / length, 45 / length)) == "b"
+    assert ids(datasets=("other",)) == "" and ids(datasets=("set",)) == "abcd"
+    assert store.select(MODEL, METHOD, Where(languages=("eng",))).failed == {"bad": "no token"}
+    assert store.select(MODEL, METHOD, Where(languages=("pol",))).failed == {}
+    found = store.select(MODEL, METHOD)
+    assert (found.languages, found.domains[0], found.datasets[3]) == (
+        ("eng", "eng", "pol", None),
+        "music",
+        "set",
+    )
+    assert len(store.select(ModelKey("N", "e" * 16), METHOD).curves) == 0
+
+
+# -- dropping -----------------------------------------------------------------------------------
+
+
+def test_a_dropped_model_is_gone_and_can_come_back(store: Store, result) -> None:
+    stored = put(store, result, ["a", "b"])
+    assert drop(store, MODEL) > 0
+    assert not store.path(MODEL, METHOD).exists() and listing(store) == []
+    assert store.get(MODEL, METHOD, stored[0][0]) is None
+    assert store.select(MODEL, METHOD).pair_ids == ()
+    again = put(store, result, ["b"])
+    same_curves(store, again)
+    assert store.select(MODEL, METHOD).pair_ids == ("b",)
+
+
+def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
+    store: Store, result
+) -> None:
+    """Another process has the file open, it is dropped and made anew here, then that process
+    writes and ends: its connections must not take the new file's log with them."""
+    body = """
+        import sys
+        from pathlib import Path
+        import numpy as np
+        from attribution.position import curve_params
+        from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+        from cache.store import ModelKey, Store
+        METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
+        store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
+        text = TokenizedText((Token("a", 0, 1),), 1, 9)
+        def put(name):
+            pair = TextPair(name, "query", "x", dataset="set")
+            store.put(model, METHOD, [(pair, Attribution("M", METHOD, name, 1.0, text, text,
+                                                         np.ones(1), np.ones(1)))])
+            print(name, flush=True)
+        put("theirs")
+        for line in sys.stdin:
+            put(line.strip())
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(body), str(store.root)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "theirs\n"
+    drop(store, MODEL)
+    put(store, result, ["mine"])
+    path = store.path(MODEL, METHOD)
+    log = path.with_name(path.name + "-wal")
+    inode = log.stat().st_ino
+    child.stdin.write("later\n")
+    child.stdin.close()
+    assert child.stdout.readline() == "later\n"
+    assert child.wait(60) == 0
+    assert log.exists() and log.stat().st_ino == inode, "a log was deleted by its name"
+    put(store, result, ["last"])
+    cache.storage.index.forget_all()
+    assert sorted(store.select(MODEL, METHOD).pair_ids) == ["last", "later", "mine"]
+    with sql(store) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_verify_finds_flipped_bytes(store: Store, result) -> None:
+    stored = put(store, result, [f"p{n}" for n in range(20)])
+    assert verify(store, MODEL, METHOD).damaged == ()
+    with sql(store) as db:
+        for name in ("p3", "p11"):
+            (data,) = db.execute("SELECT data FROM payload WHERE pair = ?", (name,)).fetchone()
+            flipped = bytearray(data)
+            flipped[len(data) // 2] ^= 4
+            db.execute("UPDATE payload SET data = ? WHERE pair = ?", (bytes(flipped), name))
+        # A result that turns up under another pair's name is damaged as well.
+        db.execute("UPDATE payload SET pair = 'p99' WHERE pair = 'p7'")
+    steps: list[tuple[int, int]] = []
+    found = verify(store, MODEL, METHOD, lambda done, total: steps.append((done, total)))
+    assert (found.checked, set(found.damaged)) == (20, {"p3", "p11", "p99"})
+    assert steps[-1] == (20, 20)
+    missing = [pair.pair_id for pair in store.missing(MODEL, METHOD, [p for p, _ in stored])]
+    assert missing == ["p3", "p7", "p11"]
+    assert len(store.select(MODEL, METHOD).curves) == 17
+
+
+@pytest.mark.parametrize("column", ["data", "dead", "checksum", "first"])
+def test_a_damaged_block_of_rows_is_made_again(store: Store, result, column: str) -> None:
+    stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
+    store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
+    with sql(store) as db:
+        (value,) = db.execute(f"SELECT {column} FROM block WHERE id = 1").fetchone()
+        flipped = value + 1 if isinstance(value, int) else bytes([*(value or b"12345678")][::-1])
+        db.execute(f"UPDATE block SET {column} = ? WHERE id = 1", (flipped,))
+    cache.storage.index.forget_all()
+    same_curves(store, stored)
+    found = store.select(MODEL, METHOD)
+    assert sorted(found.pair_ids) == ["a", "b", "c"] and found.failed == {"bad": "no token"}
+    assert sql_ok(store)
+
+
+@pytest.mark.parametrize("column", ["data", "checksum", "n", "variant"])
+def test_a_damaged_block_of_curves_is_derived_again(store: Store, result, column: str) -> None:
+    stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
+    with sql(store) as db:
+        (value,) = db.execute(f"SELECT {column} FROM curve WHERE id = 1").fetchone()
+        flipped = value + 1 if isinstance(value, int) else value[:30] + b"\x7f" + value[31:]
+        db.execute(f"UPDATE curve SET {column} = ? WHERE id = 1", (flipped,))
+    cache.storage.index.forget_all()
+    same_curves(store, stored)
+    same_curves(store, stored)
+    assert sql_ok(store)
+
+
+def sql_ok(store: Store) -> bool:
+    """Whether no block is damaged any more."""
+    with sql(store) as db:
+        curves = [
+            part for n in blocks.variants(db).values() for _, part in blocks.read_curves(db, n)
+        ]
+        return None not in curves and all(block for _, block in blocks.read_blocks(db))
+
+
+def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, result) -> None:
+    put(store, result, ["a", "b"])
+    with sql(store) as db:
+        db.execute("UPDATE payload SET data = x'01' WHERE pair = 'a'")
+        db.execute("UPDATE block SET checksum = 0")
+    mend(store, MODEL, METHOD)
+    assert store.select(MODEL, METHOD).pair_ids == ("b",)
+    assert len(store.missing(MODEL, METHOD, [result("a")[0], result("b")[0]])) == 1
+
+
+def test_any_changed_byte_of_curves_changes_their_checksum() -> None:
+    generator = np.random.default_rng(0)
+    data = generator.bytes(408 * 37)
+    whole = blocks._curves_checksum(1, data)
+    assert whole != blocks._curves_checksum(2, data)
+    for place in generator.integers(0, len(data), 400).tolist():
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        assert blocks._curves_checksum(1, bytes(changed)) != whole
+    words = np.frombuffer(data, np.uint64)
+    for a, b in generator.integers(0, len(words), (200, 2)).tolist():
+        swapped = words.copy()
+        swapped[[a, b]] = swapped[[b, a]]
+        assert (blocks._curves_checksum(1, swapped.tobytes()) != whole) == (words[a] != words[b])
+
+
+# -- listing and compacting -----------------------------------------------------------------------
+
+
+def test_listing_and_compacting(store: Store, result) -> None:
+    for n in range(80):
+        put(store, result, [f"p{n}"])
+    stored = []
+    for n in range(80):
+        stored += put(
+            store, result, [f"p{n}"], document=f"text {n} is another one and longer " * 20
+        )
+    store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
+    store.curves(MODEL, POINT, [pair for pair, _ in stored])
+    (before,) = listing(store)
+    assert (before.model, before.method) == (MODEL, Method("saliency", METHOD.params))
+    assert (before.results, before.failed, before.problem) == (80, 1, "")
+    assert [dict(v) for v in before.variants] == [
+        dict(METHOD.curve_params),
+        dict(POINT.curve_params),
+    ]
+    size = before.bytes
+    assert compact(store, MODEL, METHOD) == size - listing(store)[0].bytes > 0
+    with sql(store) as db:
+        assert db.execute("SELECT count(*), sum(n) FROM block").fetchone() == (1, 81)
+        assert db.execute("SELECT count(*), sum(n) FROM curve").fetchone() == (2, 160)
+    same_curves(store, stored)
+    same_curves(store, stored, POINT)
+    assert store.missing(MODEL, METHOD, [result("bad")[0]]) == []
+    more = put(store, result, ["new", "p3"])
+    same_curves(store, more)
+    assert len(store.select(MODEL, METHOD).curves) == 81
+    foreign = store.folder / ("f" * 16) / "saliency-0.db"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"not a database " * 99)
+    problem = next(f.problem for f in listing(store) if f.model.fingerprint == "f" * 16)
+    assert "is damaged or not a cache file: move it away" in problem
+
+
+# -- entries --------------------------------------------------------------------------------------
+
+
+def test_entries_enter_another_cache_once(store: Store, result, tmp_path: Path) -> None:
+    stored = put(store, result, [f"p{n}" for n in range(7)])
+    store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
+    batches = list(entries(store, MODEL, METHOD, rows=3))
+    assert [batch.num_rows for batch in batches] == [3, 3, 2]
+    assert all(batch.schema == ENTRY for batch in batches)
+    other = Store(tmp_path / "other")
+    assert add(other, MODEL, METHOD, batches) == 8
+    assert add(other, MODEL, METHOD, batches) == 0
+    same_curves(other, stored)
+    for pair, attribution in stored:
+        found = other.get(MODEL, METHOD, pair)
+        assert found is not None
+        assert found.document_scores.tobytes() == attribution.document_scores.tobytes()
+    assert other.select(MODEL, METHOD).failed == {"bad": "no token"}
+    assert pa.Table.from_batches(entries(other, MODEL, METHOD)).equals(
+        pa.Table.from_batches(batches).combine_chunks()
+    )
+
+
+def test_parts_are_added_once_and_results_displace_failures(
+    store: Store, result, tmp_path: Path
+) -> None:
+    put(store, result, ["a", "b"])
+    other = Store(tmp_path / "other")
+    other.put_failures(MODEL, METHOD, [(result("a")[0], "out of memory")])
+    batches = list(entries(store, MODEL, METHOD))
+    assert add(other, MODEL, METHOD, batches, part="one") == 2
+    assert add(other, MODEL, METHOD, batches, part="one") == 0
+    assert ingested(other, MODEL, METHOD) == {"one"}
+    found = other.select(MODEL, METHOD)
+    assert found.pair_ids == ("a", "b") and found.failed == {}
+    failures = list(entries(other, MODEL, METHOD))
+    store.put_failures(MODEL, METHOD, [(result("c")[0], "no")])
+    assert add(other, MODEL, METHOD, entries(store, MODEL, METHOD)) == 1 and failures
+
+
+def test_a_damaged_entry_is_refused_whole(store: Store, result, tmp_path: Path) -> None:
+    put(store, result, ["a", "b"])
+    (batch,) = entries(store, MODEL, METHOD)
+    rows = batch.to_pylist()
+    for change in (
+        {"payload": rows[0]["payload"][:-1]},
+        {"pair_id": "x"},
+        {"text": "0" * 16},
+        {"score": None},
+        {"payload": None},
+    ):
+        bad = pa.RecordBatch.from_pylist([rows[0], rows[1] | change], schema=ENTRY)
+        other = Store(tmp_path / "other")
+        with pytest.raises(UserError, match="could not be imported, since its entry is damaged"):
+            add(other, MODEL, METHOD, [bad])
+        assert other.select(MODEL, METHOD).pair_ids == ()
+    with pytest.raises(UserError, match="other columns"):
+        add(store, MODEL, METHOD, [batch.select(["dataset"])])
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_a_newer_file_is_a_sentence(store: Store, result) -> None:
+    put(store, result, ["a"])
+    store.release()
+    with sql(store) as db:
+        db.execute(f"PRAGMA user_version = {connections.VERSION + 1}")
+    for use in (lambda: store.select(MODEL, METHOD), lambda: put(store, result, ["b"])):
+        with pytest.raises(UserError, match=r"since a newer PosLens wrote it: update PosLens"):
+            use()
+    assert "newer" in listing(store)[0].problem
+
+
+MOUNTS = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+40 22 0:50 / /home/lab rw - nfs4 server:/export rw
+41 22 0:51 / /home/lab/local rw - xfs /dev/sdb1 rw
+42 22 0:52 / /mnt/a\040b rw shared:1 - cifs //host/share rw
+43 22 8:1 / /mnt/a\040b/over rw - ext4 /dev/sdc rw
+"""
+
+
+def test_a_network_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS)
+    monkeypatch.setattr(network_share, "_MOUNTS", tmp_path / "mounts")
+    network_share._kind.cache_clear()
+    expected = {
+        "/": "ext4",
+        "/home": "ext4",
+        "/home/lab": "nfs4",
+        "/home/labx": "ext4",
+        "/home/lab/me/cache": "nfs4",
+        "/home/lab/local/x": "xfs",
+        "/mnt/a b/c": "cifs",
+        "/mnt/a b/over/c": "ext4",
+    }
+    assert {folder: network_share._kind(folder) for folder in expected} == expected
+    network_share._kind.cache_clear()
+
+
+def test_a_share_is_a_sentence_that_points_to_parts(
+    store: Store, result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_share, "_kind", lambda folder: "nfs4")
+    with pytest.raises(UserError, match=r"network share \(nfs4\): set .* as Parquet parts"):
+        put(store, result, ["a"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a folder read-only, which only root may")
+def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> None:
+    stored = put(store, result, ["a", "b"])
+    store.release()
+    folder = str(store.root)
+    bound = subprocess.run(["mount", "--bind", folder, folder], capture_output=True)
+    if bound.returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True, capture_output=True)
+        cache.storage.index.forget_all()
+        same_curves(store, stored)
+        assert store.get(MODEL, METHOD, stored[0][0]) is not None
+        assert listing(store)[0].results == 2
+        with pytest.raises(UserError, match="check its rights, or set POSLENS_HOME"):
+            put(store, result, ["c"])
+    finally:
+        store.release()
+        subprocess.run(["umount", folder], check=False)
+    put(store, result, ["c"])
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path, result) -> None:
+    """Twenty stores used and released."""
+    stored = [result("a")]
+
+    def use(n: int) -> None:
+        store = Store(tmp_path / str(n))
+        store.put(MODEL, METHOD, stored)
+        assert len(store.select(MODEL, METHOD).curves) == 1
+        store.release()
+
+    use(0)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for n in range(1, 21):
+        use(n)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+
+
+def test_many_files_hold_a_bounded_number_of_connections(
+    tmp_path: Path, result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_IDLE_FILES", 4)
+    store, stored = Store(tmp_path), [result("a")]
+    for n in range(12):
+        store.put(ModelKey("M", f"{n:016x}"), METHOD, stored)
+    assert len(connections._files) <= connections._IDLE_FILES + 1
+    for n in range(12):
+        assert store.get(ModelKey("M", f"{n:016x}"), METHOD, stored[0][0]) is not None
+    store.release()

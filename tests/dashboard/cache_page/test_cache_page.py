@@ -1,0 +1,311 @@
+"""The Cache page and the commands about the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.types import Attribution, TextPair, Token, TokenizedText
+from cache.exchange.part_files import PartWriter, Place
+from cache.storage.store import ModelKey, Store
+from dashboard.__main__ import app as commands
+from dashboard.cache_page import service as cache_service
+from dashboard.cache_page.service import Exports
+from dashboard.core import rights
+from dashboard.core.compute import Compute, service
+from dashboard.core.own_texts import Session
+from dashboard.core.runs import Run
+
+ROOT = Path(__file__).parents[2]
+METHOD = make_method("saliency")
+MODEL = ModelKey("M*", "0123456789abcdef")
+OTHER = ModelKey("N", "f" * 16)
+runner = CliRunner()
+
+
+def result(name: str) -> tuple[TextPair, Attribution]:
+    text = TokenizedText(tuple(Token(f"t{j}", j, j + 1) for j in range(20)), 20, 512)
+    scores = np.random.default_rng(list(name.encode())).random(20, np.float32)
+    pair = TextPair(name, "query", "x" * 20, dataset="set")
+    return pair, Attribution("M", METHOD, name, 0.5, text, text, scores, scores)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """The cache of a data folder, with results of two models."""
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("POSLENS_UPKEEP", "yes")
+    monkeypatch.setitem(datasets._folders, "set", tmp_path)
+    service.cache_clear()
+    store = Store(tmp_path / "home" / "cache")
+    store.put(MODEL, METHOD, [result(f"p{k}") for k in range(4)])
+    store.put_failures(MODEL, METHOD, [(result("bad")[0], "it has no <b>token</b>")])
+    store.put(MODEL, make_method("occlusion"), [result("p0")])
+    store.put(OTHER, METHOD, [result("p0")])
+    yield store
+    service.cache_clear()
+
+
+def damage(store: Store) -> None:
+    """Flip a byte of one stored result."""
+    with store.writing(MODEL, METHOD) as db:
+        serial, data = db.execute("SELECT id, data FROM payload WHERE data NOT NULL").fetchone()
+        db.execute("UPDATE payload SET data = ? WHERE id = ?", (data[:-1] + b"\0", serial))
+
+
+# -- page --------------------------------------------------------------------------------------
+
+
+def opened() -> AppTest:
+    path = ROOT / "dashboard" / "views" / "cache.py"
+    return AppTest.from_file(str(path), default_timeout=60).run()
+
+
+def own(app: AppTest) -> Session:
+    """What the page's session keeps to itself."""
+    return app.session_state["own texts"]
+
+
+def clicked(app: AppTest, key: str) -> AppTest:
+    """Click, wait for the work to end, and show the page again."""
+    app.button(key=key).click().run()
+    for run in (
+        cache_service.current(service()),
+        cache_service.current_export(service(), own(app).exports),
+    ):
+        if run is not None:
+            run.wait()
+    app.run()
+    assert not app.exception
+    return app
+
+
+def pick(app: AppTest, method: str) -> AppTest:
+    box = app.selectbox(key=f"cache.method.{MODEL.fingerprint}")
+    return box.set_value(next(o for o in box.options if o.startswith(method))).run()
+
+
+def test_the_page_lists_what_is_stored(store: Store) -> None:
+    app = opened()
+    assert not app.exception and [e.value for e in app.error] == []
+    frame = app.dataframe[0].value
+    assert sorted(zip(frame["model"], frame["results"], frame["failed"], strict=True)) == [
+        ("M*", 1, 0),
+        ("M*", 4, 1),
+        ("N", 1, 0),
+    ]
+    assert any("Models: 2 · results: 6" in caption.value for caption in app.caption)
+    assert str(store.root) not in str(app.main)
+
+
+def test_deleting_asks_first_and_says_what_goes(store: Store) -> None:
+    app = opened()
+    app.button(key="cache.delete").click().run()
+    shown = [text.value.replace("\\", "") for text in app.markdown]
+    assert any(text.startswith("Delete M*: 5 results and 1 failure of") for text in shown)
+    app.button(key="cache.keep").click().run()
+    assert not [b for b in app.button if b.key == "cache.sure"] and len(opened().dataframe[0].value)
+    app.button(key="cache.delete").click().run()
+    clicked(app, "cache.sure")
+    assert app.success[0].value.replace("\\", "").startswith("Deleted M*: 5 results and 1 failure")
+    assert app.dataframe[0].value["model"].tolist() == ["N"]
+    assert store.get(MODEL, METHOD, result("p0")[0]) is None
+    assert store.get(OTHER, METHOD, result("p0")[0]) is not None
+
+
+def test_what_was_exported_and_deleted_comes_back(store: Store) -> None:
+    app = clicked(opened(), "cache.export")
+    assert "Exported 6 rows" in app.success[0].value
+    made = own(app).exports.offered()[0]
+    data = made.path.read_bytes()
+    assert made.name == "M_all-methods_results.parquet"
+    app.button(key="cache.delete").click().run()
+    clicked(app, "cache.sure")
+    app.file_uploader(key="cache.upload").set_value(("again.parquet", data, "")).run()
+    clicked(app, "cache.import")
+    assert "6 of 6 rows are new and were added" in app.success[-1].value.replace("\\", "")
+    found = store.get(MODEL, METHOD, result("p0")[0])
+    assert found is not None
+    assert found.document_scores.tobytes() == result("p0")[1].document_scores.tobytes()
+
+
+def test_a_foreign_upload_is_one_sentence(store: Store) -> None:
+    app = opened()
+    app.file_uploader(key="cache.upload").set_value(("x.parquet", b"PAR1" * 99, "")).run()
+    clicked(app, "cache.import")
+    assert [e.value.replace("\\", "") for e in app.error] == [
+        "x.parquet is damaged or not a Parquet file: copy or export it again."
+    ]
+    assert len(app.dataframe[0].value) == 3
+
+
+def test_verify_and_compact(store: Store) -> None:
+    app = clicked(opened(), "cache.verify")
+    assert app.success[0].value == "All 6 entries, results and failures, are whole\\."
+    damage(store)
+    app = clicked(app, "cache.verify")
+    assert "1 of 6 entries were damaged and taken out" in app.success[0].value
+    app = clicked(app, "cache.compact")
+    assert app.success[0].value.startswith("Compacting freed")
+    assert len(store.missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(4)])) == 1
+
+
+def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
+    app = pick(opened(), "saliency")
+    assert app.expander[0].label == "1 pair gave no result"
+    rows = app.dataframe[1].value
+    assert rows.values.tolist() == [["set", "bad", "it has no <b>token</b>"]]
+    assert not app.exception
+
+
+def test_a_file_that_cannot_be_read_is_said_and_can_be_deleted(store: Store) -> None:
+    path = store.path(MODEL, make_method("integrated_gradients"))
+    path.write_bytes(b"not a database" * 200)
+    app = opened()
+    assert not app.exception and len(app.warning) == 1
+    assert app.button(key="cache.export").disabled
+    pick(app, "integrated_gradients")
+    app.button(key="cache.delete").click().run()
+    clicked(app, "cache.sure")
+    assert not path.exists() and len(app.warning) == 0
+    assert len(app.dataframe[0].value) == 3
+
+
+def test_an_empty_cache_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
+    service.cache_clear()
+    app = opened()
+    assert not app.exception and app.info[0].value.startswith("Nothing is stored yet")
+    service.cache_clear()
+
+
+def test_only_the_last_exports_are_kept(store: Store, tmp_path: Path) -> None:
+    compute, exports, paths = Compute(store.root.parent), Exports(tmp_path / "exports"), []
+    files = cache_service.stored(compute)
+    for meant in (files[:1], files[:1], files, files[1:2], files[2:]):
+        run = cache_service.start_export(compute, meant, ["set"], exports)
+        run.wait()
+        assert run.error == ""
+        paths.append(exports.offered()[0].path)
+    # One of the same name takes the place of the one before.
+    assert [path.exists() for path in paths] == [False, False, True, True, True]
+
+
+def test_own_texts_of_earlier_versions_are_neither_exported_nor_listed(store: Store) -> None:
+    for name in ("typed", "upload-x-1"):
+        pair, attribution = result(f"secret {name}")
+        store.put(OTHER, METHOD, [(replace(pair, dataset=name), attribution)])
+        store.put_failures(OTHER, METHOD, [(replace(pair, pair_id="secret", dataset=name), "no")])
+    app = opened()
+    app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
+    app.selectbox(key=f"cache.method.{OTHER.fingerprint}").select_index(1).run()
+    assert "secret" not in str(app.main)
+    app = clicked(app, "cache.export")
+    (made,) = own(app).exports.offered()
+    assert b"secret" not in made.path.read_bytes()
+    assert pq.read_table(made.path)["dataset"].unique().to_pylist() == ["set"]
+
+
+@pytest.mark.parametrize("said", ["no", "auto"])
+def test_who_does_not_run_the_program_only_exports(
+    store: Store, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("POSLENS_UPKEEP", said)
+    monkeypatch.setattr(rights, "_on_this_machine", lambda: False)
+    app = opened()
+    assert {button.key for button in app.button} == {"cache.export"}
+    assert not app.get("file_uploader")
+    assert any("Only who runs PosLens" in caption.value for caption in app.caption)
+    monkeypatch.setenv("POSLENS_UPKEEP", "yes")
+    assert "cache.delete" in {button.key for button in opened().button}
+
+
+def test_exports_of_one_session_are_offered_to_no_other(store: Store) -> None:
+    first, second = opened(), opened()
+    clicked(first, "cache.export")
+    second.run()
+    assert own(first).exports.offered() and not own(second).exports.offered()
+    assert "Exported" not in " ".join(one.value for one in second.success)
+    assert len(first.get("download_button")) == 1 and not second.get("download_button")
+
+
+def test_a_stopped_verify_says_so(store: Store) -> None:
+    compute = Compute(store.root.parent)
+    run = cache_service.start_verify(compute, cache_service.stored(compute))
+    run.stop()
+    run.wait()
+    assert run.error.startswith("Stopped") or "whole" in run.stage
+    with pytest.raises(UserError, match="Delete it, or leave it out"):
+        cache_service._require(
+            replace(cache_service.stored(compute)[0], problem="Bad."), Run("", 0)
+        )
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def run(*arguments: str, given: str = "", code: int = 0) -> list[dict]:
+    done = runner.invoke(commands, ["cache", *arguments], input=given, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    # The runner echoes what it types to stdout.
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def said(*arguments: str, code: int = 2) -> str:
+    done = runner.invoke(commands, ["cache", *arguments], catch_exceptions=False)
+    assert done.exit_code == code
+    return done.stderr
+
+
+def test_a_model_goes_out_and_comes_back(store: Store, tmp_path: Path) -> None:
+    assert [(row["model"], row["results"]) for row in run("list")] == [
+        ("M*", 1),
+        ("M*", 4),
+        ("N", 1),
+    ]
+    path = tmp_path / "out.parquet"
+    (row,) = run("export", str(path), "--model", "012345", "--method", "saliency")
+    assert row["rows"] == 5 and row["bytes"] == path.stat().st_size
+    assert run("delete", "--model", "M*", given="n\n", code=1) == []
+    assert len(run("list")) == 3
+    (row,) = run("delete", "--model", "M*", "--yes")
+    assert row["files"] == 2 and row["freed"] > 0 and len(run("list")) == 1
+    assert [row["added"] for _ in range(2) for row in run("import", str(path))] == [5, 0]
+    assert [row["checked"] for row in run("verify")] == [5, 1]
+    assert len(run("compact", "--model", "N")) == 1
+
+
+def test_caches_and_parts_come_together(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "other")
+    other.put(OTHER, METHOD, [result("p0"), result("p9")])
+    (row,) = run("merge", str(other.root))
+    assert (row["rows"], row["added"]) == (2, 1)
+    folder = tmp_path / "parts"
+    PartWriter(Place(folder), tmp_path, "1").put(OTHER, METHOD, [result("p9"), result("q")])
+    (row,) = run("ingest", str(folder))
+    assert (row["parts"], row["new"], row["added"], row["damaged"]) == (1, 1, 1, 0)
+    assert run("verify", "--parts", str(folder)) == [
+        {"folder": str(folder), "parts": 1, "damaged": 0}
+    ]
+    (part,) = folder.rglob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-5])
+    assert run("verify", "--parts", str(folder), code=2)[0]["damaged"] == 1
+
+
+def test_bad_input_is_one_sentence(store: Store, tmp_path: Path) -> None:
+    assert "The cache holds nothing of nobody: see" in said("verify", "--model", "nobody")
+    assert "gone.parquet cannot be read" in said("import", str(tmp_path / "gone.parquet"))
+    assert "holds no cache" in said("merge", str(tmp_path / "none"))
+    assert "cannot be written" in said("export", str(tmp_path / "none" / "f.parquet"))
+    assert "is no place for parts" in said("ingest", "gopher://x")

@@ -1,0 +1,259 @@
+"""Results are computed once, survive a restart, and a broken cache spoils nothing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import Stopped, UserError
+from attribution.methods import make_method, perturbation
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.self_check import Proof
+from attribution.types import TextPair
+from cache.exchange.part_files import PartWriter, Place, ingest
+from dashboard.core import compute as compute_module
+from dashboard.core.compute import Compute
+
+PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
+METHOD = make_method("saliency")
+
+
+@pytest.fixture
+def spec(tiny_folder: Callable[..., Path], tmp_path: Path) -> RetrieverSpec:
+    """A tiny model in a folder of the test's own, so that it can be changed."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), folder)
+    return RetrieverSpec("tiny", "tiny", "dense", f"folder:{folder}")
+
+
+def test_a_result_survives_a_restart_without_loading_the_model(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Compute(tmp_path / "home").explain(PAIR, spec, METHOD)
+    assert not first.from_cache
+    restarted = Compute(tmp_path / "home")
+    monkeypatch.setattr(
+        "dashboard.core.compute.load", lambda *_: pytest.fail("the model was loaded")
+    )
+    again = restarted.explain(PAIR, spec, METHOD)
+    assert again.from_cache
+    assert again.attribution.document_scores.tolist() == first.attribution.document_scores.tolist()
+
+
+def test_a_model_changed_on_disk_under_its_name_is_a_miss(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path / "home")
+    before = compute.explain(PAIR, spec, METHOD)
+    weights = Path(spec.source.partition(":")[2]) / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-400:] = bytes(400)
+    weights.write_bytes(bytes(raw))
+    after = compute.explain(PAIR, spec, METHOD)
+    assert not after.from_cache and after.model.weights != before.model.weights
+
+
+def test_another_resampling_computes_no_gradient_again(spec: RetrieverSpec, tmp_path: Path) -> None:
+    compute = Compute(tmp_path / "home")
+    compute.explain(PAIR, spec, METHOD)
+    other = make_method("saliency", {"resampling": "point", "normalization": "max"})
+    found = compute.explain(PAIR, spec, other)
+    assert found.from_cache and found.provenance().method == repr(other)
+
+
+def test_a_cache_that_cannot_be_written_only_leaves_a_notice(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "cache").write_text("a file where the folder should be")
+    result = Compute(home).explain(PAIR, spec, METHOD)
+    assert "cache could not be used" in result.notice and result.attribution.score != 0
+
+
+def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_path: Path) -> None:
+    compute = Compute(tmp_path / "home")
+    pairs = [
+        TextPair(f"p{i}", "what melts", f"Number {i}. Ice melts. " * 40, dataset="d")
+        for i in range(60)
+    ]
+    reached = threading.Event()
+    go_on = threading.Event()
+
+    def report(progress) -> None:
+        if progress.computed:
+            reached.set()
+            go_on.wait(20)
+
+    run = compute.start_run(spec, METHOD, pairs, "d", report)
+    assert reached.wait(60)
+    assert compute.start_run(spec, METHOD, pairs, "d") is run
+    run.stop()
+    go_on.set()
+    run.wait()
+    assert run.progress.stopped and 0 < run.progress.done < 60
+    with pytest.raises(UserError):
+        compute.curve(spec, make_method("decomposition"), pairs, "d")
+    stopped_at = run.progress.done
+    resumed = compute.start_run(spec, METHOD, pairs, "d")
+    resumed.wait()
+    assert resumed.progress.done == 60 and resumed.progress.computed == 60 - stopped_at
+    assert compute.curve(spec, METHOD, pairs, "d").summary.curve.n == 60
+
+
+def test_twenty_who_ask_for_the_same_have_it_computed_once(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    computed = 0
+    real = compute.explain
+
+    def counting(*arguments):
+        nonlocal computed
+        computed += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(compute, "explain", counting)
+    with compute.turn():  # nobody is served before all have asked
+        places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
+        assert not places[0].wait(0.3) and compute.queue.requests == 1
+    results = [place.result() for place in places]
+    assert computed == 1 and all(r is results[0] for r in results) and not results[0].from_cache
+    again = compute.ask(PAIR, spec, METHOD)
+    assert again.wait(0) and again.result().from_cache and computed == 1
+    # What is stored is shown however many wait.
+    monkeypatch.setenv("POSLENS_QUEUE_LIMIT", "1")
+    with compute.turn():
+        compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
+        assert compute.ask(PAIR, spec, METHOD).result().from_cache
+        with pytest.raises(UserError, match="1 requests are waiting"):
+            compute.ask(replace(PAIR, pair_id="r"), spec, METHOD)
+
+
+def test_a_slow_pair_that_nobody_waits_for_frees_the_device_within_a_second(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    compute.retriever(compute.identify(spec))
+    passes: list[int] = []
+    real = perturbation.checkpoint
+
+    def slow() -> None:  # as on a large model: some 0.1 s between a pair's passes
+        passes.append(1)
+        time.sleep(0.1)
+        real()
+
+    monkeypatch.setattr(perturbation, "checkpoint", slow)
+    occlusion = make_method("occlusion", {"level": "token"})
+    pair = TextPair("long", "what melts", "Ice melts. Stone stays. " * 400, dataset="d")
+    place = compute.ask(pair, spec, occlusion)
+    while not passes:
+        time.sleep(0.01)
+    place.leave()
+    left = time.monotonic()
+    with compute.turn():
+        waited = time.monotonic() - left
+    with pytest.raises(Stopped):
+        place.result()
+    assert waited < 1 and compute.queue.requests == 0
+    assert compute.store.get(compute.identify(spec).key, occlusion, pair) is None
+    assert compute.store.missing(compute.identify(spec).key, occlusion, [pair]) == [pair]
+
+
+def test_the_least_recently_used_model_makes_room(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_MODEL_MEMORY_GB", "0.000001")
+    compute = Compute(tmp_path / "home")
+    for name in ("bert", "distilbert"):
+        spec = RetrieverSpec(name, name, "dense", f"folder:{tiny_folder(name)}")
+        compute.retriever(compute.identify(spec))
+    assert len(compute.models) == 1
+
+
+def test_what_does_not_fit_is_said_and_refused(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    model = compute.identify(spec)
+    assert "decomposition" not in compute.unfit(model)
+    assert compute.proof(model) is None
+    unfit = Proof(0.0, unfit={"decomposition": "because."})
+    monkeypatch.setattr("dashboard.core.compute.prove", lambda _: unfit)
+    with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
+        compute.explain(PAIR, spec, make_method("decomposition"))
+    assert compute.unfit(model)["decomposition"] == "because."
+    assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
+    assert compute.unfit(model)["maxsim"].startswith("it is for late-interaction")
+
+
+def test_a_run_publishes_parts_that_another_cache_takes_in(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    compute, place = Compute(tmp_path / "home"), Place(tmp_path / "parts")
+    pairs = [replace(PAIR, pair_id=name) for name in ("p", "q")]
+
+    def published() -> int:
+        writer = PartWriter(place, compute.root, "1")
+        run = compute.start_run(spec, METHOD, pairs, "typed", store=writer)
+        run.wait()
+        assert run.error == ""
+        return run.progress.computed
+
+    assert (published(), published()) == (2, 0)
+    assert compute.n_missing(spec, METHOD, pairs) == 2
+    assert ingest(compute.store, place).taken.added == 2
+    assert compute.explain(pairs[1], spec, METHOD).from_cache
+
+
+def test_a_curve_is_averaged_once_and_again_when_a_result_came(
+    spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path / "home")
+    pairs = [
+        replace(PAIR, pair_id=f"p{n}", document=f"Ice melts. Stone {n} stays.") for n in range(3)
+    ]
+    averaged: list[int] = []
+    real = compute_module.summarize
+
+    def counting(curves, groups, **about):
+        averaged.append(len(curves))
+        return real(curves, groups, **about)
+
+    monkeypatch.setattr(compute_module, "summarize", counting)
+    for pair in pairs[:2]:
+        compute.explain(pair, spec, METHOD)
+    first = compute.curve(spec, METHOD, pairs, "typed")
+    again = compute.curve(spec, METHOD, pairs, "typed")
+    assert averaged == [2] and again.content == first.content
+    compute.explain(pairs[2], spec, METHOD)
+    later = compute.curve(spec, METHOD, pairs, "typed")
+    assert averaged == [2, 3] and later.summary.curve.n == 3
+    assert later.content != first.content
+
+
+def test_pairs_that_share_a_document_are_resampled_together(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    """Two queries for each of ten documents: ten draws, as below ten there is no interval."""
+    compute = Compute(tmp_path / "home")
+    pairs = [
+        replace(PAIR, pair_id=f"p{n}.{query}", query=query, document=f"Ice melts. Stone {n} stays.")
+        for n in range(10)
+        for query in ("melting ice", "a stone")
+    ]
+    for pair in pairs:
+        compute.explain(pair, spec, METHOD)
+    found = compute.curve(spec, METHOD, pairs, "typed").summary
+    assert (found.curve.n, found.curve.n_documents) == (20, 10)
+    assert found.curve.ci_low is not None
+    assert found.primacy_recency_index is not None
+    assert found.primacy_recency_index.n_resampled == 10
+    few = compute.curve(spec, METHOD, pairs[:18], "typed").summary
+    assert (few.curve.n, few.curve.n_documents) == (18, 9) and few.curve.ci_low is None

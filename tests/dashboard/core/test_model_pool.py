@@ -1,0 +1,191 @@
+"""A model that loads holds up nobody whose model is loaded, and what is kept has bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import Stopped, UserError
+from attribution.methods import make_method
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.self_check import Proof
+from attribution.types import TextPair
+from cache.jobs.attributions import Progress
+from cache.storage import connections
+from dashboard.core import compute as compute_module
+from dashboard.core import model_pool
+from dashboard.core.compute import Compute
+from dashboard.core.model_pool import ModelPool
+from dashboard.core.runs import KEPT_RUNS, Report, Run, Runs
+
+PROOF = Proof(0.0)
+
+
+@dataclass
+class Weights:
+    weight_bytes: int = 10
+
+
+def ready(value: object) -> Callable[[], object]:
+    return lambda: value
+
+
+def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, hold, loading = Compute(tmp_path), threading.Event(), threading.Event()
+    bert, other = (
+        RetrieverSpec(name, name, "dense", f"folder:{tiny_folder(name)}")
+        for name in ("bert", "distilbert")
+    )
+    pair = TextPair("p", "what melts", "Ice melts. Stone stays.")
+    compute.explain(pair, bert, make_method("saliency"))
+    real = compute_module.load
+
+    def slow(spec: RetrieverSpec, *rest: str) -> object:
+        loading.set()
+        hold.wait(60)
+        return real(spec, *rest)
+
+    monkeypatch.setattr(compute_module, "load", slow)
+    thread = threading.Thread(target=lambda: compute.retriever(compute.identify(other)))
+    thread.start()
+    assert loading.wait(30)
+    done = threading.Event()
+
+    def ask() -> None:
+        compute.explain(replace(pair, pair_id="q"), bert, make_method("saliency"))
+        done.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    served = done.wait(20)
+    hold.set()
+    thread.join()
+    assert served
+
+
+def test_a_model_is_loaded_once_however_many_ask() -> None:
+    pool, loads = ModelPool(lambda: 100), []
+
+    def load() -> Weights:
+        loads.append(1)
+        time.sleep(0.1)
+        return Weights()
+
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(pool.get(("a", "cpu"), load, lambda _: PROOF)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1 and len(set(map(id, found))) == 1
+
+
+def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
+    pool, hold, begun = ModelPool(lambda: 100), threading.Event(), threading.Event()
+
+    def load() -> Weights:
+        begun.set()
+        hold.wait(30)
+        return Weights()
+
+    def give_up() -> None:
+        raise Stopped("gone")
+
+    thread = threading.Thread(target=lambda: pool.get(("a", "cpu"), load, lambda _: PROOF))
+    thread.start()
+    begun.wait(10)
+    with pytest.raises(Stopped):
+        pool.get(("b", "cpu"), Weights, lambda _: PROOF, give_up)
+    hold.set()
+    thread.join()
+    assert len(pool) == 1
+
+
+def test_a_load_that_exits_leaves_the_next_one_free() -> None:
+    pool = ModelPool(lambda: 100)
+
+    def exits() -> Weights:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        pool.get(("a", "cpu"), exits, lambda _: PROOF)
+    assert isinstance(pool.get(("a", "cpu"), Weights, lambda _: PROOF), Weights)
+
+
+def test_models_and_proofs_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_pool, "MAX_MODELS", 4)
+    monkeypatch.setattr(model_pool, "_MAX_PROOFS", 6)
+    pool = ModelPool(lambda: 1000)
+    for number in range(20):
+        pool.get((str(number), "cpu"), Weights, lambda _: PROOF)
+        pool.get(("0", "cpu"), Weights, lambda _: PROOF)
+    assert len(pool) == 4 and pool.proof(("0", "cpu")) is PROOF
+    assert sum(pool.proof((str(n), "cpu")) is not None for n in range(20)) == 6
+    small = ModelPool(lambda: 25)
+    for number in range(5):
+        small.get((str(number), "cpu"), Weights, lambda _: PROOF)
+    assert len(small) == 2
+
+
+def test_runs_have_bounds(tmp_path: Path) -> None:
+    runs, hold = Runs(lambda: 3), threading.Event()
+
+    def work(run: Run, report: Report) -> Progress:
+        hold.wait(30)
+        return run.progress
+
+    def key(number: int) -> tuple[str, str, str, str, str]:
+        return ("m", "f", "c", str(number), "cpu")
+
+    started = [runs.start(tmp_path, key(number), 1, work) for number in range(3)]
+    assert runs.start(tmp_path, key(0), 1, work) is started[0], "the same one is shared"
+    with pytest.raises(UserError, match="3 runs are at work already"):
+        runs.start(tmp_path / "other", key(0), 1, work)
+    hold.set()
+    for run in started:
+        run.wait()
+    for number in range(2 * KEPT_RUNS):
+        runs.start(tmp_path, key(number), 1, work).wait()
+    assert len(runs) <= KEPT_RUNS + 1
+    assert runs.find(tmp_path, key(2 * KEPT_RUNS - 1)) is not None
+
+
+def test_an_owner_that_ends_takes_its_runs_along(tmp_path: Path) -> None:
+    runs = Runs(lambda: 3)
+
+    def work(run: Run, report: Report) -> Progress:
+        while not run.stopping:
+            time.sleep(0.01)
+        return run.progress
+
+    own = runs.start(tmp_path / "own", ("m", "f", "c", "s", "cpu"), 1, work)
+    other = runs.start(tmp_path / "other", ("m", "f", "c", "s", "cpu"), 1, work)
+    runs.end(tmp_path / "own")
+    assert not own.active and other.active and len(runs) == 1
+    runs.end(tmp_path / "other")
+
+
+def test_locks_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
+    before = len(connections._locks)
+    for number in range(300):
+        path = tmp_path / "v2" / f"{number:016x}" / "x.db"
+        with connections.locked(path), connections.locked(path):
+            pass
+    assert len(connections._locks) <= max(before, connections._IDLE_LOCKS)
+    held = tmp_path / "v2" / "held" / "x.db"
+    with connections.locked(held):
+        for number in range(300):
+            with connections.locked(tmp_path / "v2" / f"{number:016x}" / "y.db"):
+                pass
+        # Taken again by whoever has it, which another lock object would wait for in vain.
+        with connections.locked(held, timeout=1):
+            pass

@@ -1,0 +1,187 @@
+"""What is computed of uploaded and typed texts stays with their session and ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.retrievers.registry import RetrieverSpec
+from attribution.types import TextPair
+from cache.jobs.attributions import Progress
+from cache.storage import index
+from dashboard.core import own_texts
+from dashboard.core.compute import Compute, service
+from dashboard.core.own_texts import Session, remove_left_over
+from dashboard.core.runs import Report, Run
+
+ROOT = Path(__file__).parents[2]
+METHOD = make_method("saliency")
+PAIR = TextPair("p", "what is quixotic", "A quixotic plan. Stone stays.", dataset="upload-x-1")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Compute:
+    return Compute(tmp_path / "shared")
+
+
+@pytest.fixture
+def own(shared: Compute, tmp_path: Path) -> Session:
+    (tmp_path / "own").mkdir()
+    return Session(shared, tmp_path / "own")
+
+
+@pytest.fixture
+def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
+    return RetrieverSpec("tiny", "tiny", "dense", f"folder:{tiny_folder('bert')}")
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    """Names of the files below `folder` that hold `text`."""
+    return [p.name for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+
+def test_a_sessions_results_are_its_own_and_end_with_it(
+    shared: Compute, own: Session, spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    own.compute.explain(PAIR, spec, METHOD)
+    assert own.compute.explain(PAIR, spec, METHOD).from_cache
+    assert len(shared.models) == 1, "the model is everybody's"
+    model = shared.identify(spec).key
+    assert shared.store.get(model, METHOD, PAIR) is None and not shared.store.folder.exists()
+    assert holding(tmp_path, "upload-x-1")
+    place = own.compute.store.path(model, METHOD)
+    own.compute.store.curves(model, METHOD, [PAIR])
+    own.end()
+    assert not holding(tmp_path, "upload-x-1") and place not in index._kept
+    # What was on its way finds no place, and nothing comes back.
+    with pytest.raises(UserError):
+        own.compute.store.put_failures(model, METHOD, [(PAIR, "late")])
+    assert own.compute.explain(PAIR, spec, METHOD).notice
+    assert not holding(tmp_path, "upload-x-1") and [p.name for p in tmp_path.glob("own*")] == [
+        "own"
+    ]
+
+
+def test_a_session_that_ends_stops_its_runs(own: Session) -> None:
+    begun = threading.Event()
+
+    def work(run: Run, report: Report) -> Progress:
+        begun.set()
+        while not run.stopping:
+            threading.Event().wait(0.01)
+        own.compute.root.mkdir(parents=True)  # the batch at hand is written
+        return run.progress
+
+    run = own.compute.start(("m", "f", "c", "s", "cpu"), 1, work)
+    begun.wait(10)
+    own.end()
+    assert not run.active and not own.folder.is_dir()
+
+
+def test_a_browser_that_comes_back_finds_its_results(
+    own: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_texts, "GRACE_S", 0.2)
+    own.leave()
+    own.stay()
+    threading.Event().wait(0.5)
+    assert not own.ended
+    own.leave()
+    own.leave()
+    for _ in range(100):
+        if own.ended:
+            break
+        threading.Event().wait(0.05)
+    assert own.ended
+
+
+HOLDS = """
+import sys, time
+from dashboard import own_texts
+folder = own_texts._new_folder()
+(folder / "words").write_text("quixotic")
+print(folder, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDS],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        dead, living = (Path((p.stdout or sys.stdin).readline().strip()) for p in processes)
+        assert dead.parent.stat().st_mode & 0o077 == 0, "for its user alone"
+        processes[0].send_signal(signal.SIGKILL)
+        processes[0].wait()
+        assert (dead / "words").exists()
+        found = tempfile.tempdir
+        tempfile.tempdir = str(tmp_path)
+        try:
+            remove_left_over()
+        finally:
+            tempfile.tempdir = found
+        assert not dead.parent.exists() and (living / "words").exists()
+        processes[1].send_signal(signal.SIGINT)
+        processes[1].wait(60)
+        assert not living.parent.exists(), "a process that ends takes its own along"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("name", ["typed", "upload-mine"])
+def test_no_data_set_is_named_as_own_texts_are(name: str) -> None:
+    with pytest.raises(UserError, match="is a name of texts that readers bring"):
+        datasets.register(name, datasets._folders["sample"])
+    assert name not in datasets.names()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield tmp_path / "home"
+    service.cache_clear()
+
+
+@pytest.mark.parametrize("kept", ["no", "yes"])
+def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    monkeypatch.setenv("POSLENS_KEEP_OWN_TEXTS", kept)
+    app = AppTest.from_file(str(ROOT / "dashboard/app.py"), default_timeout=120)
+    app.query_params.update({"text": "Own text", "q": "what is quixotic", "d": "A quixotic plan."})
+    app.run()
+    assert not app.exception and not app.error and app.metric
+    assert bool(holding(home / "cache", "typed")) is (kept == "yes")
+
+
+def test_pages_ask_where_their_texts_results_are_kept() -> None:
+    """Everybody's cache is used by name alone: by the Cache page, and for models."""
+    pages = {path.name: path.read_text() for path in (ROOT / "dashboard/views").glob("*.py")}
+    users = {name for name, source in pages.items() if "service()" in source}
+    assert users == {"cache.py"}
+    for name in ("cause_set.py", "null_controls.py", "pair_choice.py"):
+        assert "service()" not in (ROOT / "dashboard" / name).read_text(), name

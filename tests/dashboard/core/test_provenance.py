@@ -1,0 +1,261 @@
+"""Captions and files say of numbers what the numbers are, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.methods import make_method
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.types import TextPair
+from dashboard.bias import service as bias_service
+from dashboard.core.compute import Compute, service
+from dashboard.core.provenance import of_controlled, of_map, of_published, poslens_version
+from dashboard.drawing.figure_base import provenance_entries
+from dashboard.drawing.palettes import PRESETS, Style
+from dashboard.export.files import figure_bytes
+from dashboard.heatmap import View
+from dashboard.interventions import service as interventions
+from dashboard.interventions.figures import minus_null_curves
+from dashboard.widgets import panels
+from tests.test_imports import FILES, dotted, name_of, parse
+
+OCCLUSION = make_method("occlusion")
+VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    return Compute(tmp_path_factory.mktemp("provenance"))
+
+
+@pytest.fixture(scope="module")
+def bm25() -> RetrieverSpec:
+    return with_corpus(resolve("BM25"), "sample")
+
+
+def test_provenance_is_made_in_one_place() -> None:
+    made = [
+        (name_of(path), node.lineno)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Provenance"
+    ]
+    assert made and {name for name, _ in made} == {"dashboard/core/provenance.py"}, made
+
+
+def test_a_model_without_a_limit_states_none(compute: Compute, bm25, sample: DataSet) -> None:
+    pairs = list(sample.pairs[:3])
+    one = compute.explain(pairs[0], bm25, make_method("terms"))
+    assert one.attribution.document.max_length > 0, "there is a number, but it is not the model's"
+    said = one.provenance().entry()
+    assert (
+        "max_length" not in said
+        and "n_pairs" not in said
+        and "max length" not in str(one.provenance().caption())
+    )
+    compute.start_run(bm25, OCCLUSION, pairs, "x").wait()
+    whole = compute.curve(bm25, OCCLUSION, pairs, "sample").provenance().entry()
+    assert "max_length" not in whole and whole["n_pairs"] == 3
+    assert whole["n_documents"] == len({pair.document for pair in pairs})
+    assert "interval" not in whole, "three documents are too few to resample"
+
+
+def test_minus_null_names_its_control_and_counts_its_own_pairs(
+    compute: Compute, bm25, sample: DataSet
+) -> None:
+    pairs = [p for p in sample.pairs if p.language == "slk"]
+    # One pair fewer has a control: the plain curve's n would be wrong.
+    nulls = interventions.controls("unrelated", pairs, sample.pairs)[:-1]
+    compute.start_run(bm25, OCCLUSION, pairs, "a").wait()
+    compute.start_run(bm25, OCCLUSION, nulls, "b").wait()
+    found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
+    assert made.n_pairs == len(pairs) - 1 and made.control == "minus unrelated query"
+    assert "control minus unrelated query" in made.caption()
+    figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
+    axis = figure.layout.yaxis.title.text.replace("<br>", " ")
+    assert axis.startswith("Score lost by occlusion") and axis.endswith("unrelated query")
+    (entry,) = figure.layout.meta["provenance"]
+    assert entry["control"] == "minus unrelated query" and entry["n_pairs"] == len(pairs) - 1
+
+
+def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
+    spec = resolve("MiniLM")
+    tests = [pairs_for(sample, name, "end", 6) for name in ("position", "brevity")]
+    bias_service.start(compute, spec, tests, "x").wait()
+    moved, short = bias_service.tested(compute, spec, tests)
+    cut = sum(scores.truncated for scores in short.scores.values())
+    made = bias_service.provenance_of([short])
+    assert made.truncated == cut > 0 and made.n_pairs == 6 and made.max_length == 512
+    # Where the evidence was moved behind the limit, a pair is not tested: said, and not counted.
+    left = sum(scores.read < 1 for scores in moved.scores.values())
+    made = bias_service.provenance_of([moved])
+    assert made.n_pairs == 6 - left < 6 and f"{left} pairs left out" in made.selection
+    assert moved.result.lost is not None and "for each document" in made.method
+
+
+@pytest.mark.parametrize("of", ["documents", "queries", "curves"])
+def test_a_map_counts_what_it_shows_and_claims_nothing_of_cuts(
+    compute: Compute, bm25, of: str
+) -> None:
+    said = of_map(compute.identify(bm25), "map", "sample", of, 7, "").entry()
+    name = {"documents": "n_documents", "queries": "n_queries", "curves": "n_pairs"}[of]
+    assert {key: said[key] for key in said if key.startswith("n_")} == {name: 7}
+    assert "truncated" not in said
+
+
+def test_published_curves_claim_no_limit_and_no_cuts() -> None:
+    import numpy as np
+
+    from attribution.curves.published import PublishedCurves
+
+    said = of_published(PublishedCurves("NV", np.ones((4, 100)), "nv.npz")).entry()
+    assert said == {
+        "poslens": poslens_version(),
+        "model": "NV",
+        "model_source": "published",
+        "method": "curves as published, mean and standard deviation (ddof=1)",
+        "dataset": "file nv.npz",
+        "n_pairs": 4,
+    }
+
+
+def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None:
+    pair = TextPair("p", "ice melts", "The ice melts in spring. Stone stays.")
+    one = compute.explain(pair, bm25, make_method("terms"))
+    named = replace(one.model, spec=replace(one.model.spec, name="other"))
+    other = replace(one, attribution=replace(one.attribution, model="other"), model=named)
+    results = [one, other]
+    plain = provenance_entries([each.provenance() for each in results])
+    assert [entry["model"] for entry in plain] == ["BM25", "other"]
+    wanted = [{**entry, "units": "words, the sum of their tokens"} for entry in plain]
+    made = panels.heatmap_bytes(results, View(), "png", Style(width_px=400))
+    with Image.open(io.BytesIO(made)) as image:
+        assert json.loads(image.info["provenance"]) == wanted
+        assert "BM25" in image.info["Description"] and "other" in image.info["Description"]
+    page = panels.heatmap_bytes(results, View(), "html", Style()).decode()
+    embedded = page.split('id="provenance">')[1].split("</script>")[0]
+    assert json.loads(embedded) == wanted
+    style = PRESETS["single column"]
+    figure = panels.curve_figure(results, style)
+    with Image.open(
+        io.BytesIO(figure_bytes(figure, "png", style, [r.provenance() for r in results]))
+    ) as image:
+        assert json.loads(image.info["provenance"]) == plain
+
+
+def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
+    """BM25 scores it zero, with its words and without: it is said, counted and left out."""
+    rows = "query,document\nqqqq,The ice is white. Stone stays.\n" + "".join(
+        f"what is {word},The {word} is grey. Filler stands here.\n" for word in ("fog", "stone")
+    )
+    (tmp_path / "mine.csv").write_text(rows)
+    datasets.register("mine", tmp_path / "mine.csv")
+
+    def opened() -> AppTest:
+        page = AppTest.from_file(str(VIEWS / "faithfulness.py"), default_timeout=120)
+        for name, value in {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}.items():
+            page.query_params[name] = value
+        return page.run()
+
+    page = opened()
+    assert not page.exception and not page.error
+    assert any("nothing to share out" in info.value for info in page.info)
+    page.button(key="faithfulness.start").click().run()
+    for run in list(service().runs._runs.values()):
+        run.wait()
+    page.run()
+    assert not page.exception and not page.error
+    (table,) = [one.value for one in page.dataframe if "left out, no difference" in one.value]
+    assert table["n"].tolist() == [2] and table["left out, no difference"].tolist() == [1]
+    assert table["left out, below empty"].tolist() == [0] and table["documents"].tolist() == [2]
+
+
+def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:
+    rows = "query,document,evidence\n" + "".join(
+        f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
+        for word in ("ice", "stone", "fog")
+    )
+    (tmp_path / "mine.csv").write_text(rows)
+    datasets.register("mine", tmp_path / "mine.csv")
+    page = AppTest.from_file(str(VIEWS / "faithfulness.py"), default_timeout=120)
+    for name, value in {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}.items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception
+    page.button(key="faithfulness.start").click().run()
+    from attribution.evaluation.faithfulness import Parameters
+    from dashboard.faithfulness import service as faithfulness_service
+    from dashboard.widgets import choices
+
+    spec, method = choices.spec("BM25", "mine"), make_method("terms")
+    scope = "mine: 3 pairs spread evenly"
+    run = faithfulness_service.run_of(service(), spec, method, scope, Parameters())
+    assert run is not None
+    run.wait()
+    page.run()
+    assert not page.exception and not page.error
+    said = [one.value.replace("\\", "") for one in page.caption if "poslens" in one.value]
+    assert len(said) == 2, "the pair's and the data set's"
+    assert "selection pair" in said[0] and "n pairs" not in said[0]
+    assert "n pairs 3" in said[1] and "spread evenly" in said[1] and "pair 1" not in said[1]
+
+
+@pytest.mark.parametrize("asked", [None, "sum"])
+def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -> None:
+    from attribution.curves.positions import rank_correlation, unit_scores
+    from attribution.text import words
+
+    data = datasets.read("sample")
+    pair = next(p for p in data.pairs if p.language == "eng")
+    page = AppTest.from_file(str(VIEWS / "compare.py"), default_timeout=300)
+    address = {"dataset": "sample", "pair": pair.pair_id, "a": "MiniLM", "b": "MiniLM-recency"}
+    for name, value in (address | ({"aggregate": asked} if asked else {})).items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception
+    (metric,) = [m for m in page.metric if "Rank correlation" in m.label]
+    how = asked or "mean"
+    results = [
+        service().explain(pair, resolve(name), make_method("saliency"))
+        for name in ("MiniLM", "MiniLM-recency")
+    ]
+    found = {
+        each: rank_correlation(
+            *(
+                unit_scores(
+                    r.attribution.document,
+                    r.attribution.document_scores,
+                    words(pair.document),
+                    each,
+                )
+                for r in results
+            )
+        )
+        for each in ("sum", "mean")
+    }
+    assert found["sum"] != found["mean"] and metric.value == f"{found[how]:.3f}"
+    assert f"the {how} of its tokens" in metric.help

@@ -1,0 +1,189 @@
+"""The line in front of a device: order, bound, one computation for many, and letting go."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from attribution.errors import Stopped, UserError
+from dashboard.core.queue import GRACE_S, DeviceQueue, Place, ready
+
+
+@pytest.fixture
+def queue() -> DeviceQueue:
+    return DeviceQueue(lambda: 3)
+
+
+def until(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_turns_come_in_the_order_of_asking(queue: DeviceQueue) -> None:
+    order: list[str] = []
+    threads = []
+    with queue.turn():
+        for name in "abc":
+
+            def wait(name: str = name) -> None:
+                with queue.turn():
+                    order.append(name)
+
+            threads.append(threading.Thread(target=wait))
+            threads[-1].start()
+            until(lambda: len(queue._line) == len(threads) + 1)
+    for thread in threads:
+        thread.join(5)
+    assert order == ["a", "b", "c"]
+
+
+def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) -> None:
+    order: list[str] = []
+    asked = threading.Event()
+
+    def run() -> None:
+        for batch in range(4):
+            with queue.turn():
+                order.append(f"batch {batch}")
+                if batch == 1:
+                    places.append(queue.ask("page", page))
+                    until(lambda: len(queue._line) == 2)
+                    assert places[0].ahead == 1
+                    asked.set()
+
+    def page(should_stop) -> str:
+        with queue.turn():
+            order.append("page")
+        return "shown"
+
+    places: list[Place[str]] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert asked.wait(5)
+    assert places[0].result() == "shown"
+    thread.join(5)
+    assert order == ["batch 0", "batch 1", "page", "batch 2", "batch 3"]
+
+
+def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue) -> None:
+    calls: list[str] = []
+
+    def work(name: str):
+        def compute(should_stop) -> str:
+            with queue.turn():
+                calls.append(name)
+            return name
+
+        return compute
+
+    with queue.turn():
+        same = [queue.ask("same", work("same")) for _ in range(20)]
+        until(lambda: len(queue._line) == 2)
+        other = queue.ask("other", work("other"))
+        until(lambda: len(queue._line) == 3)
+        assert [same[0].ahead, same[19].ahead, other.ahead] == [1, 1, 2] and queue.requests == 2
+        for place in same[:19]:
+            place.leave()
+            place.leave()  # twice counts once
+    assert same[19].result() == "same" and other.result() == "other"
+    assert calls == ["same", "other"]
+    # What was computed is not remembered here: the store does that.
+    assert queue.ask("same", work("same")).result() == "same" and len(calls) == 3
+
+
+def test_one_too_many_is_told_at_once(queue: DeviceQueue) -> None:
+    def work(should_stop) -> None:
+        with queue.turn():
+            pass
+
+    with queue.turn():
+        places = [queue.ask(number, work) for number in range(3)]
+        started = time.monotonic()
+        with pytest.raises(
+            UserError, match=r"^3 requests are waiting .*: try again in a moment\.$"
+        ):
+            queue.ask("fourth", work)
+        assert time.monotonic() - started < 0.5
+        places.append(queue.ask(2, work))  # who waits for the same takes no room
+        places[0].leave()
+        time.sleep(GRACE_S + 0.1)
+        places.append(queue.ask("fourth", work))
+    for place in places[1:]:
+        place.result()
+
+
+def test_who_leaves_the_line_makes_room_within_a_second(queue: DeviceQueue) -> None:
+    def work(should_stop) -> str:
+        with queue.turn():
+            return "computed"
+
+    with queue.turn():
+        gone, there = queue.ask("gone", work), queue.ask("there", work)
+        until(lambda: len(queue._line) == 3)
+        gone.leave()
+        until(lambda: len(queue._line) == 2, seconds=1)
+        assert there.ahead == 1
+    assert there.result() == "computed"
+    with pytest.raises(Stopped):
+        gone.result()
+
+
+def test_work_under_way_is_told_to_stop_and_starts_anew(queue: DeviceQueue) -> None:
+    stopped = threading.Event()
+    starts: list[int] = []
+
+    def work(should_stop) -> str:
+        starts.append(1)
+        with queue.turn():
+            while len(starts) == 1 and not should_stop():
+                time.sleep(0.01)
+        if len(starts) == 1:
+            stopped.set()
+            raise Stopped("stopped")
+        return "done"
+
+    first = queue.ask("key", work)
+    first.leave()
+    assert stopped.wait(1)
+    assert queue.ask("key", work).result() == "done" and len(starts) == 2
+
+
+def test_a_page_that_runs_again_finds_its_work_going_on(queue: DeviceQueue) -> None:
+    go_on = threading.Event()
+    calls: list[int] = []
+
+    def work(should_stop) -> str:
+        calls.append(1)
+        with queue.turn():
+            go_on.wait(10)
+            return "stopped" if should_stop() else "done"
+
+    queue.ask("key", work).leave()
+    again = queue.ask("key", work)
+    time.sleep(GRACE_S + 0.1)
+    go_on.set()
+    assert again.result() == "done" and calls == [1]
+
+
+def test_everybody_gets_the_error(queue: DeviceQueue) -> None:
+    def work(should_stop) -> None:
+        with queue.turn():
+            raise UserError("The document is empty.")
+
+    with queue.turn():
+        places = [queue.ask("bad", work) for _ in range(2)]
+    for place in places:
+        with pytest.raises(UserError, match="empty"):
+            place.result()
+    with queue.turn():  # and the device is free again
+        assert queue.requests == 0
+
+
+def test_what_is_there_waits_for_nothing() -> None:
+    place = ready("shown")
+    assert place.wait(0) and place.result() == "shown" and place.ahead == 0
+    place.leave()

@@ -1,0 +1,171 @@
+"""What a model cannot read is counted, said beside the numbers, and left out on demand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.methods import make_method
+from attribution.reading import Reading, of_attribution, readings
+from attribution.retrievers.registry import resolve
+from attribution.types import EvidenceSpan, TextPair
+from dashboard.__main__ import app
+from dashboard.core.compute import Compute, service
+from dashboard.core.readings import at_hand, count, known, pair_sentence, readable, sentence
+
+VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
+LONG = "ice melts " * 600
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+def of(retriever, *pairs: TextPair) -> list[Reading]:
+    return [one for batch in readings(retriever, pairs) for one in batch]
+
+
+def test_tokens_and_evidence_by_hand(minilm) -> None:
+    first, last = EvidenceSpan(0, 3), EvidenceSpan(len(LONG) - 10, len(LONG) - 1)
+    short = TextPair("a", "q", "ice 模 melts", EvidenceSpan(0, 5))
+    strange = TextPair("b", "q", "🜁 🜂 ice")
+    found = of(
+        minilm,
+        short,
+        strange,
+        TextPair("c", "q", LONG, first),
+        TextPair("d", "q", LONG, last),
+        TextPair("e", "q", LONG),
+    )
+    assert found[1] == Reading(3, 2, None) and not found[1].readable
+    assert [one.evidence for one in found] == [1.0, None, 1.0, 0.0, None]
+    assert [one.readable for one in found[2:]] == [True, False, True]
+    assert found[2].tokens == 510
+    half = EvidenceSpan(0, len(LONG))
+    (one,) = of(minilm, TextPair("f", "q", LONG, half))
+    # "ice melt ##s" is three tokens and ten characters; the last space is behind the last token.
+    assert one.evidence == pytest.approx((510 / 3 * 10 - 1) / 6000) and one.evidence_cut
+    assert of(minilm, TextPair("g", "q", "\u200b", None)) == [Reading(0, 0, None)]
+
+
+def test_the_sample_as_its_tokenizer_counts_it(minilm, sample: DataSet) -> None:
+    """An oracle of its own: ids and offsets of the whole text, from the tokenizer alone."""
+    tokenizer = minilm.encoder("document").tokenizer
+    pairs = [p for p in sample.pairs if p.language in ("tha", "zho", "eng")][::7]
+    found = of(minilm, *pairs)
+    for pair, one in zip(pairs, found, strict=True):
+        whole = tokenizer(
+            pair.document, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        ids = whole["input_ids"][:510]
+        assert one.tokens == len(ids)
+        assert one.unknown == ids.count(tokenizer.unk_token_id)
+        assert pair.evidence is not None
+        if len(whole["input_ids"]) > 510:
+            end = whole["offset_mapping"][509][1]
+            assert one.evidence_cut == (end < pair.evidence.end)
+        else:
+            assert one.evidence == 1.0
+    thai = [one for p, one in zip(pairs, found, strict=True) if p.language == "tha"]
+    assert thai and all(one.unknown_share > 0.5 for one in thai)
+
+
+def test_a_stored_result_tells_the_same_where_unknown_tokens_are_named(
+    minilm, sample: DataSet, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    pair = next(p for p in sample.pairs if p.language == "tha")
+    result = compute.explain(pair, resolve("MiniLM"), make_method("saliency"))
+    (one,) = of(minilm, pair)
+    assert of_attribution(result.attribution, pair.evidence) == one
+    assert "of these tokens are unknown" in pair_sentence(one)
+
+
+def test_pairs_are_counted_once_and_left_out(
+    sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, spec = Compute(tmp_path), resolve("MiniLM")
+    pairs = [replace(p, query=f"{p.query} once") for p in sample.pairs[::9]]
+    assert known(compute, spec, pairs) == {} == at_hand(compute, spec, pairs), "nothing is loaded"
+    found = count(compute, spec, pairs)
+    kept = readable(compute, [spec], pairs)
+    assert kept == [p for p in pairs if found[p.pair_id].readable] and 0 < len(kept) < len(pairs)
+    cut = sum(one.evidence_cut for one in found.values())
+    assert f"in {cut} of {len(pairs)} pairs" in sentence(found)
+    monkeypatch.setattr(Compute, "retriever", None)  # whatever was counted needs no model
+    assert count(compute, spec, pairs) == found == known(compute, spec, pairs)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> str:
+    rows = [
+        {"query": "ice", "document": "Ice melts. Stone stays.", "evidence": "Ice melts."},
+        {"query": "ice", "document": LONG + "Fog rises.", "evidence": "Fog rises."},
+        {"query": "ice", "document": "冰川融化成水" * 20, "evidence": "冰川融化成水"},
+    ]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("mixed", tmp_path / "mixed.jsonl")
+    return "mixed"
+
+
+def test_the_command_leaves_out_what_cannot_be_read(mixed: str) -> None:
+    run = CliRunner().invoke(app, ["precompute", "--dataset", mixed, "--readable"])
+    assert run.exit_code == 0, run.output
+    said = json.loads(run.stdout.strip().splitlines()[-1])
+    assert said["total"] == 1
+    run = CliRunner().invoke(app, ["curve", "--dataset", mixed, "--readable", "--format", "json"])
+    assert run.exit_code == 0, run.output
+    (entry,) = json.loads(run.stdout.strip().splitlines()[-1])["provenance"]
+    assert entry["n_pairs"] == 1 and "every model can read" in entry["selection"]
+
+
+def opened(view: str, **parameters: object) -> AppTest:
+    page = AppTest.from_file(str(VIEWS / view), default_timeout=120)
+    for name, value in parameters.items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception
+    return page
+
+
+def captions(page: AppTest) -> str:
+    return "\n".join(one.value.replace("\\", "") for one in page.caption)
+
+
+def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> None:
+    spec, method = resolve("MiniLM"), make_method("saliency")
+    service().start_run(spec, method, datasets.read(mixed).pairs, "x").wait()
+    page = opened("curves.py", dataset=mixed, models=["MiniLM"])
+    said = captions(page)
+    assert "in 1 of 3 pairs evidence lies behind its limit" in said
+    assert "of the tokens are unknown to it" in said
+    page.toggle(key="readable").set_value(True).run()
+    assert not page.exception
+    assert "1 of 3 pairs" in page.markdown[0].value and "evidence lies behind" not in captions(page)
+
+
+@pytest.mark.parametrize("method", ["saliency", "decomposition"])
+def test_saliency_says_that_it_hardly_depends_on_the_query(mixed: str, method: str) -> None:
+    pairs = datasets.read(mixed).pairs
+    service().start_run(resolve("MiniLM"), make_method(method), pairs, "x").wait()
+    page = opened("curves.py", dataset=mixed, models=["MiniLM"], method=method)
+    assert ("hardly depends on the query" in captions(page)) == (method == "saliency")
+    if method == "saliency":
+        page.button(key="null.subtract").click().run()
+        assert not page.exception
+        assert page.segmented_control(key="null").value == "unrelated query"
+        assert "hardly depends" not in captions(page), "it is subtracted"

@@ -1,0 +1,42 @@
+"""Settings: refused where they cannot be used, and documented, all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from dashboard.core.serve import FLAGS
+from dashboard.core.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [s.name for s in SETTINGS if f"`{s.name}`" not in readme] == []
+
+
+def test_every_environment_variable_read_is_a_setting() -> None:
+    import re
+
+    read = set()
+    for folder in ("attribution", "cache", "dashboard"):
+        for path in (ROOT / folder).rglob("*.py"):
+            read |= set(re.findall(r"POSLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
+    assert read == {s.name for s in SETTINGS}
+
+
+@pytest.mark.parametrize(("setting", "value"), [(PRECISION, "int8"), (MODEL_MEMORY_GB, "-1")])
+def test_a_value_out_of_range_is_refused(setting, value, monkeypatch) -> None:
+    monkeypatch.setenv(setting.name, value)
+    with pytest.raises(UserError, match=setting.name):
+        setting.get()
+
+
+def test_the_server_is_safe_by_default() -> None:
+    assert FLAGS["server.address"] == "127.0.0.1"
+    assert FLAGS["client.showErrorDetails"] == "none"
+    assert FLAGS["browser.gatherUsageStats"] is False
+    assert set(FLAGS["server.allowedHosts"]) == {"127.0.0.1", "localhost"}  # type: ignore[call-overload]

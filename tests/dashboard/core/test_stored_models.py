@@ -1,0 +1,191 @@
+"""A cache that somebody else computed opens where the model's weights are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.retrievers import registry
+from attribution.retrievers.registry import RetrieverSpec
+from cache.exchange.transfer import merge
+from cache.storage.maintenance import listing, models
+from cache.storage.store import ModelKey, Store
+from dashboard.core import stored_models
+from dashboard.core.compute import Compute, service
+from dashboard.core.protocols import posir_spec
+from dashboard.drawing.plain import plain
+
+ROOT = Path(__file__).parents[2]
+METHOD = make_method("saliency")
+ABSENT = "elsewhere's weights are not on this machine: only what its cache holds can be opened."
+
+
+@pytest.fixture(scope="module")
+def sent(tiny_folder: Callable[..., Path], tmp_path_factory, sample) -> Path:
+    """The cache of a host that has the weights, with two pairs' results."""
+    folder = tmp_path_factory.mktemp("model")
+    shutil.copytree(tiny_folder("bert"), folder, dirs_exist_ok=True)
+    spec = RetrieverSpec("elsewhere", "Elsewhere", "dense", f"folder:{folder}")
+    compute = Compute(tmp_path_factory.mktemp("far"))
+    for pair in sample.pairs[:2]:
+        compute.explain(pair, spec, METHOD)
+    compute.explain(sample.pairs[0], replace(spec, query_max_length=512), METHOD)
+    shutil.rmtree(folder)
+    return compute.root
+
+
+@pytest.fixture
+def home(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A data folder that took that cache over."""
+    merge(Store(tmp_path / "cache"), Store(sent))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
+    service.cache_clear()
+    yield tmp_path
+    service.cache_clear()
+    registry.remember({})
+
+
+def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
+    compute = Compute(home)
+    assert compute.stored_only() == ["elsewhere"]
+    spec = registry.resolve("elsewhere")
+    model = compute.identify(spec)
+    assert model.stored_only and model.precision == "float32" and len(model.weights) == 16
+    found = compute.explain(sample.pairs[0], spec, METHOD)
+    assert found.from_cache
+    said = dict(found.provenance().items())
+    assert said["model"] == "elsewhere" and said["weights"] == model.weights
+    assert str(home) not in str(said) and said["model_source"].startswith("folder model")
+    curve = compute.curve(spec, METHOD, sample.pairs, "sample")
+    assert curve.summary.curve.n == 2
+    with pytest.raises(UserError, match=ABSENT):
+        compute.explain(sample.pairs[5], spec, METHOD)
+    run = compute.start_run(spec, METHOD, sample.pairs, "sample")
+    run.wait()
+    assert run.error == ABSENT
+    # Other settings are another model: what was computed under them, and nothing else.
+    limited = replace(spec, query_max_length=512)
+    assert compute.explain(sample.pairs[0], limited, METHOD).from_cache
+    with pytest.raises(UserError, match=ABSENT):
+        compute.identify(posir_spec(spec))
+
+
+def test_weights_that_come_back_are_used(
+    home: Path, sample, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register_folder("elsewhere", tiny_folder("bert"))
+    compute = Compute(home)
+    assert compute.stored_only() == []
+    model = compute.identify(registry.resolve("elsewhere"))
+    # The same files: what was taken over is this model's own.
+    assert not model.stored_only
+    assert compute.explain(sample.pairs[0], registry.resolve("elsewhere"), METHOD).from_cache
+
+
+def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
+    store = Store(home / "cache")
+    spec = RetrieverSpec("elsewhere", "Elsewhere", "dense", "folder:/x/y")
+    about = stored_models.about(spec, "1234567890abcdef", "bfloat16")
+    assert "/x" not in about
+    with store.writing(ModelKey("elsewhere", "f" * 16, about), METHOD):
+        pass
+    names = {model.spec.name for model in stored_models.stored_models(store)}
+    assert len(names) == 2 and "elsewhere" in names
+    assert set(stored_models.remember(store)) == names
+    for name in names:
+        assert Compute(home).identify(registry.resolve(name)).stored_only
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[]",
+        "{}",
+        "not json",
+        '{"spec": {}}',
+        '{"spec": {"name": "other"}, "weights": 1}',
+        "[" * 100_000,
+        '"spec"',
+        "{}]",
+        *(
+            stored_models.about(RetrieverSpec("M", "M", "dense", "x"), "w", "float32").replace(
+                f'"{name}": {was}', f'"{name}": {value}'
+            )
+            for name, was, value in (
+                ("max_length", "null", "Infinity"),
+                ("max_length", "null", "1e300"),
+                ("max_length", "null", "-1"),
+                ("query_max_length", "null", "true"),
+                ("query_prompt", "null", "[1]"),
+                ("family", '"dense"', '"none"'),
+                ("name", '"M"', '"N"'),
+                ("precision", '"float32"', '"x", "spec": 1'),
+            )
+        ),
+    ],
+    ids=lambda about: about[-60:],
+)
+def test_nonsense_about_a_model_is_left_out(tmp_path: Path, about: str) -> None:
+    store = Store(tmp_path / "cache")
+    with store.writing(ModelKey("M", "f" * 16, about), METHOD):
+        pass
+    assert stored_models.stored_models(store) == []
+
+
+@pytest.mark.parametrize("key", ["method", "model", "fingerprint", "about"])
+@pytest.mark.parametrize("value", ["[", "5", '{"a": Infinity}', "[" * 100_000, b"\xff", None])
+def test_one_unreadable_file_breaks_no_list(home: Path, key: str, value: object) -> None:
+    """A file of the cache that somebody else wrote: the others are listed, it has a sentence."""
+    store = Store(home / "cache")
+    before = len(stored_models.stored_models(store))
+    with store.writing(ModelKey("M", "f" * 16, "{}"), METHOD) as db:
+        if value is None:
+            db.execute("DELETE FROM meta WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    assert len(listing(store)) >= 3 and len(models(store)) >= 2
+    assert len(stored_models.stored_models(store)) == before
+    assert stored_models.remember(store)
+
+
+def test_what_is_kept_of_a_model_is_read_back() -> None:
+    spec = registry.resolve("MiniLM-primacy")
+    said = json.loads(stored_models.about(spec, "w", "float32"))
+    assert said["origin"] == spec.origin and said["spec"]["family"] == "dense"
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+def page(name: str, **query: object) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "dashboard" / "views" / f"{name}.py"), default_timeout=120)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def test_explain_shows_the_heatmap_and_offers_the_model(home: Path, sample) -> None:
+    app = page("explain", models="elsewhere", pair=sample.pairs[0].pair_id)
+    assert not app.exception and [e.value for e in app.error] == []
+    assert "elsewhere (from the cache)" in app.multiselect(key="models").options
+    assert len(app.get("plotly_chart")) >= 1
+    assert any("elsewhere" in caption.value for caption in app.caption)
+    other = page("explain", models="elsewhere", pair=sample.pairs[5].pair_id)
+    assert [e.value for e in other.error] == [plain(ABSENT)]
+
+
+def test_curves_shows_the_curve(home: Path) -> None:
+    app = page("curves", models="elsewhere")
+    assert not app.exception and [e.value for e in app.error] == []
+    assert len(app.get("plotly_chart")) == 1
+    assert "from the cache" in [text.value for text in app.markdown]
+    assert not [button for button in app.button if button.label in ("Compute", "Resume")]

@@ -1,0 +1,423 @@
+"""Figures hold the numbers they were given, and text from data stays text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from attribution.curves.positions import positions
+from attribution.errors import UserError
+from attribution.types import Method, PositionCurve, Provenance
+from dashboard.drawing import curves as curve_figures
+from dashboard.drawing.palettes import (
+    DASHES,
+    PALETTES,
+    PRESETS,
+    THEMES,
+    Style,
+    escape,
+    wrap,
+)
+from dashboard.export.files import figure_bytes
+from dashboard.map.figures import point_map
+
+STYLE = Style()
+CENTRES = np.arange(100) + 0.5
+HOSTILE = (
+    "<b>bold</b>",
+    "<a href=javascript:alert(1)>x</a>",
+    "one<br>two",
+    "&lt;i&gt;",
+    "%{meta.figure}",
+    "$\\alpha$ and $x$",
+    "\x01control",
+)
+
+
+def provenance(model: str = "m") -> Provenance:
+    return Provenance(
+        poslens="0.1.0",
+        model=model,
+        model_source="here",
+        weights="sha256:00",
+        method="saliency(norm=l2)",
+        dataset="data <b>set</b>",
+        n_pairs=3,
+        max_length=512,
+        truncated=1,
+        precision="float32",
+        prompts="query: {query}",
+    )
+
+
+def curve(model: str = "m", seed: int = 0, **changes: object) -> PositionCurve:
+    mean = np.random.default_rng(seed).random(100).astype(np.float32)
+    fields = {
+        "model": model,
+        "dataset": "d",
+        "method": Method("saliency", {"norm": "l2"}, {"normalization": "p99"}),
+        "mean": mean,
+        "std": np.full(100, 0.1),
+        "ci_low": mean - 0.05,
+        "ci_high": mean + 0.07,
+        "positions": positions("bin_mean"),
+        "n": 3,
+        "n_documents": 3,
+        "n_truncated": 1,
+        "n_failed": 0,
+    }
+    return PositionCurve(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #RRGGBB, WCAG 2.2."""
+    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# -- text ---------------------------------------------------------------------------------------
+
+
+def test_escape_leaves_no_markup() -> None:
+    for text in HOSTILE:
+        shown = escape(text)
+        assert "<" not in shown and ">" not in shown and "$" not in shown and "%{" not in shown
+    assert escape("a & b") == "a &amp; b"
+    assert escape("a\nb") == "a b"
+    assert escape("\ud800x\x00") == "�x�"
+
+
+FIGURES: dict[str, Callable[[str], go.Figure]] = {
+    "pair": lambda text: curve_figures.pair_curves(
+        {text: np.ones(100)}, (0.2, 0.3), STYLE, text, {text: 0.5}
+    ),
+    "mean": lambda text: curve_figures.mean_curves(
+        [curve(text), curve(text, dataset=text + text)], STYLE, notes={text: text}, y_title=text
+    ),
+    "difference": lambda text: curve_figures.difference(
+        curve("a"), curve("b", 1), (text, text), STYLE, y_title=text
+    ),
+    "scatter": lambda text: curve_figures.rank_scatter(
+        [1.0], [2.0], [text], (text, text), STYLE, y_title=text
+    ),
+    "map": lambda text: point_map([[0.0, 1.0]], [text], [text], text, STYLE),
+    "map of numbers": lambda text: point_map([[0.0, 1.0]], [1.0], [text], text, STYLE),
+    "matrix": lambda text: curve_figures.interaction_matrix(
+        [[1.0]], [text], [text], [0], STYLE, y_title=text
+    ),
+}
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for key, one in value.items() if key != "meta" for text in strings(one)]
+    if isinstance(value, (list, tuple)):
+        return [text for one in value for text in strings(one)]
+    return []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_figure_lets_markup_through(name: str) -> None:
+    """Every string of the figure, wherever it stands, but for the line breaks we put there."""
+    for hostile in HOSTILE[:4]:
+        own = {"<extra></extra>", "<br>"}
+        found = strings(FIGURES[name](hostile).to_dict())
+        assert any("&" in text for text in found), "the label is nowhere in the figure"
+        for text in found:
+            for markup in own:
+                text = text.replace(markup, "")
+            assert "<" not in text and ">" not in text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_hostile_text_is_drawn_as_it_is(name: str) -> None:
+    """In the image: the letters are there, and no element came of them."""
+    text = "<a href='https://x.example'>q</a> %{meta.figure} &amp; $x$"
+    svg = ET.fromstring(figure_bytes(FIGURES[name](text), "svg", STYLE, provenance()))
+    for meta in svg.findall("{http://www.w3.org/2000/svg}metadata"):
+        svg.remove(meta)
+    drawn = " ".join("".join(svg.itertext()).replace("\xa0", " ").split())
+    assert not [one for one in svg.iter() if one.tag.endswith("}a")]
+    for part in (
+        ("<a href=", "%{meta", "&amp;") if name not in ("matrix", "scatter", "map") else ("<a",)
+    ):
+        assert part in drawn
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def test_pair_curves_draw_the_arrays_they_got() -> None:
+    values = {"a": np.linspace(0, 1, 100), "b": np.linspace(1, 0, 100)}
+    figure: Any = curve_figures.pair_curves(values, (0.25, 0.5), STYLE, "Saliency (score units)")
+    for trace, array in zip(figure.data, values.values(), strict=True):
+        np.testing.assert_allclose(trace.x, CENTRES)
+        np.testing.assert_array_equal(trace.y, array)
+        np.testing.assert_array_equal(trace.customdata, np.arange(100))
+    (shape,) = figure.layout.shapes
+    assert (shape.x0, shape.x1) == (25, 50)
+    assert [note.text for note in figure.layout.annotations] == ["evidence"]
+    assert figure.layout.yaxis.title.text == "Saliency (score units)"
+
+
+def test_pair_curves_stand_where_their_tokens_do_in_the_whole_text() -> None:
+    x = {"a": np.linspace(0.1, 0.4, 100) ** 2}
+    figure: Any = curve_figures.pair_curves(
+        {"a": np.ones(100)}, (0.05, 0.1), STYLE, "y", {"a": 0.2}, x=x
+    )
+    np.testing.assert_allclose(figure.data[0].x, 100 * x["a"])
+    assert {(5, 10), (20, 20), (20, 100)} == {(s.x0, s.x1) for s in figure.layout.shapes}
+    assert "whole text" in figure.layout.xaxis.title.text
+
+
+def test_a_difference_ends_where_one_model_has_not_read() -> None:
+    a, b = np.ones(100), np.full(100, 2.0)
+    b[40:] = np.nan
+    figure: Any = curve_figures.difference(a, b, ("a", "b"), STYLE)
+    for trace in figure.data:
+        np.testing.assert_allclose(trace.x, CENTRES[:40])
+        np.testing.assert_array_equal(trace.customdata, np.arange(40))
+    assert (40, 100) in {(shape.x0, shape.x1) for shape in figure.layout.shapes}
+
+
+def test_what_was_not_read_has_no_value() -> None:
+    figure: Any = curve_figures.pair_curves({"a": np.ones(100)}, None, STYLE, "y", {"a": 0.4})
+    np.testing.assert_allclose(figure.data[0].x, CENTRES * 0.4)
+    shapes = {(shape.x0, shape.x1) for shape in figure.layout.shapes}
+    assert shapes == {(40, 40), (40, 100)}
+    assert [note.text for note in figure.layout.annotations] == ["not read"]
+    assert "40%" in figure.data[0].name
+
+
+def test_what_one_model_read_is_not_shaded_as_unread() -> None:
+    ones = np.ones(100)
+    figure: Any = curve_figures.pair_curves({"a": ones, "b": ones}, None, STYLE, "y", {"a": 0.4})
+    assert not figure.layout.annotations
+
+
+def test_mean_curves_hold_mean_band_and_bin() -> None:
+    curves = [curve("a", 1), curve("b", 2)]
+    figure: Any = curve_figures.mean_curves(curves, STYLE, notes={"a": "n = 3"})
+    bands, lines = figure.data[:2], figure.data[2:]
+    for band, line, one in zip(bands, lines, curves, strict=True):
+        np.testing.assert_array_equal(line.y, one.mean)
+        np.testing.assert_array_equal(line.customdata, np.arange(100))
+        assert len(band.x) == 200 and band.fill == "toself"
+        np.testing.assert_array_equal(band.x[:100], band.x[100:][::-1])
+        np.testing.assert_array_equal(band.y[:100], one.ci_high)
+        np.testing.assert_array_equal(band.y[100:][::-1], one.ci_low)
+        np.testing.assert_array_equal(band.customdata, [*range(100), *reversed(range(100))])
+        assert band.legendgroup == line.legendgroup
+    assert [line.name for line in lines] == ["a (n = 3)", "b"]
+    assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
+    figure = curve_figures.mean_curves(curves, STYLE, band=False)
+    assert len(figure.data) == 2
+
+
+def test_mean_curves_stand_at_their_own_positions_and_draw_no_band_that_is_none() -> None:
+    sampled = curve("a", positions=positions("point"), ci_low=None, ci_high=None)
+    figure: Any = curve_figures.mean_curves([sampled, curve("b")], STYLE)
+    band, first, second = figure.data
+    assert band.legendgroup == second.legendgroup
+    np.testing.assert_allclose(first.x, 100 * np.arange(100) / 99)
+    np.testing.assert_allclose(second.x, np.arange(100) + 0.5)
+
+
+def test_points_can_be_selected_by_a_click() -> None:
+    """plotly.js selects nothing of a trace whose mode is 'lines'."""
+    drawn: list[Any] = [
+        curve_figures.mean_curves([curve()], STYLE),
+        curve_figures.pair_curves({"a": np.ones(100)}, None, STYLE, "y"),
+    ]
+    for figure in drawn:
+        assert "markers" in figure.data[-1].mode
+        assert figure.layout.clickmode == "event+select"
+
+
+def test_curves_of_one_model_are_told_apart() -> None:
+    other = Method("occlusion")
+    curves = [curve(), curve(dataset="e"), curve(dataset="e", method=other), curve(dataset="e")]
+    figure: Any = curve_figures.mean_curves(curves, STYLE, band=False)
+    names = [trace.name for trace in figure.data]
+    assert len(set(names)) == 4
+    assert names[0] == "m, d" and "occlusion" in names[2]
+
+
+def test_difference_is_a_minus_b() -> None:
+    a, b = curve("a", 1), curve("b", 2)
+    gap = a.mean.astype(float) - b.mean
+    figure: Any = curve_figures.difference(a, b, ("a", "b"), STYLE)
+    above, below, line = figure.data
+    np.testing.assert_allclose(line.y, gap)
+    np.testing.assert_allclose(above.y, np.maximum(gap, 0))
+    np.testing.assert_allclose(below.y, np.minimum(gap, 0))
+    assert above.name == "a higher" and below.name == "b higher"
+    np.testing.assert_array_equal(line.customdata, np.arange(100))
+    assert [shape.y0 for shape in figure.layout.shapes] == [0]
+
+
+def test_scatter_keeps_points_with_their_words() -> None:
+    words = ["one", "two", "<b>"]
+    figure: Any = curve_figures.rank_scatter([1, 2, 3], [30, 20, 10], words, ("A", "B"), STYLE)
+    (points,) = figure.data
+    np.testing.assert_array_equal(points.x, [1, 2, 3])
+    np.testing.assert_array_equal(points.y, [30, 20, 10])
+    assert list(points.hovertext) == ["one", "two", "&lt;b&gt;"]
+    assert figure.layout.xaxis.title.text == "Saliency, A"
+    assert list(figure.layout.xaxis.range) == list(figure.layout.yaxis.range)
+    free: Any = curve_figures.rank_scatter([1], [9], ["w"], ("A", "B"), STYLE, same_scale=False)
+    assert not free.layout.shapes and free.layout.xaxis.range != free.layout.yaxis.range
+    curve_figures.rank_scatter([], [], [], ("A", "B"), STYLE)
+
+
+def test_scatter_writes_no_word_over_another() -> None:
+    same: Any = curve_figures.rank_scatter([1.0] * 9, [1.0] * 9, ["word"] * 9, ("A", "B"), STYLE)
+    assert sum(bool(text) for text in same.data[0].text) <= 1
+
+
+def test_matrix_rows_are_the_query_and_columns_the_document() -> None:
+    matrix = np.zeros((2, 3))
+    matrix[1, 2] = -0.5
+    figure: Any = curve_figures.interaction_matrix(
+        matrix, ["q0", "q1"], ["d0", "d1", "d2"], [0, 2], STYLE
+    )
+    (cells,) = figure.data
+    assert cells.z[1][2] == -0.5 and cells.text[1][2] == "q1 × d2"
+    assert (cells.zmin, cells.zmax) == (-0.5, 0.5)
+    assert figure.layout.yaxis.autorange == "reversed"
+    assert {(shape.x0, shape.x1) for shape in figure.layout.shapes} == {(-0.5, 0.5), (1.5, 2.5)}
+    figure = curve_figures.interaction_matrix(matrix, "ab", "abc", None, STYLE, limit=2)
+    assert figure.data[0].zmax == 2
+    figure = curve_figures.interaction_matrix(0 * matrix, "ab", "abc", None, STYLE)
+    assert figure.data[0].zmax == 1
+
+
+def test_words_twice_in_a_text_stay_two_columns() -> None:
+    figure: Any = curve_figures.interaction_matrix(
+        np.ones((1, 2)), ["a"], ["the", "the"], None, STYLE
+    )
+    assert list(figure.layout.xaxis.ticktext) == ["the", "the"]
+    assert list(figure.layout.xaxis.tickvals) == [0, 1]
+
+
+def test_wrong_shapes_and_spans_are_refused() -> None:
+    ones = np.ones(100)
+    with pytest.raises(ValueError):
+        curve_figures.pair_curves({"a": np.ones(99)}, None, STYLE, "y")
+    with pytest.raises(ValueError):
+        curve_figures.pair_curves({"a": ones}, (0.5, 0.5), STYLE, "y")
+    with pytest.raises(ValueError):
+        curve_figures.pair_curves({"a": ones}, None, STYLE, "y", {"a": 0})
+    with pytest.raises(ValueError):
+        curve_figures.interaction_matrix(np.ones((2, 3)), ["a"] * 3, ["b"] * 2, None, STYLE)
+    with pytest.raises(ValueError):
+        curve_figures.rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
+
+
+# -- provenance and style -----------------------------------------------------------------------
+
+
+def test_provenance_is_in_the_figure_and_its_caption() -> None:
+    both = [provenance("one"), provenance("two")]
+    plain: Any = curve_figures.mean_curves([curve()], STYLE, provenance=both)
+    assert [entry["model"] for entry in plain.layout.meta["provenance"]] == ["one", "two"]
+    assert plain.layout.meta["figure"] == "mean_curves"
+    assert not plain.layout.annotations and plain.layout.height == STYLE.height_px
+    captioned: Any = curve_figures.mean_curves(
+        [curve()], replace(STYLE, caption=True), provenance=both
+    )
+    (note,) = captioned.layout.annotations
+    text = note.text.replace("<br>", " ")
+    assert "<" not in text and "data &lt;b&gt;set&lt;/b&gt;" in text
+    assert text.count("sha256:00") == 1, "what the models share is said once"
+    assert "model one" in text and "model two" in text
+    assert captioned.layout.height > STYLE.height_px
+    assert captioned.layout.width == STYLE.width_px
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+@pytest.mark.parametrize("theme", THEMES)
+def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
+    style = Style(palette=palette, theme=theme)  # type: ignore[arg-type]
+    looks = [(style.line(i)["color"], style.line(i)["dash"]) for i in range(30)]
+    assert len(set(looks)) == 30
+    assert len({style.line(i)["dash"] for i in range(len(DASHES))}) == len(DASHES)
+    for colour in PALETTES[palette][theme][:3]:
+        assert contrast(colour, style.colours.paper) >= 2.9
+    for colour in (style.colours.ink, style.colours.muted):
+        assert contrast(colour, style.colours.paper) >= 4.5
+
+
+def test_presets_have_the_widths_of_journals() -> None:
+    assert PRESETS["single column"].width_px * PRESETS["single column"].scale == 3.5 * 300
+    assert PRESETS["double column"].width_px * PRESETS["double column"].scale == 7 * 300
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"palette": "x"}, {"theme": "x"}, {"width_px": 0}, {"dpi": 10**6}, {"font_size": -1}],
+)
+def test_styles_that_cannot_be_drawn_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        Style(**wrong)  # type: ignore[arg-type]
+
+
+def test_wrap_keeps_every_letter() -> None:
+    text = "a few words and " + "x" * 90 + " 長い日本語の文章がここにあります"
+    lines = wrap(text, 100, 10)
+    assert len(lines) > 3
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+# -- map ------------------------------------------------------------------------------------------
+
+
+def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
+    words = [f"domain {i % 9}" for i in range(30)]
+    points = np.arange(60.0).reshape(30, 2)
+    figure = point_map(points, words, words, "Domain", STYLE)
+    drawn = {
+        int(i): (x, y) for t in figure.data for i, x, y in zip(t.customdata, t.x, t.y, strict=True)
+    }
+    assert drawn == {i: (2.0 * i, 2.0 * i + 1) for i in range(30)}
+    # Six commonest and the others, told apart by more than colour.
+    assert [t.name.split(" (")[0] for t in figure.data][-1] == "others"
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 7
+
+
+def test_a_map_in_webgl_is_plain_discs() -> None:
+    """Symbols and outlines halve its frames per second; colours stay apart, SVG keeps both."""
+    words = [f"domain {i % 9}" for i in range(30)]
+    for colours in (words, np.arange(30.0), np.full(30, np.nan)):
+        for trace in point_map(np.zeros((30, 2)), colours, words, "D", STYLE, webgl=True).data:
+            assert trace.marker.symbol in (None, "circle") and not trace.marker.line.width
+    figure = point_map(np.zeros((30, 2)), words, words, "D", STYLE, webgl=True)
+    assert len({t.marker.color for t in figure.data}) == 7
+
+
+def test_unknown_values_of_a_map_are_grey_and_zero_is_the_middle() -> None:
+    values = np.array([np.nan, -2.0, 1.0])
+    figure = point_map(np.zeros((3, 2)), values, list("abc"), "Index", STYLE, diverging=True)
+    grey, known = figure.data
+    assert list(grey.customdata) == [0] and list(known.customdata) == [1, 2]
+    assert (known.marker.cmin, known.marker.cmax) == (-2, 2)
+
+
+def test_a_map_of_many_points_uses_webgl_where_asked() -> None:
+    assert point_map(np.zeros((1, 2)), ["a"], ["a"], "D", STYLE, webgl=True).data[0].type == (
+        "scattergl"
+    )

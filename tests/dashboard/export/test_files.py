@@ -1,0 +1,389 @@
+"""Every format can be read back, says where its numbers come from, and runs nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import plotly.io
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from attribution.curves.positions import positions
+from attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    Method,
+    PositionCurve,
+    Provenance,
+    TextPair,
+    Token,
+    TokenizedText,
+)
+from dashboard.drawing.curves import PRESETS, mean_curves
+from dashboard.export import files as export_files
+from dashboard.export.files import (
+    attribution_frame,
+    curve_frame,
+    figure_bytes,
+    file_name,
+    table_bytes,
+)
+from dashboard.export.inscription import inscribed
+
+STYLE = PRESETS["single column"]
+PROVENANCE = Provenance(
+    poslens="0.1.0",
+    model="</script><b>Modell</b> 模型 \x01",
+    model_source="here",
+    weights="sha256:00",
+    method="saliency(norm=l2)",
+    dataset="a -- > b, =HYPERLINK(1)",
+    n_pairs=3,
+    max_length=512,
+    truncated=1,
+    precision="float32",
+    prompts="Instruct: x\nQuery: {query} # not a comment",
+)
+ENTRY = PROVENANCE.entry()
+FORMULAS = ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "＝1"]
+CURVE = PositionCurve(
+    model="m",
+    dataset="d",
+    method=Method("saliency", {"norm": "l2"}),
+    mean=np.linspace(0, 1, 100, dtype=np.float32),
+    std=np.full(100, 0.1, dtype=np.float32),
+    ci_low=np.linspace(-0.1, 0.9, 100, dtype=np.float32),
+    ci_high=np.linspace(0.1, 1.1, 100, dtype=np.float32),
+    positions=positions("bin_mean"),
+    n=3,
+    n_documents=2,
+    n_truncated=1,
+    n_failed=2,
+)
+FRAME = pd.DataFrame(
+    {
+        "token": ['"quoted", #1', "two\nlines", "crlf\r\n", "Ünïcödé 模型", "", "plain"],
+        "score": [-1.5, 0.1, np.nan, np.inf, 3e-12, 2.0],
+        "count": [-1, 2, 3, 4, 5, 6],
+        "flag": pd.array([True, False, None, True, True, False], dtype="boolean"),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def figure() -> go.Figure:
+    return mean_curves([CURVE], STYLE)
+
+
+# -- figures ------------------------------------------------------------------------------------
+
+
+def test_png_has_the_dots_asked_for_and_its_provenance(figure: go.Figure) -> None:
+    with Image.open(io.BytesIO(figure_bytes(figure, "png", STYLE, PROVENANCE))) as image:
+        assert image.size == (1050, 750)
+        assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        assert json.loads(image.info["provenance"]) == [ENTRY]
+        colours = image.convert("RGB").getcolors(1 << 20) or []
+        assert len(colours) > 10, "something is drawn"
+
+
+def test_svg_parses_and_holds_its_provenance(figure: go.Figure) -> None:
+    svg = ET.fromstring(figure_bytes(figure, "svg", STYLE, PROVENANCE))
+    space = "{http://www.w3.org/2000/svg}"
+    assert (svg.get("width"), svg.get("height")) == ("336", "240")
+    assert json.loads(svg.findtext(f"{space}metadata") or "") == [ENTRY]
+    assert "Modell" in (svg.findtext(f"{space}desc") or "")
+    assert not svg.findall(f".//{space}g[@class='points']/*"), "no invisible markers"
+
+
+def pdf_information(data: bytes) -> dict[str, str]:
+    """The information dictionary, found the way a reader does: from the end."""
+    start = int(re.findall(rb"startxref\s+(\d+)", data)[-1])
+    assert data[start : start + 4] == b"xref"
+    number = re.findall(rb"/Info (\d+) 0 R", data[start:])[-1]
+    lines = data[start:].split(b"\n")
+    assert lines[1:4] == [b"0 1", b"0000000000 65535 f ", number + b" 1"]
+    at = int(lines[4].split()[0])
+    assert data[at:].startswith(number + b" 0 obj")
+    entries = re.findall(rb"/(\w+) <FEFF([0-9A-F]*)>", data[at:start])
+    return {key.decode(): bytes.fromhex(text.decode()).decode("utf-16-be") for key, text in entries}
+
+
+def unpacked(stream: bytes) -> bytes:
+    try:
+        return zlib.decompress(stream)
+    except zlib.error:
+        return b""
+
+
+def test_pdf_is_as_large_as_asked_and_holds_its_provenance(figure: go.Figure) -> None:
+    data = figure_bytes(figure, "pdf", STYLE, PROVENANCE)
+    assert data.startswith(b"%PDF")
+    assert b"/MediaBox [0 0 252 180]" in data, "3.5 in x 2.5 in in points"
+    # What is drawn fills the page: kaleido's own margins would shift it and cut its foot off.
+    (drawing,) = [
+        text
+        for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL)
+        if b" cm\n" in (text := unpacked(stream))
+    ]
+    scale = re.match(rb"([\d.]+) 0 0 -[\d.]+ 0 180 cm", drawing)
+    clip = re.search(rb"([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+) re\nW", drawing)
+    assert scale and clip
+    box = [float(scale[1]) * float(number) for number in clip.groups()]
+    assert box == pytest.approx([0, 0, 252, 180], abs=0.01)
+    information = pdf_information(data)
+    assert json.loads(information["Keywords"]) == [ENTRY]
+    assert "模型" in information["Title"]
+
+
+def test_pdf_of_another_shape_is_refused(figure: go.Figure) -> None:
+    with pytest.raises(RuntimeError, match="trailer"):
+        inscribed(b"%PDF-1.7 no table", "pdf", "t", [ENTRY])
+
+
+def test_html_holds_everything_it_needs(figure: go.Figure) -> None:
+    page = figure_bytes(figure, "html", STYLE, PROVENANCE).decode()
+    found = re.search(r'<script type="application/json" id="provenance">(.*?)</script>', page)
+    assert found and json.loads(found[1]) == [ENTRY]
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page.split("plotly.js v")[0])
+    assert "plotly.js v" in page and "<b>Modell" not in page
+
+
+def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = tmp_path / "figure.html"
+    path.write_bytes(figure_bytes(figure, "html", STYLE, PROVENANCE))
+    asked: list[str] = []
+    errors: list[str] = []
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path="/usr/bin/chromium")
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector(".scatterlayer .js-line")
+        # A click on the plot selects a point and says which bin it is.
+        page.evaluate(
+            "document.getElementById('figure').on('plotly_selected',"
+            " e => window.picked = e && e.points.map(p => p.customdata))"
+        )
+        box = page.locator(".nsewdrag").first.bounding_box()
+        for _ in range(2):
+            page.mouse.move(box["x"] + box["width"] * 0.505, box["y"] + box["height"] * 0.5)
+            page.wait_for_timeout(300)
+        hovered = page.locator(".hoverlayer").text_content()
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_function("window.picked && window.picked.length", timeout=5000)
+        picked = page.evaluate("window.picked")
+        browser.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert errors == []
+    assert picked == [50]
+    assert "50.5% of the document" in hovered and "bin 50: 0.5051" in hovered
+
+
+def test_json_is_plotly_json_with_provenance(figure: go.Figure) -> None:
+    data = figure_bytes(figure, "json", STYLE, [PROVENANCE, replace(PROVENANCE, model="other")])
+    back: Any = plotly.io.from_json(data.decode())
+    models = [entry["model"] for entry in back.layout.meta["provenance"]]
+    assert models == [PROVENANCE.model, "other"]
+    assert back.layout.meta["figure"] == "mean_curves"
+    drawn: Any = figure
+    assert len(back.data) == len(drawn.data)
+
+
+def test_exporting_changes_no_figure(figure: go.Figure) -> None:
+    before = figure.to_json()
+    for fmt in ("svg", "json", "html"):
+        figure_bytes(figure, fmt, STYLE, PROVENANCE)
+    assert figure.to_json() == before
+
+
+def test_figures_without_provenance_or_of_another_width_are_refused(figure: go.Figure) -> None:
+    with pytest.raises(ValueError):
+        figure_bytes(figure, "json", STYLE, [])
+    with pytest.raises(ValueError):
+        figure_bytes(figure, "png", PRESETS["screen"], PROVENANCE)
+    with pytest.raises(ValueError):
+        figure_bytes(figure, "eps", STYLE, PROVENANCE)  # type: ignore[arg-type]
+
+
+# -- tables -------------------------------------------------------------------------------------
+
+
+def csv_provenance(data: bytes) -> dict[str, object]:
+    lines = re.findall(r"^# (\w+): (.*)$", data.decode(), re.MULTILINE)
+    return {key: json.loads(value) for key, value in lines}
+
+
+def test_csv_comes_back_through_pandas() -> None:
+    data = table_bytes(FRAME, "csv", PROVENANCE)
+    back = pd.read_csv(
+        io.BytesIO(data), comment="#", keep_default_na=False, na_values={"score": ""}
+    )
+    assert back["token"].tolist() == FRAME["token"].tolist()
+    expected = FRAME["score"].replace(np.inf, np.nan)
+    np.testing.assert_array_equal(back["score"], expected)
+    assert back["count"].tolist() == FRAME["count"].tolist()
+    assert back["flag"].astype(str).tolist() == ["True", "False", "", "True", "True", "False"]
+    assert csv_provenance(data) == ENTRY
+
+
+def test_csv_runs_no_formula() -> None:
+    frame = pd.DataFrame({"=name": [*FORMULAS, "a=1"], "number": np.arange(9) - 4.5})
+    frame["mixed"] = pd.Series(["=x", -1, None, 2.5, "ok", 1, 1, 1, 1], dtype=object)
+    frame["kind"] = pd.Categorical(["=a", "b", "b", "b", "b", "b", "b", "b", "b"])
+    data = table_bytes(frame, "csv", PROVENANCE)
+    back = pd.read_csv(io.BytesIO(data), comment="#")
+    assert back["'=name"].tolist() == [f"'{text}" for text in FORMULAS] + ["a=1"]
+    assert back["number"].tolist() == frame["number"].tolist(), "numbers are untouched"
+    assert back["mixed"].tolist()[:2] == ["'=x", "-1"]
+    assert back["kind"].tolist()[:2] == ["'=a", "b"]
+    assert '"=' not in data.decode()
+    # A spreadsheet splits the comment lines too: no piece of one may start a formula.
+    for line in data.decode().split("\n"):
+        for piece in re.split(r"[,;\t|]", line) if line.startswith("#") else []:
+            assert not piece.strip(" \"'").startswith(("=", "+", "-", "@"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
+def test_any_text_survives_csv_but_for_the_quote(texts: list[str]) -> None:
+    data = table_bytes(pd.DataFrame({"t": texts, "n": range(len(texts))}), "csv", PROVENANCE)
+    back = pd.read_csv(io.BytesIO(data), comment="#", keep_default_na=False)
+    found = back["t"].astype(str).tolist()
+    assert [text.removeprefix("'") for text in found] == [t.removeprefix("'") for t in texts]
+
+
+def test_csv_names_each_of_several_models() -> None:
+    text = table_bytes(FRAME, "csv", [PROVENANCE, replace(PROVENANCE, model="other")]).decode()
+    assert "# provenance: 1 of 2" in text and "# provenance: 2 of 2" in text
+    assert '# model: "other"' in text
+
+
+def test_parquet_comes_back_with_its_provenance() -> None:
+    data = table_bytes(FRAME, "parquet", PROVENANCE)
+    back = pd.read_parquet(io.BytesIO(data))
+    pd.testing.assert_frame_equal(back, FRAME, check_dtype=False)
+    assert back.attrs["provenance"] == [ENTRY]
+    metadata = pq.read_schema(io.BytesIO(data)).metadata
+    assert json.loads(metadata[b"provenance"]) == [ENTRY]
+    assert FRAME.attrs == {}, "the caller's frame is untouched"
+
+
+def test_json_has_rows_and_no_nan() -> None:
+    data = table_bytes(FRAME, "json", PROVENANCE)
+    parsed = json.loads(data, parse_constant=lambda name: pytest.fail(name))
+    assert parsed["provenance"] == [ENTRY]
+    assert [row["score"] for row in parsed["rows"]] == [-1.5, 0.1, None, None, 3e-12, 2.0]
+    assert parsed["rows"][2] == {"token": "crlf\r\n", "score": None, "count": 3, "flag": None}
+
+
+@pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
+def test_lone_surrogates_break_no_table(fmt: export_files.TableFormat) -> None:
+    # pandas refuses them in its own text type, but an object column and its name may hold them.
+    frame = pd.DataFrame({"x": pd.Series(["a\udfff", None], dtype=object)})
+    frame.columns = pd.Index(["t\ud800"], dtype=object)
+    assert "a\ufffd".encode() in table_bytes(frame, fmt, PROVENANCE)
+    assert list(frame.columns) == ["t\ud800"], "the caller's frame is untouched"
+
+
+@pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
+def test_empty_tables_are_tables(fmt: export_files.TableFormat) -> None:
+    assert table_bytes(FRAME.iloc[:0], fmt, PROVENANCE)
+
+
+def test_tables_without_provenance_are_refused() -> None:
+    with pytest.raises(ValueError):
+        table_bytes(FRAME, "csv", [])
+    with pytest.raises(ValueError):
+        table_bytes(FRAME, "xlsx", PROVENANCE)  # type: ignore[arg-type]
+
+
+def tokens(*texts: tuple[str, int, int, bool]) -> TokenizedText:
+    return TokenizedText(tuple(Token(*text) for text in texts), len(texts), 512)
+
+
+def floats(*values: float) -> NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_attribution_frame_has_a_row_for_each_token() -> None:
+    special = ("[CLS]", 0, 0, True)
+    odd = tokens(("\ud800", 0, 1, False))
+    broken = Attribution("m", Method("saliency"), "p", 0.5, odd, odd, floats(1), floats(1))
+    assert attribution_frame(broken, TextPair("p", "x", "y"))["token"].tolist() == ["\ufffd"] * 2
+    query = tokens(special, ("who", 0, 3, False))
+    document = tokens(special, ("the", 0, 3, False), ("old", 4, 7, False), ("king", 8, 12, False))
+    attribution = Attribution(
+        "m", Method("saliency"), "p", 0.5, query, document, floats(0, 1), floats(0, 1, 2, 3)
+    )
+    pair = TextPair("p", "who", "the old king", EvidenceSpan(3, 8))
+    frame = attribution_frame(attribution, pair)
+    assert frame["side"].tolist() == ["query"] * 2 + ["document"] * 4
+    assert frame["index"].tolist() == [0, 1, 0, 1, 2, 3]
+    assert frame["token"].tolist() == ["[CLS]", "who", "[CLS]", "the", "old", "king"]
+    assert frame["score"].tolist() == [0, 1, 0, 1, 2, 3]
+    np.testing.assert_allclose(frame["position"], [np.nan] * 3 + [1 / 6, 3 / 6, 5 / 6])
+    # [3, 8) begins where "the" ends and ends where "king" begins: only "old" is inside.
+    assert frame["in_evidence"].tolist() == [False, False, False, False, True, False]
+    without = attribution_frame(attribution, replace(pair, evidence=None))
+    assert without["in_evidence"].isna().all()
+    for fmt in export_files.TABLE_FORMATS:
+        assert table_bytes(frame, fmt, PROVENANCE)
+
+
+def test_curve_frame_has_a_row_for_each_bin() -> None:
+    frame = curve_frame([CURVE, replace(CURVE, model="other")])
+    assert list(frame.columns) == [
+        *("model", "dataset", "method", "bin", "position", "mean", "std", "ci_low", "ci_high"),
+        "magnitude",
+        *("n", "n_documents", "n_truncated", "n_failed"),
+    ]
+    assert len(frame) == 200 and frame["bin"].tolist() == [*range(100)] * 2
+    np.testing.assert_array_equal(frame["position"][:100], CURVE.positions)
+    np.testing.assert_array_equal(frame["mean"][:100], CURVE.mean)
+    np.testing.assert_array_equal(frame["ci_high"][100:], CURVE.ci_high)
+    assert frame["method"].unique().tolist() == ["saliency(norm=l2)"]
+
+
+def test_curve_frame_holds_the_positions_of_the_resampling_and_no_band_that_is_none() -> None:
+    sampled = replace(CURVE, positions=positions("point"), ci_low=None, ci_high=None)
+    frame = curve_frame([sampled])
+    np.testing.assert_allclose(frame["position"], np.arange(100) / 99)
+    assert frame[["ci_low", "ci_high"]].isna().all(axis=None)
+    assert b"nan" not in table_bytes(frame, "csv", PROVENANCE).lower()
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(), max_size=4), st.text(max_size=12))
+def test_file_names_are_safe(parts: list[str], fmt: str) -> None:
+    name = file_name(*parts, fmt=fmt)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[a-z0-9]+", name)
+    assert len(name) <= 80 and ".." not in name
+
+
+def test_file_names_say_what_is_inside() -> None:
+    assert file_name("Qwen/Qwen3", "PosIR/eng", fmt="csv") == "Qwen-Qwen3_PosIR-eng.csv"
+    assert file_name("../../etc/passwd", fmt="png") == "etc-passwd.png"
+    assert file_name("模型", fmt="svg") == "poslens.svg"
+    assert file_name("con", fmt="csv") == "poslens_con.csv"
+    assert file_name("x" * 500, fmt="parquet").endswith("x.parquet")

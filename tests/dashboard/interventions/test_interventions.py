@@ -1,0 +1,181 @@
+"""Causes of pairs and data sets through Compute, their figures and tables, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.interventions.ablation import ablation_method
+from attribution.interventions.relocation import relocation_method
+from attribution.methods import make_method
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.registry import resolve
+from dashboard.__main__ import app
+from dashboard.core.compute import Compute
+from dashboard.core.recent import Recent
+from dashboard.drawing.palettes import Style
+from dashboard.interventions import service as interventions
+from dashboard.interventions import tables as intervention_tables
+from dashboard.interventions.figures import (
+    causes_over_curve,
+    minus_null_curves,
+    relocation_scores,
+)
+
+MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
+STYLE = Style()
+
+
+@pytest.fixture(scope="module")
+def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    return Compute(tmp_path_factory.mktemp("causes"))
+
+
+@pytest.fixture(scope="module")
+def bm25(sample: DataSet):
+    return with_corpus(resolve("BM25"), sample.name)
+
+
+def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample: DataSet) -> None:
+    pairs = [p for p in sample.pairs if p.language == "pol"]
+    with pytest.raises(UserError, match="compute the curves first"):
+        interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample")
+    for what in (MOVE, CUT):
+        run = interventions.start(compute, bm25, what, pairs, "test")
+        run.wait()
+        assert not run.error and run.progress.done == len(pairs)
+        assert interventions.run_of(compute, bm25, what, "test") is run
+    found = interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
+    # Where words stand does not enter BM25.
+    assert np.abs(found.summary.curve.mean).max() == 0
+    assert found.lean is not None and found.lean.value == 0 and found.lost is None
+    assert found.summary.curve.n == len(pairs) and found.provenance().selection == "Polish"
+    cut = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
+    assert cut.summary.curve.mean.max() > 0
+    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+    agreed = interventions.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
+    assert agreed.n == len(pairs) and agreed.each is not None and agreed.each.value > 0.8
+    blind = interventions.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
+    assert blind.each is None and blind.means is None
+    frame = intervention_tables.agreement_frame([("ablation", agreed), ("relocation", blind)])
+    assert frame["of the means"].tolist()[1] == "" and len(frame) == 2
+    documents = len({pair.document for pair in pairs})
+    table = intervention_tables.lean_frame([found])
+    assert table["n"].tolist() == [len(pairs)] and table["documents"].tolist() == [documents]
+    exported = intervention_tables.causal_curve_frame([found])
+    assert exported["lean"].tolist() == [0.0] * 100 and exported["lost_behind_limit"].isna().all()
+
+
+def test_what_did_not_change_is_not_averaged_again(
+    bm25, sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, made = Compute(tmp_path), []
+    for name in ("_average", "agreement"):
+        original = getattr(interventions, name)
+        monkeypatch.setattr(
+            interventions,
+            name,
+            lambda *given, of=original, name=name: made.append(name) or of(*given),
+        )
+    pairs = [p for p in sample.pairs if p.language == "pol"][:6]
+    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+
+    def asked() -> tuple[list[float], str, str]:
+        mean = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
+        agreed = interventions.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
+        return mean.summary.curve.mean.tolist(), str(mean.lean), str(agreed)
+
+    for n in (4, 6):  # two more results are another mean
+        interventions.start(compute, bm25, CUT, pairs[:n], f"first {n}").wait()
+        made.clear()
+        first = asked()
+        assert made == ["_average", "agreement"]
+        assert asked() == first and made == ["_average", "agreement"]
+        with monkeypatch.context() as patch:
+            patch.setattr(interventions, "_answers", Recent(8))
+            assert asked() == first, "as made anew"
+        made.clear()
+    kept = interventions.causes(compute.root, CUT)
+    key = compute.identify(bm25).key
+    found = kept.get(key, CUT, pairs[0])
+    kept.put(key, CUT, [(pairs[1], found)])
+    assert asked()[0] != first[0] and made == ["_average", "agreement"]
+
+
+def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet) -> None:
+    pairs = [p for p in sample.pairs if p.language == "slk"]
+    nulls = interventions.controls("unrelated", pairs, sample.pairs)
+    assert len(nulls) == len(pairs)
+    compute.start_run(bm25, OCCLUSION, pairs, "a").wait()
+    with pytest.raises(UserError, match="its control"):
+        interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    compute.start_run(bm25, OCCLUSION, nulls, "b").wait()
+    found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    own = compute.curve(bm25, OCCLUSION, pairs, "sample").summary.curve.mean
+    null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
+    np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
+    assert compute.n_missing(bm25, OCCLUSION, pairs) == 0, "controls replace nothing"
+    assert found.n_documents == len({pair.document for pair in pairs}) < 10
+    (line,) = minus_null_curves([("<b>BM25", found)], OCCLUSION, STYLE).data
+    assert "<b>" not in str(line.name) and f"{found.n_documents} documents" in str(line.name)
+    banded = replace(found, ci_low=found.mean - 1, ci_high=found.mean + 1)
+    assert len(minus_null_curves([("BM25", banded)], OCCLUSION, STYLE).data) == 2
+    assert len(intervention_tables.controlled_frame([("BM25", found)])) == 100
+
+
+def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None:
+    pair = sample.pairs[0]
+    moved = interventions.of_pair(compute, pair, bm25, MOVE)
+    assert interventions.of_pair(compute, pair, bm25, MOVE).scores.tolist() == moved.scores.tolist()
+    cut = interventions.of_pair(compute, pair, bm25, CUT)
+    documents = interventions.other_documents(pair, sample.pairs)
+    assert len(documents) == 55 and pair.document not in documents
+    others = interventions.scores_of_others(compute, pair, bm25, documents)
+    frame = intervention_tables.relocation_frame({"BM25": moved}, {"BM25": others})
+    assert len(frame) == len(moved.scores)
+    assert frame["rank"].tolist() == [1 + int((others > s).sum()) for s in moved.scores]
+    assert len(intervention_tables.ablation_frame({"BM25": cut})) == len(cut.spans)
+    figure = relocation_scores({"BM25": moved}, 2, STYLE)
+    np.testing.assert_allclose(figure.data[0].x, 100 * moved.positions)
+    assert figure.data[1].y[0] == moved.scores[2]
+    over = causes_over_curve(np.linspace(0, 3, 100), "Saliency", moved, cut, STYLE, (0.1, 0.2))
+    assert [trace.type for trace in over.data] == ["scatter", "bar", "scatter"]
+    assert max(over.data[0].y) == 1 and over.data[0].customdata[-1] == 3
+
+
+def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = CliRunner().invoke(
+        app,
+        [
+            "cause",
+            "--model",
+            "BM25",
+            "--pairs",
+            "2",
+            "--intervention",
+            "ablation",
+            "--by",
+            "mask",
+            "--against",
+            "terms",
+        ],
+    )
+    assert run.exit_code == 0, run.output
+    found = json.loads(run.stdout)
+    assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2
+    assert found["last_third_less_first"]["low"] is None, "too few documents for an interval"
+    assert found["agreement"][0]["n"] == 2
+    assert found["provenance"]["selection"] == "2 pairs spread evenly"
+    table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
+    assert table.exit_code == 0 and "# method:" in table.stdout
+    assert "8 of 304 pairs with evidence are left out (8 in Thai)" in table.stderr
+    assert "left out" not in run.stderr, "parts can be taken out of any text"
+    wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
+    assert wrong.exit_code == 2 and "choose relocation or ablation" in wrong.stderr

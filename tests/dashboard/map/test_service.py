@@ -1,0 +1,52 @@
+"""Maps of a data set: what has a place on them, and what is left out and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from attribution.curves.projection import METRICS, Layout
+from attribution.methods import make_method
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.registry import resolve
+from attribution.types import TextPair
+from dashboard.core.compute import Compute
+from dashboard.map.service import CurveMap, start_map, stored_map
+
+LAYOUT = Layout(metric=METRICS["curves"], n_neighbors=3)
+METHOD = make_method("terms")
+WORDS = ("ice", "stone", "fog", "tide", "moon", "salt", "river", "sand")
+
+
+def pair(number: int, word: str) -> TextPair:
+    """The word stands at another place of each document."""
+    others = [f"word{k}" for k in range(12)]
+    others[number] = WORDS[number]
+    return TextPair(f"p{number}", word, " ".join(others))
+
+
+def test_curves_of_zeros_have_no_place_on_a_map(tmp_path: Path) -> None:
+    """BM25 has nothing to show where query and document share no word; such curves were mapped."""
+    compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
+    pairs = [pair(n, word) for n, word in enumerate(WORDS)]
+    strangers = [pair(n, "nothing") for n in range(2)]
+    strangers = [TextPair(f"s{n}", one.query, one.document) for n, one in enumerate(strangers)]
+    source = CurveMap(METHOD, [*pairs, *strangers])
+    run = start_map(compute, spec, source, LAYOUT)
+    run.wait()
+    assert run.error == ""
+    found = stored_map(compute, spec, source, LAYOUT)
+    assert found.items == tuple(f"p{n}" for n in range(len(WORDS))) and found.n_flat == 2
+    assert found.points is not None and found.points.shape == (len(WORDS), 2)
+    assert np.isfinite(found.points).all()
+
+
+def test_a_map_of_nothing_but_zeros_is_one_sentence(tmp_path: Path) -> None:
+    compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
+    source = CurveMap(METHOD, [pair(n, "nothing") for n in range(6)])
+    run = start_map(compute, spec, source, LAYOUT)
+    run.wait()
+    assert run.error.startswith("All 6 vectors are zero or flat")
+    found = stored_map(compute, spec, source, LAYOUT)
+    assert (found.items, found.points, found.n_flat) == ((), None, 6)

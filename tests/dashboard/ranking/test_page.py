@@ -1,0 +1,160 @@
+"""The Ranking and Published pages without a browser."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets
+from attribution.curves import published
+from dashboard.core.compute import service
+from dashboard.ranking import service as ranking_service
+
+VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
+ROWS = "query,document,evidence\n" + "".join(
+    f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
+    for word in ("ice", "stone", "fog")
+)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    (tmp_path / "mine.csv").write_text(ROWS)
+    datasets.register("mine", tmp_path / "mine.csv")
+    return "mine"
+
+
+def opened(view: str, **parameters: object) -> AppTest:
+    app = AppTest.from_file(str(VIEWS / view), default_timeout=120)
+    for name, value in parameters.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    return app
+
+
+def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
+    app = opened("ranking.py", dataset=mine, models=["BM25"])
+    assert "3 queries, 3 documents" in app.markdown[0].value
+    app.button(key="start.BM25").click().run()
+    data = datasets.read(mine)
+    setup = ranking_service.Setup(ranking_service.collection_of(data))
+    from dashboard.widgets.choices import spec
+
+    run = ranking_service.run_of(service(), spec("BM25", mine), setup)
+    assert run is not None
+    run.wait()
+    app.run()
+    assert not app.exception and not app.error
+    measures = app.dataframe[0].value
+    assert measures["model"].tolist() == ["BM25"] and measures["nDCG@10"][0].startswith("1.000")
+    kinds = [chart.proto.spec for chart in app.get("plotly_chart")]
+    assert any("evidence_bins" in spec for spec in kinds)
+    assert any("Position sensitivity" in one.value for one in app.markdown)
+    frames = [frame.value for frame in app.dataframe]
+    queries = next(frame for frame in frames if "rank" in frame.columns)
+    assert len(queries) == 3
+
+
+def test_each_query_among_the_documents_of_its_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    rows = "ice one,pol ice one,pol\nice two,spa ice three,spa\nfog,spa fog,spa\n"
+    (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
+    datasets.register("langs", tmp_path / "langs.csv")
+    app = opened("ranking.py", dataset="langs", models=["BM25"])
+    app.selectbox(key="searched").select("documents in the query's language").run()
+    assert any("documents of its own language" in one.value for one in app.caption)
+    app.button(key="start.BM25").click().run()
+    from dashboard.widgets.choices import ranking_spec
+
+    collection = ranking_service.monolingual(ranking_service.collection_of(datasets.read("langs")))
+    run = ranking_service.run_of(
+        service(), ranking_spec("BM25", "langs"), ranking_service.Setup(collection, own_corpus=True)
+    )
+    assert run is not None
+    run.wait()
+    app.run()
+    assert not app.exception and not app.error
+    languages = next(f.value for f in app.dataframe if "pairs" in f.value.columns)
+    assert languages[["language", "queries", "S@10 per pair"]].values.tolist() == [
+        ["spa", 2, 1.0],
+        ["pol", 1, 1.0],
+    ]
+
+
+def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    row = '{"query": "q", "document_1": "a", "document_2": "b"}\n'
+    (tmp_path / "foil.jsonl").write_text(row)
+    datasets.register("colder", tmp_path / "foil.jsonl")
+    app = opened("ranking.py", dataset="colder", models=["BM25"])
+    assert "judges no relevance" in app.error[0].value
+
+
+def npz() -> bytes:
+    out = io.BytesIO()
+    np.savez(out, curves=np.random.default_rng(0).random((4, 100)))
+    return out.getvalue()
+
+
+def test_published_curves_by_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    app = opened("published.py")
+    assert "Choose or upload" in app.info[0].value
+    app.file_uploader[0].set_value([("good.npz", npz(), "application/octet-stream")]).run()
+    assert not app.exception and app.dataframe[0].value["model"].tolist() == ["good"]
+    hostile = pickle.dumps([print, "run"])
+    app.file_uploader[0].set_value([("<b>bad.pkl", hostile, "application/octet-stream")]).run()
+    assert not app.exception and "holds no curves" in app.error[0].value
+    assert "<b>" not in app.error[0].value
+
+
+def test_published_curves_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
+    published.register(tmp_path)
+    app = opened("published.py")
+    assert app.dataframe[0].value["model"].tolist() == ["NV"]
+    assert any("published_curves" in c.proto.spec for c in app.get("plotly_chart"))
+
+
+def test_every_prompt_is_ranked_apart(mine: str) -> None:
+    # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
+    app = opened("ranking.py", dataset=mine, models=["MiniLM", "MiniLM-recency"])
+    assert app.toggle(key="posir").value is False
+    collection = ranking_service.collection_of(datasets.read(mine))
+    setup = ranking_service.Setup(collection)
+    from dashboard.widgets.choices import ranking_spec
+
+    own, posir = ranking_spec("MiniLM", mine), ranking_spec("MiniLM", mine, posir=True)
+    ranking_service.start(service(), own, setup).wait()
+    app.run()
+    assert app.dataframe[0].value["model"].tolist() == ["MiniLM"]
+    app.toggle(key="posir").set_value(True).run()
+    assert not app.exception
+    assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
+    app.button(key="ranking.start").click().run()
+    recency = ranking_spec("MiniLM-recency", mine, posir=True)
+    chain = ranking_service.all_run(service(), [posir, recency], setup)
+    assert chain is not None
+    chain.wait()
+    app.run()
+    assert not app.exception
+    assert app.dataframe[0].value["model"].tolist() == ["MiniLM", "MiniLM-recency"]
+    assert any("retrieve relevant passages that answer" in one.value for one in app.caption)
+    assert not any(button.key == "ranking.start" for button in app.button)
+    ranked = [ranking_service.ranked(service(), one, setup) for one in (own, posir)]
+    assert ranked[0] is not None and ranked[1] is not None
+    scores = [np.concatenate([r.scores for r in one.rankings]) for one in ranked]
+    assert not np.array_equal(*scores)

@@ -1,0 +1,358 @@
+"""Rankings of a data set: computed once, measured, filtered, set beside published ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.curves.published import PublishedCurves, PublishedMeasures
+from attribution.datasets.own import read_upload
+from attribution.errors import UserError
+from attribution.evaluation.ranking_measures import (
+    NDCG,
+    SUCCESS,
+    SUCCESS_OF_PAIRS,
+    evidence_profile,
+)
+from attribution.retrievers.registry import RetrieverSpec, resolve
+from cache.jobs.attributions import Progress
+from dashboard.__main__ import app
+from dashboard.core.compute import Compute, run_key
+from dashboard.core.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
+from dashboard.core.recent import Recent
+from dashboard.core.runs import Report, Run
+from dashboard.drawing.palettes import Style
+from dashboard.published import service as published_service
+from dashboard.ranking import service as ranking_service
+from dashboard.ranking.figures import evidence_bins, length_buckets, published_curves
+from dashboard.ranking.service import FAILED, LATE, Ranked, Setup
+
+BM25 = resolve("BM25")
+ROWS = (
+    "query,document,evidence,language\n"
+    + "".join(
+        f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.,eng\n"
+        for word in ("ice", "stone", "fog")
+    )
+    + "qqqq,Nothing matches this. Stone.,Stone.,eng\n"
+)
+
+
+@pytest.fixture
+def upload() -> Setup:
+    return Setup(ranking_service.collection_of(read_upload("mine.csv", ROWS.encode())))
+
+
+@pytest.fixture
+def ranked(upload: Setup, tmp_path: Path) -> Ranked:
+    compute = Compute(tmp_path)
+    assert ranking_service.ranked(compute, BM25, upload) is None
+    run = ranking_service.start(compute, BM25, upload)
+    run.wait()
+    assert run.error == ""
+    found = ranking_service.ranked(compute, BM25, upload)
+    assert found is not None
+    return found
+
+
+def test_an_upload_is_ranked_and_kept(
+    ranked: Ranked, upload: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
+    assert ranked.evaluation.estimates[NDCG].value == 0.75
+    restarted = Compute(tmp_path)
+    monkeypatch.setattr(ranking_service, "_evaluations", Recent(8))
+    again = ranking_service.ranked(restarted, BM25, upload)
+    assert again is not None
+    for ours, theirs in zip(again.rankings, ranked.rankings, strict=True):
+        assert ours.document_ids == theirs.document_ids
+        assert ours.scores.tolist() == theirs.scores.tolist()
+    provenance = ranked.provenance()
+    assert provenance.n_queries == 4 and "corpus=whole" in provenance.method
+    assert provenance.n_documents == 4 and provenance.truncated is None
+
+
+def test_tables(ranked: Ranked) -> None:
+    measures = ranking_service.measures_frame([ranked])
+    assert measures.loc[0, "without a result"] == 1
+    # Four queries are too few to resample; S@10 has a formula.
+    assert pd.isna(measures.loc[0, f"{NDCG} low"]) and measures.loc[0, f"{SUCCESS} low"] < 0.75
+    assert ranking_service.measures_text([ranked]).loc[0, NDCG] == "0.750"
+    psi = ranking_service.psi_frame([ranked])
+    assert psi["length"].tolist() == [ranking_service.OVERALL, ranking_service.READ_WHOLE]
+    assert psi["PSI"].tolist() == [1.0, 1.0] and psi["evidence read"].tolist() == [1.0, 1.0]
+    bins = ranking_service.bins_frame([ranked])
+    assert len(bins) == 40 and bins["queries"].sum() == 8
+    assert (bins["evidence read"].dropna() == 1).all()
+    queries = ranking_service.queries_frame(ranked)
+    assert queries["rank"].fillna(0).tolist() == [1, 1, 1, 0]
+    assert ranking_service.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
+    assert ranking_service.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]
+    assert len(ranking_service.filtered(queries, [])) == 4
+
+
+def test_a_querys_top(ranked: Ranked) -> None:
+    query = ranking_service.query_of(ranked, "row-3")
+    top = ranking_service.top_frame(ranked, query)
+    assert top.loc[0, "document"].startswith("The stone is stone.")
+    assert top["relevant"].tolist()[0] is True and top.loc[0, "pair"] == "row-3"
+    assert top["score"].is_monotonic_decreasing and set(top["pair"].tolist()[1:]) == {""}
+    with pytest.raises(UserError, match="no query 'nope'"):
+        ranking_service.query_of(ranked, "nope")
+
+
+def test_a_cross_encoder_needs_another_first_stage(upload: Setup, tmp_path: Path) -> None:
+    compute = Compute(tmp_path)
+    spec = RetrieverSpec("ce", "ce", "cross_encoder", "folder:/nonexistent")
+    for first in (None, spec):
+        with pytest.raises(UserError, match="as its first stage"):
+            ranking_service.method_for(compute, spec, replace(upload, first_stage=first))
+    method = ranking_service.method_for(compute, spec, replace(upload, first_stage=BM25))
+    assert "first_stage=BM25@" in repr(method)
+
+
+def test_the_sample_is_a_collection_with_its_own_corpora() -> None:
+    found = ranking_service.collection_of(datasets.read("sample"))
+    assert found.survey.n == 68 and len(found.queries) == 304 and len(found.parts) > 20
+    assert datasets.collection("sample") is found
+
+
+def test_figures_hold_the_numbers(ranked: Ranked) -> None:
+    profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97])
+    assert profile is not None
+    figure = evidence_bins({"M": profile}, Style(), provenance=[ranked.provenance()])
+    bars, line = figure.data
+    assert bars.customdata[0] == 1 and line.y[0] == 1.0 and line.y[1] is None
+    assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
+    bars = length_buckets({"M": {"Q1": profile}, "N": {}}, Style()).data
+    assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
+    curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
+    one = PublishedCurves("M", curves, "f")
+    band, mean = published_curves([one], Style()).data
+    assert np.allclose(mean.y, curves.mean(0), atol=1e-6) and mean.x[-1] == 1.0
+    assert np.allclose(band.y[:100], curves.mean(0) + curves.std(0, ddof=1), atol=1e-6)
+    assert np.allclose(band.y[100:], (curves.mean(0) - curves.std(0, ddof=1))[::-1], atol=1e-6)
+    frame = published_service.curves_frame([one])
+    assert len(frame) == 100 and frame["std"].tolist() == one.std.tolist()
+    assert published_service.curves_summary([one]).loc[0, "start"] == pytest.approx(
+        curves[:, 0].mean()
+    )
+
+
+def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:
+    quarter = dict.fromkeys(("Q1", "Q2", "Q3", "Q4"), 0.25)
+    frame = published_service.measures_frame(
+        [PublishedMeasures("bge-m3", "eng-eng", 0.5, 0.3, quarter, quarter)]
+    )
+    assert len(frame) == 5 and frame.loc[0, "PSI"] == 0.3 and pd.isna(frame.loc[1, NDCG])
+    assert set(frame.columns) - {"setting"} <= set(ranking_service.psi_frame([ranked]).columns)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(ROWS)
+    found = json.loads(run("rank", "--model", "BM25", "--dataset", str(path)).stdout)
+    assert found["rows"][0][NDCG] == 0.75 and found["rows"][0]["queries"] == 4
+    assert found["provenance"][0]["method"].startswith("ranking(corpus=whole")
+    table = run(
+        "rank", "--model", "BM25", "--dataset", str(path), "--table", "queries", "--format", "csv"
+    ).stdout
+    frame = pd.read_csv(io.StringIO(table), comment="#")
+    assert len(frame) == 4 and set(frame["model"]) == {"BM25"}
+    for option in (["--table", "psi"], ["--table", "bins"], ["--own-corpus"]):
+        assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
+
+
+def test_rank_takes_posirs_prompt(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(ROWS)
+    asked = ["rank", "--model", str(tiny_folder("bert")), "--dataset", str(path)]
+    plain, posir = (json.loads(run(*asked, *extra).stdout) for extra in ([], ["--posir"]))
+    prompt = "Given a web search query"
+    assert prompt not in plain["provenance"][0]["prompts"]
+    assert prompt in posir["provenance"][0]["prompts"]
+
+
+def test_rank_says_what_a_beir_set_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    root = tmp_path / "arguana"
+    (root / "qrels").mkdir(parents=True)
+    rows = {"a": "ice melts early", "b": "ice melts", "c": "stone"}
+    lines = [json.dumps({"_id": one, "text": text}) + "\n" for one, text in rows.items()]
+    (root / "corpus.jsonl").write_text("".join(lines))
+    (root / "queries.jsonl").write_text(lines[0])
+    (root / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\tb\t1\na\tz\t1\n")
+    found = run("rank", "--model", "BM25", "--dataset", str(root))
+    row = json.loads(found.stdout)["rows"][0]
+    assert (row["own ids left out"], row["judged, not in corpus"]) == (1, 1)
+    # The best of both, of which one can never be found: 1 / (1 + 1 / log2(3)).
+    assert row[NDCG] == pytest.approx(1 / (1 + 1 / np.log2(3)))
+    assert "as in BEIR" in found.stderr and "as in trec_eval" in found.stderr
+
+
+def test_rank_within_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "query,document,language\nice one,pol ice one,pol\nice one,pol ice two,pol\n"
+        "ice two,spa ice three,spa\nstone,spa stone,spa\n"
+    )
+    asked = ["rank", "--model", "BM25", "--dataset", str(path), "--table", "languages"]
+    whole, within = (json.loads(run(*asked, *extra).stdout) for extra in ([], ["--monolingual"]))
+    for table in (whole, within):
+        rows = {row["language"]: row for row in table["rows"]}
+        assert {k: (r["queries"], r["pairs"]) for k, r in rows.items()} == {
+            "pol": (1, 2),
+            "spa": (2, 2),
+        }
+        assert rows["pol"][SUCCESS_OF_PAIRS] == 1.0 and rows["pol"][SUCCESS] == 1.0
+    # Among all documents the Polish one that says "ice two" comes before the Spanish answer.
+    assert rows["spa"][NDCG] == 1.0 > {r["language"]: r for r in whole["rows"]}["spa"][NDCG]
+    assert "among the documents of its language" in within["provenance"][0]["selection"]
+
+
+def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
+    """512 and 2,048 belong to its saliency scripts."""
+    long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
+    for spec, lengths in (
+        (posir_ranking_spec(long), (8192, 8192)),
+        (posir_spec(long), (2048, 512)),
+    ):
+        assert (spec.max_length, spec.query_max_length) == lengths
+        assert spec.query_prompt == POSIR_PROMPT
+    assert posir_ranking_spec(replace(long, max_length=512)).max_length == 512
+
+
+def test_figure5_is_one_command(tmp_path: Path) -> None:
+    curves = np.random.default_rng(0).random((9, 100))
+    np.savez(tmp_path / "a.npz", curves=curves)
+    source = f"A={tmp_path / 'a.npz'}"
+    target = tmp_path / "five.csv"
+    assert run("figure5", str(target), "--curves", source).exit_code == 0
+    frame = pd.read_csv(target, comment="#")
+    assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
+    assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
+    page = tmp_path / "five.html"
+    assert run("figure5", str(page), "--curves", source, "--size", "screen").exit_code == 0
+    assert "Normalized gradient L2 norm" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["figure5", "x.bmp", "--curves", "a=b.npz"], "use .png"),
+        (["figure5", "x.pdf", "--curves", "a"], "--curves takes NAME=FOLDER"),
+        (["figure5", "x.pdf", "--curves", "a=/nonexistent.npz"], "cannot be read"),
+        (["figure5", "x.pdf", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
+        (["rank", "--dataset", "nope"], "no data set 'nope'"),
+        (["rank", "--model", "nope"], "no retriever named"),
+        (["run", "--published", "/nonexistent"], "is not a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2 and words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_the_tiny_model_reranks_what_bm25_finds(
+    tiny_folder: Callable[..., Path], upload: Setup, tmp_path: Path
+) -> None:
+    from importlib import import_module
+
+    families = import_module("tests.attribution.tiny_families")
+    folder = families.cross_encoder(tiny_folder("bert"), tmp_path / "ce")
+    spec = RetrieverSpec("ce", "ce", "cross_encoder", f"folder:{folder}")
+    compute, setup = Compute(tmp_path / "home"), replace(upload, first_stage=BM25)
+    running = ranking_service.start(compute, spec, setup)
+    running.wait()
+    assert running.error == ""
+    first, second = (ranking_service.ranked(compute, one, setup) for one in (BM25, spec))
+    assert first is not None and second is not None
+    for ours, theirs in zip(first.rankings, second.rankings, strict=True):
+        assert sorted(ours.document_ids) == sorted(theirs.document_ids)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Who was at work whenever a model began; a model waits to be stopped, unless it is BM25."""
+    at_work: list[str] = []
+    begun: list[list[str]] = []
+
+    def start(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run:
+        def work(run: Run, report: Report) -> Progress:
+            at_work.append(spec.name)
+            begun.append(list(at_work))
+            while spec.name != "BM25" and not run.stopping:
+                time.sleep(0.01)
+            at_work.remove(spec.name)
+            return run.progress
+
+        model, method = compute.identify(spec), ranking_service.method_for(compute, spec, setup)
+        return compute.start(run_key(model, method, setup.collection.name), 4, work)
+
+    monkeypatch.setattr(ranking_service, "start", start)
+    monkeypatch.setattr(ranking_service, "ranked", lambda c, spec, s: spec.name == "MiniLM" or None)
+    return begun
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_all_models_rank_one_after_the_other(
+    watched: list[list[str]], upload: Setup, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    specs = [resolve(name) for name in ("BM25", "MiniLM", "MiniLM-primacy", "MiniLM-recency")]
+    chain = ranking_service.start_all(compute, specs, upload)
+    until(lambda: len(watched) == 2)
+    assert ranking_service.all_run(compute, specs[::-1], upload) is chain
+    assert (chain.progress.done, chain.progress.total) == (1, 3), "MiniLM is ranked already"
+    until(lambda: ranking_service.run_of(compute, specs[2], upload) is not None)
+    ranking_service.run_of(compute, specs[2], upload).stop()  # type: ignore[union-attr]
+    chain_and_last = [["BM25"], ["MiniLM-primacy"], ["MiniLM-recency"]]
+    until(lambda: watched == chain_and_last)
+    assert chain.active and not chain.stopping, "one was stopped by itself, not all"
+    ranking_service.stop_all(compute, specs, upload)
+    chain.wait()
+    assert chain.progress.stopped and watched == chain_and_last
+
+
+def test_all_models_stopped_begin_no_other(
+    watched: list[list[str]], upload: Setup, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    specs = [resolve(name) for name in ("MiniLM-primacy", "MiniLM-recency", "BM25")]
+    chain = ranking_service.start_all(compute, specs, upload)
+    until(lambda: bool(watched))
+    ranking_service.stop_all(compute, specs, upload)
+    chain.wait()
+    assert chain.progress.stopped and watched == [["MiniLM-primacy"]]

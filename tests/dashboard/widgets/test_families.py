@@ -1,0 +1,256 @@
+"""Retrievers of every family on the pages, on the command line and in the cache."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.errors import UserError
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.evaluation.faithfulness import Parameters
+from attribution.methods import METHODS, make_method
+from attribution.retrievers import registry
+from attribution.retrievers.lexical import with_corpus
+from attribution.types import TextPair
+from dashboard.__main__ import app
+from dashboard.bias import service as bias_service
+from dashboard.core.compute import Compute, service
+from dashboard.faithfulness import service as faithfulness_service
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/attribution"))
+tiny_families = import_module("tiny_families")
+PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(registry, "_registered", {})
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+def explain_page(model: str, method: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "dashboard/explain/page.py"), default_timeout=120)
+    page.query_params["text"] = "Own text"
+    page.query_params["q"] = PAIR.query
+    page.query_params["d"] = PAIR.document
+    page.query_params["models"] = model
+    page.query_params["method"] = method
+    return page.run()
+
+
+def test_bm25_on_the_explain_page() -> None:
+    page = explain_page("BM25", "terms")
+    assert not page.exception and not page.error
+    assert float(page.metric[0].value) > 0
+    captions = " ".join(c.value for c in page.caption)
+    assert "statistics of sample" in captions
+    assert "Not saliency: BM25: it is for" in captions.replace("\\", "")
+
+
+def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
+    """Of two texts every word that both have stands in both, whatever it is."""
+    page = explain_page("BM25", "terms")
+    first = float(page.metric[0].value)
+    page.selectbox(key="statistics.corpus").select("sample-bias").run()
+    assert not page.exception and not page.error
+    captions = " ".join(c.value for c in page.caption).replace("\\", "")
+    assert "statistics of sample-bias" in captions
+    assert page.query_params["statistics"] in ("sample-bias", ["sample-bias"])
+    assert float(page.metric[0].value) != first
+    neural = explain_page("MiniLM", "saliency")
+    assert not any(box.key == "statistics.corpus" for box in neural.selectbox)
+
+
+def test_typed_texts_take_statistics_on_the_command_line() -> None:
+    asked = [
+        "explain",
+        "--model",
+        "BM25",
+        "--method",
+        "terms",
+        "--query",
+        "the basalt",
+        "--document",
+        "the basalt and the sea",
+    ]
+    found = {}
+    for name in ("sample", "sample-bias"):
+        run = CliRunner().invoke(app, [*asked, "--statistics", name])
+        assert run.exit_code == 0, run.output
+        found[name] = json.loads(run.stdout)
+        assert f"statistics of {name}" in str(found[name]["provenance"])
+        the, basalt = found[name]["query_scores"]
+        assert basalt > 3 * the, "how rare a word is counts"
+    assert found["sample"]["score"] != found["sample-bias"]["score"]
+    refused = CliRunner().invoke(app, [*asked, "--statistics", "nope"])
+    assert refused.exit_code == 2 and "no data set 'nope'" in refused.output
+
+
+def test_bm25_on_the_command_line() -> None:
+    arguments = ["explain", "--model", "BM25", "--method", "terms"]
+    found = CliRunner().invoke(
+        app, [*arguments, "--query", PAIR.query, "--document", PAIR.document]
+    )
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert sum(result["document_scores"]) == pytest.approx(result["score"], rel=1e-6)
+    refused = CliRunner().invoke(
+        app, ["explain", "--model", "BM25", "--query", "a", "--document", "b"]
+    )
+    assert refused.exit_code == 2 and "does not fit BM25" in refused.output
+
+
+def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path: Path) -> None:
+    compute = Compute(tmp_path / "other")
+    spec = with_corpus(registry.resolve("BM25"), sample.name)
+    method, pairs = make_method("terms"), sample.pairs[:6]
+    run = compute.start_run(spec, method, pairs, sample.name)
+    run.wait()
+    assert not run.error and run.progress.failed == 0
+    curve = compute.curve(spec, method, pairs, sample.name)
+    assert curve.summary.curve.n == 6
+    assert "statistics of sample" in curve.provenance().caption()
+    assert "prompts none" in curve.provenance().caption()
+    tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, Parameters())
+    assert tested.gain is not None and tested.gain.deletion_area > 0
+    # Other statistics are another model: nothing is taken from the wrong cache.
+    plain = registry.resolve("BM25")
+    assert compute.identify(plain).key != compute.identify(spec).key
+    assert not compute.explain(pairs[0], plain, method).from_cache
+    assert compute.explain(pairs[0], spec, method).from_cache
+
+
+def test_bm25_beside_a_model_on_the_curves_page() -> None:
+    page = AppTest.from_file(str(ROOT / "dashboard/curves/page.py"), default_timeout=120)
+    page.query_params["models"] = ["MiniLM", "BM25"]
+    page.query_params["method"] = "occlusion"
+    page.run()
+    assert not page.exception and not page.error
+    labels = [b.key for b in page.button if b.key and b.key.startswith("start.")]
+    assert labels == ["start.MiniLM", "start.BM25"]
+
+
+FAMILIES = {
+    "late_interaction": ("bert", "maxsim"),
+    "sparse": ("bert", "terms"),
+    "cross_encoder": ("bert", "decomposition"),
+    "generative": ("qwen3-left", "occlusion"),
+}
+
+
+@pytest.fixture(params=list(FAMILIES))
+def neural(
+    request: pytest.FixtureRequest, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> tuple[Path, str]:
+    """A folder of the family and a method of its own."""
+    base, method = FAMILIES[request.param]
+    make = getattr(tiny_families, request.param)
+    return make(tiny_folder(base).parent / "raw", tmp_path / "tiny"), method
+
+
+def test_a_folder_is_explained_without_naming_its_family(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    arguments = ["explain", "--model", str(folder), "--method", method]
+    found = CliRunner().invoke(
+        app, [*arguments, "--query", PAIR.query, "--document", PAIR.document]
+    )
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert any(result["document_scores"]) and len(result["curve"]) == 100
+    assert result["provenance"]["model_source"] == f"folder {folder.name}"
+
+
+def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    spec = registry.register_folder("mine", folder)
+    page = explain_page("mine", method)
+    assert not page.exception and not page.error
+    captions = " ".join(c.value for c in page.caption).replace("\\", "")
+    if spec.family != "cross_encoder":
+        assert "Not decomposition: mine: it is for" in captions
+    assert "Not maxsim" in captions or spec.family == "late_interaction"
+    chosen = make_method(method)
+    assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"
+    assert service().explain(PAIR, spec, chosen).from_cache
+    assert (
+        "score as in sentence-transformers" in service().proof(service().identify(spec)).sentence()
+    )  # type: ignore[union-attr]
+    assert faithfulness_service.of_pair(service(), PAIR, spec, chosen, Parameters()).score != 0
+
+
+def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tiny_families.sparse(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
+    registry.register_folder("mine", folder)
+    page = explain_page("mine", "terms")
+    page.toggle(key="terms0.shown").set_value(True).run()
+    assert not page.exception and not page.error
+    frame = next(d.value for d in page.dataframe if "query weight" in d.value.columns)
+    score = float(page.metric[0].value)
+    assert frame["share"].sum() == pytest.approx(score, abs=1e-3)
+
+
+def test_every_method_says_which_families_it_is_for() -> None:
+    known = {spec.family for spec in registry.presets().values()}
+    assert known <= {family for entry in METHODS.values() for family in entry.families}
+
+
+def test_a_hub_model_that_is_not_dense_just_works(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its family shows only once its files have come; nothing is chosen twice."""
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    come: list[str] = []
+
+    def from_hub(hub_id: str, download: bool, code: bool) -> Path:
+        if not download and not come:
+            raise UserError("not here yet")
+        come.append(hub_id)
+        return folder
+
+    monkeypatch.setattr(registry, "_from_hub", from_hub)
+    spec = registry.resolve("organisation/reranker")
+    assert spec.family == "dense" and not come
+    found = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
+    assert found.model.spec.family == "cross_encoder" and found.attribution.document_scores.any()
+    assert found.model.key == Compute(tmp_path).identify(registry.resolve(spec.name)).key
+    come.clear()
+    pooled = registry.resolve("organisation/reranker@cls")
+    with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
+        Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
+
+
+def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
+    folder, method = neural
+    spec, compute = registry.register_folder("mine", folder), service()
+    pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
+    run = bias_service.start(compute, spec, [pairs], "some")
+    run.wait()
+    assert not run.error
+    (found,) = bias_service.tested(compute, spec, [pairs])
+    assert found.result.n == 2 and not found.failed
+    pair = pairs.pairs[0]
+    for name in {method, bias_service.fitting(compute, spec)[0]}:
+        shown = bias_service.contrasted(compute, pair, spec, make_method(name))
+        scores = [one.attribution.score for one in (shown.first, shown.second)]
+        wanted = found.scores[pair.item_id]
+        small = 1e-4 * max(1.0, *map(abs, scores))
+        assert scores == pytest.approx([wanted.first, wanted.second], abs=small)
+        parts = shown.contrast
+        if parts is not None:
+            total = parts.tokens + parts.query + parts.bias + parts.error
+            assert total == pytest.approx(wanted.first - wanted.second, abs=small)
+            if spec.family != "cross_encoder":
+                assert parts.query == pytest.approx(0, abs=small)

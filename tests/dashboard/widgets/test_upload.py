@@ -1,0 +1,84 @@
+"""An uploaded file is a data set of its browser session: shown, counted, unknown to others."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+CSV = b"query,document\nwhat lifts,Fog lifts at noon.\n,Nobody asks.\nwhat melts,Ice melts.\n"
+
+
+def page() -> None:
+    import streamlit as st
+
+    from dashboard.widgets import choices, panels
+
+    with st.sidebar, panels.guarded():
+        data = choices.data_set()
+        st.text(f"{data.name} {len(data.pairs)}")
+
+
+@pytest.fixture
+def app() -> AppTest:
+    return AppTest.from_function(page, default_timeout=60).run()
+
+
+def upload(app: AppTest, name: str, data: bytes) -> AppTest:
+    return app.file_uploader[0].upload(name, data).run()
+
+
+def test_an_upload_becomes_the_chosen_data_set_with_its_counts(app: AppTest) -> None:
+    assert app.text[0].value == "sample 304"
+    upload(app, "mine.csv.gz", gzip.compress(CSV))
+    assert not app.exception
+    name, n = app.text[0].value.split()
+    assert name.startswith("upload-") and n == "2"
+    assert app.selectbox[0].value == name
+    assert any("2 rows accepted, 1 rejected" in caption.value for caption in app.caption)
+    rejected = app.dataframe[0].value
+    assert list(rejected["row"]) == [3] and "The query is empty" in rejected["reason"][0]
+    # It stays when the reader changes the data set and comes back.
+    app.selectbox[0].select("sample").run()
+    assert app.text[0].value == "sample 304"
+    app.selectbox[0].select(name).run()
+    assert app.text[0].value == f"{name} 2"
+
+
+def test_the_address_names_the_upload_as_the_program_does(app: AppTest) -> None:
+    """Not by its title: two files may share that."""
+    upload(app, "mine.csv", CSV)
+    first = app.text[0].value.split()[0]
+    upload(app, "mine.csv", CSV.replace(b"noon", b"dawn"))
+    second = app.text[0].value.split()[0]
+    assert first != second
+    assert app.query_params["dataset"] in (second, [second])
+    app.selectbox[0].select(first).run()
+    assert app.text[0].value == f"{first} 2" and not app.warning
+
+
+def test_another_session_does_not_know_it(app: AppTest) -> None:
+    upload(app, "mine.csv", CSV)
+    name = app.text[0].value.split()[0]
+    other = AppTest.from_function(page, default_timeout=60)
+    other.query_params["dataset"] = name
+    other.run()
+    assert other.text[0].value == "sample 304"
+    assert "upload it again" in other.warning[0].value
+
+
+def test_a_refused_file_is_said_and_the_data_set_stays(app: AppTest) -> None:
+    upload(app, "bad.csv", b"question,<b>text</b>\n1,2\n")
+    assert not app.exception and app.text[0].value == "sample 304"
+    assert "lacks the columns query, document" in app.error[0].value.replace("\\", "")
+    assert "<b>" not in app.error[0].value
+    upload(app, "mine.csv", CSV)
+    assert not app.error
+
+
+def test_only_the_latest_uploads_are_kept(app: AppTest) -> None:
+    for n in range(5):
+        upload(app, f"{n}.csv", CSV + f"again {n},x\n".encode())
+    assert sum(name.startswith("upload-") for name in app.selectbox[0].options) == 3
+    assert app.text[0].value.endswith(" 3")

@@ -1,0 +1,1 @@
+"""What builds the shipped data and adapters; never imported by the product."""

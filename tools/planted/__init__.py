@@ -1,0 +1,1 @@
+"""Trains and measures the adapters with a planted bias."""

@@ -1,0 +1,1 @@
+"""Builds the embedded data sets from their sources."""
