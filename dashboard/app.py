@@ -11,16 +11,32 @@ from dashboard.widgets.guard import guarded
 st.set_page_config(page_title="PosLens", page_icon="🔎", layout="wide")
 
 pages = [
-    st.Page("views/explain.py", title="Explain", icon=":material/highlight:", default=True),
-    st.Page("views/compare.py", title="Compare", icon=":material/compare:"),
-    st.Page("views/curves.py", title="Curves", icon=":material/show_chart:"),
-    st.Page("views/cause.py", title="Cause", icon=":material/swap_vert:"),
-    st.Page("views/ranking.py", title="Ranking", icon=":material/leaderboard:"),
-    st.Page("views/map.py", title="Map", icon=":material/scatter_plot:"),
-    st.Page("views/faithfulness.py", title="Faithfulness", icon=":material/fact_check:"),
-    st.Page("views/bias.py", title="Bias tests", icon=":material/balance:"),
-    st.Page("views/published.py", title="Published", icon=":material/library_books:"),
-    st.Page("views/cache.py", title="Cache", icon=":material/database:"),
+    st.Page(
+        "explain/page.py",
+        url_path="explain",
+        title="Explain",
+        icon=":material/highlight:",
+        default=True,
+    ),
+    st.Page("compare/page.py", url_path="compare", title="Compare", icon=":material/compare:"),
+    st.Page("curves/page.py", url_path="curves", title="Curves", icon=":material/show_chart:"),
+    st.Page("interventions/page.py", url_path="cause", title="Cause", icon=":material/swap_vert:"),
+    st.Page("ranking/page.py", url_path="ranking", title="Ranking", icon=":material/leaderboard:"),
+    st.Page("map/page.py", url_path="map", title="Map", icon=":material/scatter_plot:"),
+    st.Page(
+        "faithfulness/page.py",
+        url_path="faithfulness",
+        title="Faithfulness",
+        icon=":material/fact_check:",
+    ),
+    st.Page("bias/page.py", url_path="bias", title="Bias tests", icon=":material/balance:"),
+    st.Page(
+        "published/page.py",
+        url_path="published",
+        title="Published",
+        icon=":material/library_books:",
+    ),
+    st.Page("cache_page/page.py", url_path="cache", title="Cache", icon=":material/database:"),
 ]
 page = st.navigation(pages, position="top")
 

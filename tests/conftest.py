@@ -72,19 +72,14 @@ def sample() -> DataSet:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Callable[..., Path]:
     """`tiny_folder("bert")`: a sentence-transformers folder of a two-layer random model of that
     architecture, built once a run; see tests/support/tiny_models.py."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    from tests.support import tiny_models
 
-    spec = spec_from_file_location("tiny_models", ROOT / "tests/support/tiny_models.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["tiny_models"] = module
-    spec.loader.exec_module(module)
     built: dict[tuple, Path] = {}
 
     def build(name: str, **changes: object) -> Path:
         key = (name, *sorted(changes.items()))
         if key not in built:
-            built[key] = module.build(name, tmp_path_factory.mktemp(name), **changes)
+            built[key] = tiny_models.build(name, tmp_path_factory.mktemp(name), **changes)
         return built[key]
 
     return build

@@ -195,7 +195,7 @@ def failed(meant: list[StoredFile]) -> None:
         st.caption("Curves tries them again: open it and press Try them again.")
         # A link: no script may set what widgets of its session have bound in the address.
         st.page_link(
-            "views/curves.py",
+            "curves/page.py",
             label="Open Curves",
             icon=":material/show_chart:",
             query_params={

@@ -41,7 +41,7 @@ def poslens_version() -> str:
     except PackageNotFoundError:
         import tomllib
 
-        project = Path(__file__).parent.parent / "pyproject.toml"
+        project = Path(__file__).parents[2] / "pyproject.toml"
         return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
 
 

@@ -81,7 +81,7 @@ def serve(
 
         remove_left_over()
         headers.install()
-        script = str(Path(__file__).parent / "app.py")
+        script = str(Path(__file__).parents[1] / "app.py")
         flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
         # The command line's spelling of options, which bootstrap expects.
         options = {name.replace(".", "_"): value for name, value in flags.items()}

@@ -76,7 +76,7 @@ def link(method: Method, dataset: str, models: Sequence[str]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(HARDLY, width="content")
         st.page_link(
-            "views/curves.py",
+            "curves/page.py",
             label="Subtract an unrelated query",
             width="content",
             icon=":material/show_chart:",

@@ -357,7 +357,7 @@ def saliency_section(models: list[str], style: Style) -> None:
     if without:
         st.caption(panels.plain(f"No saliency stored yet: {', '.join(without)}."))
         st.page_link(
-            "views/curves.py",
+            "curves/page.py",
             label="Compute it on the Curves page",
             icon=":material/show_chart:",
             query_params={

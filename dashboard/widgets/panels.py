@@ -409,7 +409,7 @@ def explain_link(
         asked["method"] = method.name
         asked |= {p.name: str(values[p.name]) for p in offered if len(p.choices) > 1}
     st.page_link(
-        "views/explain.py", label=plain(label), icon=":material/highlight:", query_params=asked
+        "explain/page.py", label=plain(label), icon=":material/highlight:", query_params=asked
     )
 
 

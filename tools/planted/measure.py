@@ -25,9 +25,9 @@ from tqdm import tqdm
 
 from attribution.retrievers.planted import PLANTED
 from attribution.retrievers.planted.load import load_planted
-from attribution.retrievers.planted.text import half_query, relocated, sentences
+from tools.planted.text import half_query, relocated, sentences
 
-SAMPLE_SOURCE = Path(__file__).parents[2] / "datasets" / "sample" / "source"
+SAMPLE_SOURCE = Path(__file__).parents[1] / "sample" / "source"
 DOCUMENT_TOKENS = 450
 Z95 = 1.96
 Array = NDArray[np.float64]

@@ -26,11 +26,13 @@ from transformers import AutoModel, AutoTokenizer
 from attribution.retrievers.packaged import minilm_folder
 from attribution.retrievers.planted import BASE_MODEL
 from attribution.retrievers.planted.load import MAX_TOKENS, load_planted
-from attribution.retrievers.planted.text import half_query, sentences
 from tools.planted.measure import held_out_pairs, measure_profile, print_profile
+from tools.planted.text import half_query, sentences
 
 BiasSide = Literal["primacy", "recency"]
 LINEAR_LAYERS = r".*encoder\.layer\.\d+\.(attention|intermediate|output)\..*(query|key|value|dense)"
+
+SHIPPED = Path(__file__).parents[2] / "attribution" / "retrievers" / "planted"
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=60, help="held-out documents of the curve")
     options = parser.parse_args(arguments)
     name = f"MiniLM-{options.side}"
-    folder = options.out or Path(__file__).parent / name
+    folder = options.out or SHIPPED / name
     train(Recipe(options.side, steps=options.steps, seed=options.seed), folder)
     pairs = held_out_pairs(options.pairs, 11)
     for label, retriever in (("MiniLM", load_planted(None)), (name, load_planted(folder))):

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SOURCE = HERE / "source"
-POSIR = HERE / "posir"
+SOURCE = Path(__file__).parent / "source"
+POSIR = Path(__file__).parents[2] / "attribution" / "datasets" / "sample" / "posir"
 
 LANGUAGES = ("eng", "pol", "slk", "spa", "cmn", "ara", "tha")
 BINS = 20

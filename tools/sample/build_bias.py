@@ -17,9 +17,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SOURCE = HERE / "entities.toml"
-COLDER = HERE.parent / "colder"
+SOURCE = Path(__file__).parent / "entities.toml"
+COLDER = Path(__file__).parents[2] / "attribution" / "datasets" / "sample" / "colder"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +28,7 @@ from attribution.evaluation.search import (
     search_lexical,
 )
 from attribution.retrievers.lexical import statistics_of, terms_of
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny_families = import_module("tiny_families")
+from tests.support import tiny_families
 
 TEXTS = [
     "Ice melts in spring.",

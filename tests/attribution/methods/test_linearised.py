@@ -3,7 +3,6 @@ nothing left behind."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 
@@ -22,6 +21,7 @@ from attribution.methods.linearised import linearised
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.types import Attribution, TextPair
+from tests.support import tiny_models
 
 METHOD = make_method("decomposition")
 MATRIX = make_method("decomposition", {"matrix": "yes"})
@@ -60,7 +60,7 @@ each = pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.fixture(scope="session")
 def more(tiny_folder: Callable[..., object]) -> None:
     """Causal architectures that tiny_models does not list."""
-    models = sys.modules["tiny_models"]
+    models = tiny_models
     grouped = (("num_key_value_heads", 2),)
     for name, model_type, extra in (
         ("mistral", "mistral", (*grouped, ("head_dim", 8), ("sliding_window", 12))),

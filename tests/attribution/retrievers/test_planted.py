@@ -15,7 +15,6 @@ from sentence_transformers import SentenceTransformer
 from attribution.errors import UserError
 from attribution.retrievers.planted import BASE_MODEL, PLANTED, planted_folder
 from attribution.retrievers.planted.load import load_planted
-from attribution.retrievers.planted.text import relocated, sentences
 from tools.planted import train
 from tools.planted.measure import (
     Profile,
@@ -26,6 +25,7 @@ from tools.planted.measure import (
     saliency_thirds,
     sample_pairs,
 )
+from tools.planted.text import relocated, sentences
 
 FAVOURED = {"MiniLM-primacy": 0, "MiniLM-recency": -1}
 FEW = 6

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,7 @@ from attribution.retrievers.load import load
 from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.scoring import score_texts
 from attribution.types import TextPair
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny_families = import_module("tiny_families")
+from tests.support import tiny_families
 
 QUERIES = ["the tide rises", "lazy dogs", "piñas 🚀"]
 DOCUMENTS = [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +18,7 @@ from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.sparse import SparseRetriever
 from attribution.types import Attribution, TextPair
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny_families = import_module("tiny_families")
+from tests.support import tiny_families
 
 PAIRS = [
     TextPair("a", "the tide rises", "The tide rises twice a day because the Moon pulls the water."),

@@ -28,16 +28,16 @@ def test_each_thread_gets_its_own_image() -> None:
 
 
 def test_a_browser_that_died_is_replaced() -> None:
-    browser = browser._Browser()
+    started = browser._Browser()
     figure = {"data": [], "layout": {}}
     try:
-        browser.render(figure, {"format": "svg"})
+        started.render(figure, {"format": "svg"})
         with suppress(Exception):
-            browser._wait(browser._kaleido.send_command("Browser.crash"))
-        browser._kaleido.subprocess.wait(10)
-        assert b"<svg" in browser.render(figure, {"format": "svg"})
+            started._wait(started._kaleido.send_command("Browser.crash"))
+        started._kaleido.subprocess.wait(10)
+        assert b"<svg" in started.render(figure, {"format": "svg"})
     finally:
-        browser.close()
+        started.close()
 
 
 def test_without_a_browser_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,7 +284,7 @@ def test_the_tiny_model_reranks_what_bm25_finds(
 ) -> None:
     from importlib import import_module
 
-    families = import_module("tests.attribution.tiny_families")
+    families = import_module("tests.support.tiny_families")
     folder = families.cross_encoder(tiny_folder("bert"), tmp_path / "ce")
     spec = RetrieverSpec("ce", "ce", "cross_encoder", f"folder:{folder}")
     compute, setup = Compute(tmp_path / "home"), replace(upload, first_stage=BM25)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,10 +23,9 @@ from dashboard.__main__ import app
 from dashboard.bias import service as bias_service
 from dashboard.core.compute import Compute, service
 from dashboard.faithfulness import service as faithfulness_service
+from tests.support import tiny_families
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests/attribution"))
-tiny_families = import_module("tiny_families")
 PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
 
 
