@@ -133,8 +133,7 @@ class Method:
     """An attribution method and every parameter its numbers depend on.
 
     The repr is its identity: label, equality and part of the cache key at once, for example
-    `saliency(norm=l2, normalization=p99, resampling=bin_mean, bins=100,
-    curve_version=1)`. Parameters in
+    `saliency(version=1, normalization=p99, resampling=bin_mean, curve_version=1)`. Parameters in
     `curve_params` shape only the position curve; `core` is the method without them, under which
     per-token results are stored, so that no gradient is computed twice for another resampling.
     """

@@ -119,7 +119,6 @@ def curve_params(
     return {
         "normalization": normalization,
         "resampling": resampling,
-        "bins": N_BINS,
         "curve_version": CURVE_VERSION,
     }
 

@@ -371,10 +371,6 @@ class Contrast:
     error: float
 
 
-ADDITIVE = ("maxsim", "terms", "decomposition", "integrated_gradients")
-"""Methods whose shares add up to the score, the exact ones first."""
-
-
 def contrast(first: Attribution, second: Attribution) -> Contrast:
     """The contrast of two attributions of one query under one model and method.
 

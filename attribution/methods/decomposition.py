@@ -8,7 +8,6 @@ frozen weights too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from attribution.batching import checkpoint
 from attribution.errors import UserError
+from attribution.methods.base import Clock, MethodEntry, Parameter, build_batch, register
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
 from attribution.retrievers.base import Joint
@@ -81,7 +81,7 @@ def attribute(
     """
     if isinstance(retriever, Joint):
         return _attribute_jointly(retriever, method, pairs)
-    started = time.perf_counter()
+    clock = Clock()
     biases = str(method.params.get("biases", BIASES[0]))
     part = str(method.params.get("part", PARTS[0]))
     whole = part == PARTS[0]
@@ -112,29 +112,23 @@ def attribute(
         if not whole:
             tokens["document"] = _part(retriever, documents, constant, of_documents, part)
             tokens["query"] = _part(retriever, queries, of_documents.directions, of_queries, part)
-    seconds = (time.perf_counter() - started) / len(pairs)
-    results = []
-    for b, pair in enumerate(pairs):
+    for b in range(len(pairs)):
         for side in (of_documents, of_queries):
             _require_complete(retriever, side, b)
-        matrix = matrices[b]
-        results.append(
-            Attribution(
-                model=retriever.name,
-                method=method,
-                pair_id=pair.pair_id,
-                score=float(of_documents.scores[b]),
-                query=queries.texts[b],
-                document=documents.texts[b],
-                query_scores=queries.row(tokens["query"], b).float().numpy(),
-                document_scores=documents.row(tokens["document"], b).float().numpy(),
-                matrix=None if matrix is None else matrix.float().numpy(),
-                bias_share=float(of_documents.bias[b]) if whole else None,
-                completeness_error=float(of_documents.error[b]) if whole else None,
-                seconds=seconds,
-            )
-        )
-    return results
+    return build_batch(
+        retriever,
+        method,
+        pairs,
+        clock,
+        scores=of_documents.scores,
+        queries=queries,
+        documents=documents,
+        query_scores=tokens["query"],
+        document_scores=tokens["document"],
+        matrices=matrices,
+        bias_shares=of_documents.bias if whole else None,
+        completeness_errors=of_documents.error if whole else None,
+    )
 
 
 def _attribute_jointly(
@@ -142,7 +136,7 @@ def _attribute_jointly(
 ) -> list[Attribution]:
     """Shares of the tokens of texts that are read together, head included: those of both sides
     and the constants' add up to the logit."""
-    started = time.perf_counter()
+    clock = Clock()
     if any(method.params.get(name, value) != value for name, value in _JOINTLY.items()):
         raise UserError(
             f"{retriever.name} reads query and document together, so it has whole shares alone: "
@@ -164,26 +158,21 @@ def _attribute_jointly(
     tokens = products.sum(-1, dtype=torch.float32).cpu()
     scores = seen["scores"].float().cpu()
     found = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
-    seconds = (time.perf_counter() - started) / len(pairs)
-    results = []
-    for b, pair in enumerate(pairs):
+    for b in range(len(pairs)):
         _require_complete(retriever, found, b)
-        results.append(
-            Attribution(
-                model=retriever.name,
-                method=method,
-                pair_id=pair.pair_id,
-                score=float(scores[b]),
-                query=queries.texts[b],
-                document=documents.texts[b],
-                query_scores=queries.row(tokens, b).numpy(),
-                document_scores=documents.row(tokens, b).numpy(),
-                bias_share=float(found.bias[b]),
-                completeness_error=float(found.error[b]),
-                seconds=seconds,
-            )
-        )
-    return results
+    return build_batch(
+        retriever,
+        method,
+        pairs,
+        clock,
+        scores=scores,
+        queries=queries,
+        documents=documents,
+        query_scores=tokens,
+        document_scores=tokens,
+        bias_shares=found.bias,
+        completeness_errors=found.error,
+    )
 
 
 def shares(
@@ -397,3 +386,43 @@ def _require_complete(retriever: DenseRetriever, side: Shares, row: int) -> None
 
 def _tolerance(retriever: DenseRetriever) -> float:
     return 0.05 if retriever.precision in ("bfloat16", "float16") else TOLERANCE
+
+
+register(
+    MethodEntry(
+        name="decomposition",
+        title="Token decomposition",
+        help="Each token's exact, signed share of the score, with attention, norms and activations "
+        "frozen at their values for this input; shares and the bias share add up to the score.",
+        axis="Contribution",
+        unit="share of the score",
+        signed=True,
+        additive=True,
+        families=("dense", "cross_encoder"),
+        version=1,
+        compute=attribute,
+        order=1,
+        citation="Modarressi et al. 2023, arXiv 2306.02873 (DecompX)",
+        primary=True,
+        parameters=(
+            Parameter(
+                "matrix",
+                ("no", "yes"),
+                "Also the share of each query token with each document token.",
+            ),
+            Parameter(
+                "biases",
+                BIASES,
+                "Where constants go: explicit, all into the bias share; decompx, the first layer's "
+                "value bias to its token; absdot, every one to the tokens by |bias · vector|, as "
+                "DecompX is configured (BERT-like models; texts of up to 512 tokens).",
+            ),
+            Parameter(
+                "part",
+                PARTS,
+                "position keeps what the tokens' position embeddings bring of their shares (models "
+                "that add them), word all the rest: how much hangs on where a token stands.",
+            ),
+        ),
+    )
+)

@@ -6,10 +6,10 @@ share(document token j) = sum over i of M_ij, share(query token i) = sum over j 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
 from attribution.types import Attribution, Method, TextPair
 
 
@@ -23,16 +23,16 @@ def attribute(retriever: Any, method: Method, pairs: Sequence[TextPair]) -> list
     """
     results = []
     for pair in pairs:
-        started = time.perf_counter()
+        clock = Clock()
         with retriever.lock:
             found = retriever.exact(pair)
         matrix = found.matrix.astype("float64")
         shown = found.similarities if method.params.get("matrix") == "similarities" else None
         results.append(
-            Attribution(
-                model=retriever.name,
-                method=method,
-                pair_id=pair.pair_id,
+            build(
+                retriever,
+                method,
+                pair,
                 score=found.score,
                 query=found.query,
                 document=found.document,
@@ -41,7 +41,52 @@ def attribute(retriever: Any, method: Method, pairs: Sequence[TextPair]) -> list
                 matrix=found.matrix if shown is None else shown,
                 bias_share=0.0,
                 completeness_error=found.score - float(matrix.sum()),
-                seconds=time.perf_counter() - started,
+                seconds=clock.each(1),
             )
         )
     return results
+
+
+register(
+    MethodEntry(
+        name="terms",
+        title="Term shares",
+        help="Each term's exact share of the score. BM25: a document token has its query term's "
+        "part, spread evenly over the term's occurrences. SPLADE: query weight times document "
+        "weight, at the two tokens the weights come from. Adds up exactly.",
+        axis="Terms",
+        unit="share of the score",
+        signed=True,
+        additive=True,
+        families=("lexical", "sparse"),
+        version=1,
+        compute=attribute,
+        order=4,
+        citation="the score's own terms: Robertson and Zaragoza 2009 (BM25), Formal et al. 2021 "
+        "(SPLADE)",
+    )
+)
+register(
+    MethodEntry(
+        name="maxsim",
+        title="MaxSim shares",
+        help="Each document token's exact share of the score: the similarities of the query tokens "
+        "it wins, summed. Adds up exactly.",
+        axis="Maxsim",
+        unit="share of the score",
+        signed=True,
+        additive=True,
+        families=("late_interaction",),
+        version=1,
+        compute=attribute,
+        order=5,
+        citation="the score's own terms: Khattab and Zaharia 2020",
+        parameters=(
+            Parameter(
+                "matrix",
+                ("winners", "similarities"),
+                "What the matrix shows: each query token's winner, or all similarities.",
+            ),
+        ),
+    )
+)

@@ -3,13 +3,20 @@ Captum's FeatureAblation. Signed, in the score's units."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
 from captum.attr import FeatureAblation
 from torch import Tensor
 
+from attribution.methods.base import (
+    DENSE_AND_COMPARED,
+    Clock,
+    MethodEntry,
+    Parameter,
+    build_batch,
+    register,
+)
 from attribution.methods.perturbation import Varied, varied
 from attribution.retrievers.base import Embedded
 from attribution.text import sentences, words
@@ -24,7 +31,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     level = str(method.params["level"])
     results = []
     for pair in pairs:
-        started = time.perf_counter()
+        clock = Clock()
         with retriever.lock:
             document, query = (varied(retriever, pair, side) for side in ("document", "query"))
             with torch.no_grad():
@@ -32,18 +39,16 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
                 of_document = _effects(document, units(document.encoded.texts[0], pair, level))
                 text = query.encoded.texts[0]
                 of_query = _effects(query, list(range(len(text.tokens))))
-        results.append(
-            Attribution(
-                model=retriever.name,
-                method=method,
-                pair_id=pair.pair_id,
-                score=score,
-                query=query.encoded.texts[0],
-                document=document.encoded.texts[0],
-                query_scores=query.encoded.row(of_query, 0).numpy(),
-                document_scores=document.encoded.row(of_document, 0).numpy(),
-                seconds=time.perf_counter() - started,
-            )
+        results += build_batch(
+            retriever,
+            method,
+            [pair],
+            clock,
+            scores=torch.tensor([score], dtype=torch.float64),
+            queries=query.encoded,
+            documents=document.encoded,
+            query_scores=of_query,
+            document_scores=of_document,
         )
     return results
 
@@ -85,3 +90,25 @@ def _effects(text: Varied, unit_of: list[int]) -> Tensor:
     each = effects[..., 0].detach().float().cpu()
     features = mask[..., 0].cpu()
     return torch.where(features > 0, each / sizes.clamp_min(1)[features], 0.0)
+
+
+register(
+    MethodEntry(
+        name="occlusion",
+        title="Occlusion",
+        help="How far the score falls when a unit is replaced by padding tokens: signed. Slow.",
+        axis="Score lost by occlusion",
+        unit="score",
+        signed=True,
+        additive=False,
+        families=(*DENSE_AND_COMPARED, "lexical"),
+        version=1,
+        compute=attribute,
+        order=6,
+        citation="Zeiler and Fergus 2014, arXiv 1311.2901",
+        slow=True,
+        parameters=(
+            Parameter("level", ("word", "token", "sentence"), "What is replaced at a time."),
+        ),
+    )
+)

@@ -7,7 +7,6 @@ embedding; without a sign, and no share of the score: it says where the score is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,13 @@ import torch
 from captum.attr import Saliency
 from torch import Tensor
 
+from attribution.methods.base import (
+    DENSE_AND_COMPARED,
+    Clock,
+    MethodEntry,
+    build_batch,
+    register,
+)
 from attribution.retrievers.base import Embedded, compare, encode, held
 from attribution.retrievers.dense import Encoded
 from attribution.types import Attribution, Method, Side, TextPair
@@ -30,7 +36,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
         UserError: a text without tokens; a score or gradient that is not finite.
         torch.OutOfMemoryError: the batch does not fit.
     """
-    started = time.perf_counter()
+    clock = Clock()
     with retriever.lock:
         queries, documents = encode(retriever, pairs)
         query_vectors = held(retriever, queries)
@@ -38,21 +44,17 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
             retriever, documents, query_vectors
         )
         query_norms, _, _ = gradient_norms(retriever, queries, document_vectors, "query")
-    seconds = (time.perf_counter() - started) / len(pairs)
-    return [
-        Attribution(
-            model=retriever.name,
-            method=method,
-            pair_id=pair.pair_id,
-            score=float(scores[b]),
-            query=queries.texts[b],
-            document=documents.texts[b],
-            query_scores=queries.row(query_norms, b).numpy(),
-            document_scores=documents.row(document_norms, b).numpy(),
-            seconds=seconds,
-        )
-        for b, pair in enumerate(pairs)
-    ]
+    return build_batch(
+        retriever,
+        method,
+        pairs,
+        clock,
+        scores=scores,
+        queries=queries,
+        documents=documents,
+        query_scores=query_norms,
+        document_scores=document_norms,
+    )
 
 
 def gradient_norms(
@@ -76,3 +78,24 @@ def gradient_norms(
     gradients = Saliency(score).attribute(inputs, abs=False)
     norms = torch.linalg.vector_norm(gradients, dim=-1, dtype=torch.float32)
     return norms.cpu(), seen["vectors"], seen["scores"].detach().float().cpu()
+
+
+register(
+    MethodEntry(
+        name="saliency",
+        title="Gradient saliency",
+        help="Length of the score's gradient at each word embedding: where the score is sensitive.",
+        axis="Saliency",
+        unit="‖∂s/∂e‖₂",
+        signed=False,
+        additive=False,
+        families=DENSE_AND_COMPARED,
+        version=1,
+        compute=attribute,
+        order=0,
+        citation="Simonyan, Vedaldi and Zisserman 2014, arXiv 1312.6034",
+        uses_gradients=True,
+        primary=True,
+        aggregate="mean",
+    )
+)

@@ -25,7 +25,6 @@ PROBE = TextPair(
     "The tide turns about every six hours. Charts give the hours of high and low water, "
     "and harbours print them each year.",
 )
-GRADIENT_METHODS = ("saliency", "input_x_gradient", "integrated_gradients")
 READING = 1e-3
 """Largest distance from sentence-transformers' own embedding, whose length is 1, in float32."""
 
@@ -161,7 +160,8 @@ def _without_gradient(retriever: Any) -> dict[str, str]:
             raise
         reason = "no gradient reaches its word embeddings"
     if reason:
-        unfit.update(dict.fromkeys(GRADIENT_METHODS, reason))
+        using = (name for name, entry in METHODS.items() if entry.uses_gradients)
+        unfit.update(dict.fromkeys(using, reason))
     return unfit
 
 

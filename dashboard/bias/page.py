@@ -15,8 +15,8 @@ from attribution.evaluation.bias_pairs import (
     pairs_for,
     unknown_files,
 )
-from attribution.evaluation.bias_tests import ADDITIVE, TESTS, DocumentPair
-from attribution.methods import make_method
+from attribution.evaluation.bias_tests import TESTS, DocumentPair
+from attribution.methods import METHODS, make_method
 from attribution.types import Provenance
 from dashboard.bias import service as bias_service
 from dashboard.bias.figures import MEASURES, bar, bias_chart
@@ -326,7 +326,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
         "Method",
         bias_service.fitting(service_for(the_data.name), spec),
         key=f"contrast.{spec.family}",
-        format_func=lambda name: f"{name} (adds up)" if name in ADDITIVE else name,
+        format_func=lambda name: f"{name} (adds up)" if METHODS[name].additive else name,
     )
     with st.spinner(f"Computing {panels.plain(method)}", show_time=True):
         found = bias_service.contrasted(

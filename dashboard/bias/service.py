@@ -10,7 +10,6 @@ import pandas as pd
 from attribution.errors import UserError
 from attribution.evaluation.bias_pairs import Pairs
 from attribution.evaluation.bias_tests import (
-    ADDITIVE,
     TESTS,
     BiasResult,
     Contrast,
@@ -127,8 +126,10 @@ def _tested(model: ModelIdentity, pairs: Pairs, stored: Stored[PairScores]) -> T
 def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
     """Methods that fit a model, those with a contrast first."""
     unfit = compute.unfit(compute.identify(spec))
-    fit = [name for name in METHODS if name not in unfit]
-    return sorted(fit, key=lambda name: ADDITIVE.index(name) if name in ADDITIVE else len(ADDITIVE))
+    fit = [entry for name, entry in METHODS.items() if name not in unfit]
+    # Shares that are terms of the score itself come before those of a gradient.
+    fit.sort(key=lambda entry: (not entry.additive, entry.uses_gradients, entry.order))
+    return [entry.name for entry in fit]
 
 
 def with_adjusted_p(results: Sequence[Tested]) -> list[Tested]:

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from attribution.methods import METHODS
 from attribution.types import N_BINS, Method, Provenance
 from dashboard.drawing.palettes import Style, escape, text_width, wrap
 
@@ -29,14 +30,8 @@ def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
 
 def quantity(method: Method) -> str:
     """Axis title of a method's numbers with their unit, for example for a curve's y axis."""
-    names = {
-        "saliency": "Saliency",
-        "input_x_gradient": "Input × gradient",
-        "integrated_gradients": "Integrated gradients",
-        "occlusion": "Score lost by occlusion",
-        "decomposition": "Contribution",
-    }
-    name = names.get(method.name, method.name.replace("_", " ").capitalize())
+    entry = METHODS.get(method.name)
+    name = entry.axis if entry else method.name.replace("_", " ").capitalize()
     unit = {"p99": "share of 99th percentile", "max": "share of maximum"}.get(
         str({**method.params, **method.curve_params}.get("normalization")), "score units"
     )

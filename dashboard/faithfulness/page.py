@@ -27,7 +27,6 @@ from dashboard.widgets.pair_picker import choose_pair
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 
 PARAMETERS = Parameters()
-SLOW = ("integrated_gradients", "occlusion")
 
 pair = None
 with panels.guarded():
@@ -38,7 +37,7 @@ with st.sidebar:
     names = st.multiselect(
         "Methods",
         [name for name in METHODS if name not in unfit],
-        default=[name for name in METHODS if name not in SLOW and name not in unfit],
+        default=[n for n, entry in METHODS.items() if not entry.slow and n not in unfit],
         key="methods",
         bind="query-params",
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",

@@ -33,7 +33,6 @@ from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 
-JUDGED = ("saliency", "decomposition")
 """Methods judged by default: those that take less than a second a pair."""
 
 
@@ -120,7 +119,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     names = right.multiselect(
         "Methods to judge",
         [name for name in METHODS if name not in unfit],
-        default=[name for name in JUDGED if name not in unfit],
+        default=[n for n, entry in METHODS.items() if entry.primary and n not in unfit],
         key="against",
         bind="query-params",
         help="Integrated gradients and occlusion take seconds to minutes for each pair on a CPU.",

@@ -147,13 +147,12 @@ def test_evidence_lies_inside_its_document() -> None:
 def test_a_methods_repr_is_its_identity() -> None:
     method = make_method("saliency")
     assert repr(method) == (
-        "saliency(norm=l2, version=1, normalization=p99, resampling=bin_mean, bins=100, "
-        "curve_version=1)"
+        "saliency(version=1, normalization=p99, resampling=bin_mean, curve_version=1)"
     )
-    assert method.core == "saliency(norm=l2, version=1)"
+    assert method.core == "saliency(version=1)"
     other = make_method("saliency", {"resampling": "point", "normalization": "max"})
     assert other.core == method.core and other != method and hash(other) != hash(method)
-    assert make_method("saliency", {"norm": "l2"}) == method
+    assert make_method("saliency", {"resampling": "bin_mean"}) == method
     assert len({method, make_method("saliency"), other}) == 2
 
 
@@ -176,12 +175,12 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
     ("name", "options", "sentence"),
     [
         ("../x", None, f"There is no method '../x': choose one of {', '.join(METHODS)}."),
-        ("saliency", {"norm": "l1"}, "norm cannot be 'l1': choose one of l2."),
+        ("occlusion", {"level": "x"}, "level cannot be 'x': choose one of word, token, sentence."),
         ("saliency", {"resampling": ""}, "resampling cannot be '': choose one of bin_mean, point."),
         (
             "saliency",
             {"steps": "3"},
-            "saliency has no parameter 'steps': it has norm, normalization, resampling.",
+            "saliency has no parameter 'steps': it has normalization, resampling.",
         ),
     ],
 )

@@ -11,8 +11,14 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from attribution.datasets import DataSet
-from attribution.methods import make_method, perturbation
-from attribution.methods.gradients import DELTA, input_x_gradient, integrated_gradients
+from attribution.methods import (
+    METHODS,
+    input_x_gradient,
+    integrated_gradients,
+    make_method,
+    perturbation,
+)
+from attribution.methods.integrated_gradients import DELTA
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.packaged import minilm_folder
 from attribution.types import Attribution, TextPair
@@ -62,7 +68,7 @@ def sides(plain: Plain, pair: TextPair, result: Attribution):
 
 
 def test_input_x_gradient_equals_a_loop(minilm: DenseRetriever, plain: Plain) -> None:
-    for pair, result in zip(PAIRS, input_x_gradient(minilm, PRODUCT, PAIRS), strict=True):
+    for pair, result in zip(PAIRS, input_x_gradient.attribute(minilm, PRODUCT, PAIRS), strict=True):
         for inputs, _, other, found in sides(plain, pair, result):
             expected = (inputs * plain.gradient(inputs, other)).sum(-1)
             np.testing.assert_allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
@@ -74,7 +80,7 @@ def test_integrated_gradients_equal_a_loop(minilm: DenseRetriever, plain: Plain)
     """Gauss-Legendre points on the straight way, mapped from [-1, 1] to [0, 1]."""
     points, weights = np.polynomial.legendre.leggauss(16)
     method = make_method("integrated_gradients", {"steps": "16"})
-    (result,) = integrated_gradients(minilm, method, PAIRS[:1])
+    (result,) = integrated_gradients.attribute(minilm, method, PAIRS[:1])
     for inputs, neutral, other, found in sides(plain, PAIRS[0], result):
         total = torch.zeros_like(inputs)
         for point, weight in zip(points, weights, strict=True):
@@ -93,7 +99,7 @@ def test_integrated_gradients_are_complete(minilm: DenseRetriever, sample: DataS
     documents = {p.document: p for p in sample.pairs if p.language == "eng"}
     shortest = sorted(documents.values(), key=lambda p: len(p.document))[:5]
     pairs = [TextPair(p.pair_id, p.query[:50], p.document[:90]) for p in shortest]
-    for result in integrated_gradients(minilm, INTEGRATED, pairs):
+    for result in integrated_gradients.attribute(minilm, INTEGRATED, pairs):
         assert result.bias_share is not None and result.completeness_error is not None
         missed = result.score - result.document_scores.sum() - result.bias_share
         assert missed == pytest.approx(result.completeness_error, abs=1e-5)
@@ -103,25 +109,23 @@ def test_integrated_gradients_are_complete(minilm: DenseRetriever, sample: DataS
 def test_auto_doubles_the_steps_until_it_is_complete(
     minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attribution.methods import gradients
-
     pair = TextPair("p", "fog", "Fog forms over cold water.")
 
     def run(steps: str) -> Attribution:
-        return integrated_gradients(
+        return integrated_gradients.attribute(
             minilm, make_method("integrated_gradients", {"steps": steps}), [pair]
         )[0]
 
     by_16, by_32 = run("16"), run("32")
     errors = [abs(r.completeness_error or 0) / abs(r.score) for r in (by_16, by_32)]
     assert errors[0] > errors[1]
-    monkeypatch.setattr(gradients, "DELTA", (errors[0] + errors[1]) / 2)
+    monkeypatch.setattr(integrated_gradients, "DELTA", (errors[0] + errors[1]) / 2)
     np.testing.assert_array_equal(run("auto").document_scores, by_32.document_scores)
-    monkeypatch.setattr(gradients, "DELTA", errors[0] * 1.01)
+    monkeypatch.setattr(integrated_gradients, "DELTA", errors[0] * 1.01)
     np.testing.assert_array_equal(run("auto").document_scores, by_16.document_scores)
     # Where no number of steps is enough the largest is taken and the rest is shown.
-    monkeypatch.setattr(gradients, "DELTA", 0.0)
-    monkeypatch.setattr(gradients, "STEPS", (4, 16))
+    monkeypatch.setattr(integrated_gradients, "DELTA", 0.0)
+    monkeypatch.setattr(integrated_gradients, "STEPS", (4, 16))
     last = run("auto")
     np.testing.assert_array_equal(last.document_scores, by_16.document_scores)
     assert last.completeness_error == by_16.completeness_error
@@ -135,7 +139,7 @@ def test_special_tokens_and_prompts_are_no_part_of_it(
     retriever = tiny(name, document_prompt="query: fox ", query_prompt="instruct: ")
     pair = TextPair("p", "twice a day", "The tide rises twice a day")
     method = make_method("integrated_gradients", {"steps": "16"})
-    (result,) = integrated_gradients(retriever, method, [pair])
+    (result,) = integrated_gradients.attribute(retriever, method, [pair])
     for text, scores in (
         (result.query, result.query_scores),
         (result.document, result.document_scores),
@@ -147,27 +151,27 @@ def test_special_tokens_and_prompts_are_no_part_of_it(
 
 def test_batches_change_nothing(minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither pairs padded to one length nor steps that run one by one."""
-    for pair, padded in zip(PAIRS, input_x_gradient(minilm, PRODUCT, PAIRS), strict=True):
-        (alone,) = input_x_gradient(minilm, PRODUCT, [pair])
+    for pair, padded in zip(PAIRS, input_x_gradient.attribute(minilm, PRODUCT, PAIRS), strict=True):
+        (alone,) = input_x_gradient.attribute(minilm, PRODUCT, [pair])
         np.testing.assert_allclose(padded.document_scores, alone.document_scores, atol=1e-6)
         np.testing.assert_allclose(padded.query_scores, alone.query_scores, atol=1e-6)
     method = make_method("integrated_gradients", {"steps": "16"})
-    (together,) = integrated_gradients(minilm, method, PAIRS[:1])
+    (together,) = integrated_gradients.attribute(minilm, method, PAIRS[:1])
     monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
-    (one_by_one,) = integrated_gradients(minilm, method, PAIRS[:1])
+    (one_by_one,) = integrated_gradients.attribute(minilm, method, PAIRS[:1])
     np.testing.assert_allclose(together.document_scores, one_by_one.document_scores, atol=1e-6)
 
 
-@pytest.mark.parametrize("compute", [input_x_gradient, integrated_gradients])
+@pytest.mark.parametrize("name", ["input_x_gradient", "integrated_gradients"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_nothing_remains_after_an_exception(
     tiny: Callable[..., DenseRetriever],
     monkeypatch: pytest.MonkeyPatch,
-    compute: Callable[..., list[Attribution]],
+    name: str,
     error: type[BaseException],
 ) -> None:
     retriever = tiny("bert")
-    method = make_method(compute.__name__)
+    method, compute = make_method(name), METHODS[name].compute
     (before,) = compute(retriever, method, PAIRS[:1])
     layer = retriever.backbone.encoder.layer[1]
     real, calls = layer.forward, []

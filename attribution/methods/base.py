@@ -1,0 +1,221 @@
+"""What a method says of itself, and the one way in which its numbers become a result.
+
+Each method is a module of this package that registers itself. What is known of it stands there and
+nowhere else: pages, commands, tests and the tables of the docs read it from `METHODS`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, Aggregate, curve_params
+from attribution.errors import UserError
+from attribution.retrievers.dense import Encoded
+from attribution.types import Attribution, Method, TextPair, TokenizedText
+
+Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a method: its values, the first being the default."""
+
+    name: str
+    choices: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEntry:
+    """A method as the pages and the command line offer it.
+
+    `title` is its name in words and `axis` what a chart's axis calls its numbers, in `unit`.
+    `signed` numbers may be below zero; `additive` ones add up to the score with the bias share.
+    `families` are those it can be computed for; `uses_gradients` says that a gradient must reach
+    the word embeddings. `slow` methods are not run where several are compared unless they are
+    chosen, and `primary` ones are what stands there at first. `order` is its place in lists.
+    `version` is part of the key of stored results: raise it when the numbers change. `aggregate`
+    makes a word's or sentence's number of its tokens': the sum of shares and effects, which add up,
+    but the mean of lengths, whose sum counts pieces.
+    """
+
+    name: str
+    title: str
+    help: str
+    axis: str
+    unit: str
+    signed: bool
+    additive: bool
+    families: tuple[str, ...]
+    version: int
+    compute: Compute
+    order: int
+    citation: str
+    uses_gradients: bool = False
+    slow: bool = False
+    primary: bool = False
+    parameters: tuple[Parameter, ...] = ()
+    aggregate: Aggregate = "sum"
+
+
+METHODS: dict[str, MethodEntry] = {}
+"""Every method by name, in the order of lists; filled by the modules of this package."""
+
+
+def register(entry: MethodEntry) -> MethodEntry:
+    """Offer a method. Called once by its module."""
+    if entry.name in METHODS:
+        raise ValueError(f"two methods are named {entry.name}")
+    METHODS[entry.name] = entry
+    ordered = sorted(METHODS.values(), key=lambda one: one.order)
+    METHODS.clear()
+    METHODS.update((one.name, one) for one in ordered)
+    return entry
+
+
+CURVE_PARAMETERS = (
+    Parameter(
+        "normalization",
+        NORMALIZATIONS,
+        "How a document is scaled before averaging: p99 clips at its 99th percentile and divides "
+        "by it (PosIR's scripts), max divides by its largest value (PosIR's text), none keeps it.",
+    ),
+    Parameter(
+        "resampling",
+        RESAMPLINGS,
+        "How tokens become 100 points: bin_mean averages every token into its bin, point samples "
+        "by interpolation (PosIR) and looks at no more than 200 tokens.",
+    ),
+)
+
+POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
+"""Curve parameters of the PosIR protocol."""
+
+DENSE_AND_COMPARED = ("dense", "late_interaction", "sparse", "cross_encoder")
+"""Families whose score has a gradient at word embeddings."""
+
+
+def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
+    """A method with its parameters, defaults filled in.
+
+    Raises:
+        UserError: an unknown method, parameter or value.
+    """
+    entry = METHODS.get(name)
+    if entry is None:
+        raise UserError(f"There is no method {name[:80]!r}: choose one of {', '.join(METHODS)}.")
+    given = dict(options or {})
+
+    def take(parameters: Sequence[Parameter]) -> dict[str, str]:
+        taken = {}
+        for parameter in parameters:
+            value = given.pop(parameter.name, parameter.choices[0])
+            if value not in parameter.choices:
+                raise UserError(
+                    f"{parameter.name} cannot be {value[:80]!r}: choose one of "
+                    f"{', '.join(parameter.choices)}."
+                )
+            taken[parameter.name] = value
+        return taken
+
+    params = {**take(entry.parameters), "version": entry.version}
+    shape = curve_params(**take(CURVE_PARAMETERS))
+    if given:
+        known = ", ".join(p.name for p in (*entry.parameters, *CURVE_PARAMETERS))
+        raise UserError(f"{name} has no parameter {next(iter(given))!r}: it has {known}.")
+    return Method(name, params, shape)
+
+
+class Clock:
+    """Seconds since it was made, shared out over the pairs of a batch."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
+    def each(self, n_pairs: int) -> float:
+        """What one of `n_pairs` took."""
+        return (time.perf_counter() - self._started) / n_pairs
+
+
+def build(
+    retriever: Any,
+    method: Method,
+    pair: TextPair,
+    *,
+    score: float,
+    query: TokenizedText,
+    document: TokenizedText,
+    query_scores: ArrayLike,
+    document_scores: ArrayLike,
+    seconds: float,
+    matrix: ArrayLike | None = None,
+    bias_share: float | None = None,
+    completeness_error: float | None = None,
+) -> Attribution:
+    """One pair's result: the only place where numbers become an `Attribution`.
+
+    Raises:
+        UserError: a number is not finite.
+    """
+    return Attribution(
+        model=retriever.name,
+        method=method,
+        pair_id=pair.pair_id,
+        score=score,
+        query=query,
+        document=document,
+        query_scores=query_scores,
+        document_scores=document_scores,
+        matrix=matrix,
+        bias_share=bias_share,
+        completeness_error=completeness_error,
+        seconds=seconds,
+    )
+
+
+def build_batch(
+    retriever: Any,
+    method: Method,
+    pairs: Sequence[TextPair],
+    clock: Clock,
+    *,
+    scores: Tensor,
+    queries: Encoded,
+    documents: Encoded,
+    query_scores: Tensor,
+    document_scores: Tensor,
+    matrices: Sequence[Tensor | None] | None = None,
+    bias_shares: Tensor | None = None,
+    completeness_errors: Tensor | None = None,
+) -> list[Attribution]:
+    """Results of a batch whose numbers [B, T] stand on the tokens of `queries` and `documents`,
+    scores and shares being [B]."""
+    seconds = clock.each(len(pairs))
+    results = []
+    for b, pair in enumerate(pairs):
+        matrix = None if matrices is None else matrices[b]
+        results.append(
+            build(
+                retriever,
+                method,
+                pair,
+                score=float(scores[b]),
+                query=queries.texts[b],
+                document=documents.texts[b],
+                query_scores=queries.row(query_scores, b).float().numpy(),
+                document_scores=documents.row(document_scores, b).float().numpy(),
+                matrix=None if matrix is None else matrix.float().numpy(),
+                bias_share=None if bias_shares is None else float(bias_shares[b]),
+                completeness_error=(
+                    None if completeness_errors is None else float(completeness_errors[b])
+                ),
+                seconds=seconds,
+            )
+        )
+    return results

@@ -1,0 +1,79 @@
+"""Methods run over many pairs: in batches of like length, one that fails taking nobody with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from attribution.batching import (
+    CPU_BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    batches,
+    halving,
+    stoppable,
+)
+from attribution.errors import Stopped, UserError
+from attribution.methods.base import METHODS
+from attribution.retrievers.base import Retriever
+from attribution.types import Attribution, Method, TextPair
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A pair with its result or with the sentence that says why there is none."""
+
+    pair: TextPair
+    attribution: Attribution | None
+    reason: str = ""
+
+
+def pair_batches(
+    pairs: Sequence[TextPair], device: str, max_length: int, max_tokens: int | None = None
+) -> Iterator[list[TextPair]]:
+    """Pairs in batches of like length, longest first, for a retriever on a device of this type
+    that reads `max_length` tokens of a document."""
+    if max_tokens is None:
+        max_tokens = CPU_BATCH_TOKENS if device == "cpu" else GPU_BATCH_TOKENS
+
+    def length(pair: TextPair) -> int:
+        # Bytes over four are close to tokens in every script, and cost no tokenizing.
+        return min(len(pair.document.encode("utf-8", "replace")) // 4 + 8, max_length)
+
+    return batches(pairs, length, max_tokens)
+
+
+def attribute_batch(
+    retriever: Retriever, method: Method, batch: Sequence[TextPair]
+) -> list[Outcome]:
+    """Attribute pairs together. One that fails takes nobody with it: the batch is then computed
+    again one by one."""
+    entry = METHODS[method.name]
+    try:
+        results = halving(lambda part: entry.compute(retriever, method, part), list(batch))
+    except Stopped:
+        raise
+    except UserError as error:
+        if len(batch) == 1:
+            return [Outcome(batch[0], None, str(error))]
+        return [outcome for pair in batch for outcome in attribute_batch(retriever, method, [pair])]
+    return [Outcome(pair, result) for pair, result in zip(batch, results, strict=True)]
+
+
+def attribute_batches(
+    retriever: Retriever,
+    method: Method,
+    pairs: Sequence[TextPair],
+    should_stop: Callable[[], bool] = lambda: False,
+    max_tokens: int | None = None,
+) -> Iterator[list[Outcome]]:
+    """Attribute all pairs batch by batch; asks `should_stop` before each.
+
+    Raises:
+        Stopped: it said so within one.
+    """
+    for batch in pair_batches(pairs, retriever.device.type, retriever.max_length, max_tokens):
+        if should_stop():
+            return
+        with stoppable(should_stop):
+            found = attribute_batch(retriever, method, batch)
+        yield found
