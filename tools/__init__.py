@@ -1,1 +1,1 @@
-"""What builds the shipped data and adapters; never imported by the product."""
+"""What builds the shipped data, adapters and generated docs; never imported by the product."""
