@@ -88,7 +88,7 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
 
 
 def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> None:
-    """Check each row (schema cache.exchange.parquet_file.ROW): its payload against the checksum that its owner
+    """Check each row (schema `parquet_file.ROW`): its payload against the checksum that its owner
     gave it, and that its numbers are numbers; with `decoded` also that the result opens.
 
     Raises:

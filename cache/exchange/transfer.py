@@ -126,7 +126,7 @@ def export(
 
 
 def take(store: Store, source: Source, rows: pa.RecordBatch, part: str = "") -> Taken:
-    """Add rows (schema cache.exchange.parquet_file.ROW) that the store lacks; with `part`, those of attributions
+    """Add rows (schema `parquet_file.ROW`) that the store lacks; with `part`, those of attributions
     all at once and only once under that name.
 
     Raises:

@@ -65,7 +65,7 @@ class Executor(Protocol):
 
 
 class Destination(Protocol):
-    """Where results go: a `Store`, or a `cache.exchange.part_files.PartWriter`. `root` is a folder of this host,
+    """Where results go: a `Store`, or a `part_files.PartWriter`. `root` is a folder of this host,
     where its jobs say what they are computing."""
 
     root: Path
