@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -170,9 +171,9 @@ def build(
         score=score,
         query=query,
         document=document,
-        query_scores=query_scores,
-        document_scores=document_scores,
-        matrix=matrix,
+        query_scores=np.asarray(query_scores, dtype=np.float32),
+        document_scores=np.asarray(document_scores, dtype=np.float32),
+        matrix=None if matrix is None else np.asarray(matrix, dtype=np.float32),
         bias_share=bias_share,
         completeness_error=completeness_error,
         seconds=seconds,

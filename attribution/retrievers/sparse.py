@@ -19,7 +19,7 @@ from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.retrievers.registry import RetrieverSpec
-from attribution.types import TextPair, as_array
+from attribution.types import Side, TextPair, as_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,16 @@ class SparseRetriever(DenseRetriever):
 
     def check(self, pair: TextPair) -> float:
         """Distance from sentence-transformers' own score, relative to it."""
+        texts: tuple[tuple[str, Side], ...] = ((pair.query, "query"), (pair.document, "document"))
         query, document = (
             self.model.encode(
                 [text],
                 prompt=self.prompts[side] or None,
                 task=side,
-                show_progress_bar=False,  # type: ignore[index]
+                show_progress_bar=False,
                 convert_to_sparse_tensor=False,
             )
-            for text, side in ((pair.query, "query"), (pair.document, "document"))
+            for text, side in texts
         )
         # Encoding puts the model back into evaluation.
         self.model[1].train()

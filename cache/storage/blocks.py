@@ -5,7 +5,8 @@ has a serial number that is never used again; a block lists the serials that it 
 (`dead`), so that a replaced or removed result drops out of every aggregate, whatever block still
 holds its row or curve. Blocks carry checksums over everything they say.
 
-A curve has its magnitudes (`positions.document_magnitudes`) beside it in the same row. A block whose curves have no signs holds them once: they are their own magnitudes.
+A curve has its magnitudes (`positions.document_magnitudes`) beside it in the same row. A block
+whose curves have no signs holds them once: they are their own magnitudes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each put is one transaction, so a result is there whole or not at all, whatever process dies.
 Per-token results are stored once under the method's `core` as compressed rows; beside them lie
-blocks of summaries and curves (blocks.py), so that lists and aggregates never touch the results. Curves of another normalization or resampling are derived from the results and kept.
+blocks of summaries and curves (blocks.py), so that lists and aggregates never touch the results.
+Curves of another normalization or resampling are derived from the results and kept.
 """
 
 from __future__ import annotations

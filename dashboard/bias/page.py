@@ -50,8 +50,8 @@ with st.sidebar, panels.guarded():
                 key="place",
                 bind="query-params",
                 help="Where the position test's second document has the evidence, if it is built "
-                "from evidence spans: at the end, behind half of the other sentences, or where the data "
-                "set has it.",
+                "from evidence spans: at the end, behind half of the other sentences, or where the "
+                "data set has it.",
             )
             or place
         )

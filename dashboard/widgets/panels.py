@@ -515,7 +515,7 @@ def heatmap_bytes(results: Sequence[Explained], view: View, fmt: str, style: Sty
         style.theme,
         family,
         style.font_size,
-        format=fmt,
+        format=fmt,  # type: ignore[arg-type]
         width_px=max(360, style.width_px),
-        scale=style.scale,  # type: ignore[arg-type]
+        scale=style.scale,
     )
