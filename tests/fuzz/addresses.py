@@ -26,6 +26,8 @@ from urllib.parse import urlencode
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 from streamlit.testing.v1 import AppTest
 
+from tests.support.pages import page_file
+
 ROOT = Path(__file__).parents[2]
 Query = dict[str, str | list[str]]
 
@@ -238,7 +240,7 @@ def opened(page: str, query: Query, state: dict[str, Any] | None = None) -> AppT
     """A page as the app shows it in a new session."""
     app = AppTest.from_file(str(ROOT / "dashboard" / "app.py"), default_timeout=300)
     if page != "explain":
-        app.switch_page(f"views/{page}.py")
+        app.switch_page(page_file(page).relative_to(ROOT / "dashboard").as_posix())
     for key, value in query.items():
         app.query_params[key] = value
     for key, value in (state or {}).items():

@@ -38,7 +38,7 @@ from attribution.methods import POSIR_CURVE, make_method
 from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
 
 POINT = positions("point")
-REFERENCE = Path(__file__).parents[3] / "shared" / "reference"
+REFERENCE = Path(__file__).parents[4] / "shared" / "reference"
 
 
 def document_scores(seed: int, n: int, zeros: float) -> np.ndarray:

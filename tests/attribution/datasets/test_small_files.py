@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def parquet(column: str, values: pa.Array) -> bytes:
@@ -59,7 +59,7 @@ import resource, sys
 from pathlib import Path
 from attribution.datasets import read_upload
 from attribution.errors import UserError
-from attribution.published import read_curves
+from attribution.curves.published import read_curves
 path = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -322,7 +322,7 @@ def test_a_scaled_adapter_is_another_model_between_the_two() -> None:
 def test_the_tables_in_the_documentation_are_those_of_the_bench() -> None:
     from bench.planted import BEGIN, END, METHODS, SIDES, STRENGTHS
 
-    text = (Path(__file__).parents[2] / "docs" / "causality.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "causality.md").read_text(encoding="utf-8")
     table = text.partition(BEGIN)[2].partition(END)[0]
     assert all(f"| {method} |" in table for method in METHODS)
     assert all(f"| {side} x {strength} |" in table for side in SIDES for strength in STRENGTHS)

@@ -16,7 +16,7 @@ import pytest
 from attribution.errors import UserError
 from attribution.retrievers import load, model_folder, registry
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_damaged_folders_end_in_a_model_or_a_sentence() -> None:

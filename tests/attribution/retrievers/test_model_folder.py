@@ -416,7 +416,7 @@ def test_every_file_that_python_opens_is_in_the_fingerprint(
         folder = tiny_folder(kind)
     done = subprocess.run(
         [sys.executable, "-c", WATCH, str(folder)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=300,

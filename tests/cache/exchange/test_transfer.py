@@ -232,8 +232,8 @@ import io, sys
 from pathlib import Path
 import numpy as np
 from attribution.errors import UserError
-from cache.share import take_stream
-from cache.store import Store
+from cache.exchange.transfer import take_stream
+from cache.storage.store import Store
 whole = Path(sys.argv[1]).read_bytes()
 rows = []
 for place in np.random.default_rng(int(sys.argv[2])).integers(0, len(whole), 80).tolist():
@@ -259,7 +259,7 @@ print(rows)
             ],
             capture_output=True,
             text=True,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr

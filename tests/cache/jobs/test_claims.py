@@ -16,11 +16,11 @@ import pytest
 from attribution.errors import UserError
 from cache.jobs.claims import Claims, at_work
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cache.claims import Claims
+from cache.jobs.claims import Claims
 with Claims(Path(sys.argv[1])) as claims:
     print(sorted(claims.take(sys.argv[2:])), flush=True)
     time.sleep(60)
@@ -31,8 +31,8 @@ import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-from cache.precompute import precompute
-from cache.store import ModelKey, Store
+from cache.jobs.attributions import precompute
+from cache.storage.store import ModelKey, Store
 
 root, log, n, pause = sys.argv[1:5]
 method = Method("saliency", {"version": 1}, {"normalization": "p99", "resampling": "bin_mean"})

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from cache.store import Store
+from cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL
 from tests.load.store import result
 

@@ -27,7 +27,7 @@ from cache.storage.maintenance import compact, drop, listing, mend, verify
 from cache.storage.store import ModelKey, Store
 from cache.storage.where import Where
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
 POINT = make_method("saliency", {"resampling": "point"})
 MODEL = ModelKey("M", "0123456789abcdef")
@@ -80,8 +80,8 @@ def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.Mo
             read.append(len(part))
             yield known, part
 
-    monkeypatch.setattr(cache.index, "read_blocks", rows)
-    monkeypatch.setattr(cache.index, "read_curves", curves)
+    monkeypatch.setattr(cache.storage.index, "read_blocks", rows)
+    monkeypatch.setattr(cache.storage.index, "read_curves", curves)
     same_curves(store, first)
     assert read == []
     more = put(store, result, ["c"])
@@ -175,9 +175,9 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
         import sys
         from pathlib import Path
         import numpy as np
-        from attribution.position import curve_params
+        from attribution.curves.positions import curve_params
         from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-        from cache.store import ModelKey, Store
+        from cache.storage.store import ModelKey, Store
         METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
         store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
         text = TokenizedText((Token("a", 0, 1),), 1, 9)

@@ -20,7 +20,7 @@ from cache.storage.decoded import Decoded
 from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL, METHOD = ModelKey("m", "0" * 16), Method("test", {"version": 1})
 PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in range(12)]
 
@@ -157,8 +157,8 @@ JOB = """
 import json, sys, time
 from pathlib import Path
 from attribution.types import Method, TextPair
-from cache.results import Results, pair_key
-from cache.store import ModelKey
+from cache.storage.results import Results, pair_key
+from cache.storage.store import ModelKey
 
 root, log, pause = sys.argv[1:4]
 kept = Results(Path(root), "test", key=pair_key, pack=lambda v: {"value": v}, unpack=lambda f: f["value"])

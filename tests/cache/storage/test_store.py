@@ -24,7 +24,7 @@ from attribution.methods import make_method
 from attribution.types import Attribution
 from cache.storage.store import ModelKey, Store
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef")
 
@@ -159,7 +159,9 @@ def test_curves_of_every_choice_equal_directly_computed_ones(
                 assert found.n_truncated == 2 and found.failed == {}
     assert sql(store, "SELECT count(DISTINCT variant), sum(n) FROM curve") == [(6, 30)]
     # Now that all are stored, nothing is derived again.
-    monkeypatch.setattr(cache.store, "document_curve", lambda *_: pytest.fail("derived again"))
+    monkeypatch.setattr(
+        cache.storage.store, "document_curve", lambda *_: pytest.fail("derived again")
+    )
     store.curves(MODEL, make_method("saliency", {"resampling": "point"}), pairs)
 
 
@@ -379,7 +381,7 @@ def test_a_locked_store_is_a_sentence(
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     store.release()
-    monkeypatch.setattr(cache.connections, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(cache.storage.connections, "_TIMEOUT_S", 0.05)
     with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="another process holds it: wait"):
@@ -411,7 +413,7 @@ def test_a_put_is_all_or_nothing(store: Store, result, monkeypatch: pytest.Monke
     def breaks(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache.blocks, "append_curves", breaks)
+    monkeypatch.setattr(cache.storage.blocks, "append_curves", breaks)
     with pytest.raises(KeyboardInterrupt):
         store.put(MODEL, METHOD, [result("q"), (pair, result("r")[1])])
     monkeypatch.undo()
@@ -426,10 +428,10 @@ PREAMBLE = textwrap.dedent("""
     import os, sys
     from pathlib import Path
     import numpy as np
-    import cache.store
-    from attribution.position import curve_params
+    import cache.storage.store
+    from attribution.curves.positions import curve_params
     from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-    from cache.store import ModelKey, Store
+    from cache.storage.store import ModelKey, Store
 
     METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
     MODEL = ModelKey("M", "0123456789abcdef")

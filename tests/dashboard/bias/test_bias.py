@@ -23,8 +23,9 @@ from dashboard.bias.figures import MEASURES, bar, bias_chart
 from dashboard.core.compute import Compute, service
 from dashboard.drawing.curves import PRESETS, Style
 from dashboard.drawing.palettes import text_width
+from tests.support.pages import page_file
 
-PAGE = Path(__file__).parents[2] / "dashboard" / "views" / "bias.py"
+PAGE = page_file("bias")
 
 
 @pytest.fixture(autouse=True)

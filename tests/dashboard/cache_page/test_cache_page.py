@@ -26,8 +26,9 @@ from dashboard.core import rights
 from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session
 from dashboard.core.runs import Run
+from tests.support.pages import page_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
 MODEL = ModelKey("M*", "0123456789abcdef")
 OTHER = ModelKey("N", "f" * 16)
@@ -68,7 +69,7 @@ def damage(store: Store) -> None:
 
 
 def opened() -> AppTest:
-    path = ROOT / "dashboard" / "views" / "cache.py"
+    path = page_file("cache")
     return AppTest.from_file(str(path), default_timeout=60).run()
 
 

@@ -25,8 +25,9 @@ from dashboard.core import own_texts
 from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session, remove_left_over
 from dashboard.core.runs import Report, Run
+from tests.support.pages import page_files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
 PAIR = TextPair("p", "what is quixotic", "A quixotic plan. Stone stays.", dataset="upload-x-1")
 
@@ -180,8 +181,12 @@ def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
 
 def test_pages_ask_where_their_texts_results_are_kept() -> None:
     """Everybody's cache is used by name alone: by the Cache page, and for models."""
-    pages = {path.name: path.read_text() for path in (ROOT / "dashboard/views").glob("*.py")}
+    pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}
-    assert users == {"cache.py"}
-    for name in ("cause_set.py", "null_controls.py", "pair_choice.py"):
+    assert users == {"cache_page"}
+    for name in (
+        "interventions/data_set.py",
+        "interventions/null_controls.py",
+        "widgets/pair_picker.py",
+    ):
         assert "service()" not in (ROOT / "dashboard" / name).read_text(), name

@@ -18,7 +18,7 @@ import pytest
 from attribution.errors import UserError
 from cache.exchange.replacing import replacing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LONG = "x" * 300
 
 

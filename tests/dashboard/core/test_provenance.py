@@ -30,10 +30,10 @@ from dashboard.heatmap import View
 from dashboard.interventions import service as interventions
 from dashboard.interventions.figures import minus_null_curves
 from dashboard.widgets import panels
+from tests.support.pages import page_file
 from tests.test_imports import FILES, dotted, name_of, parse
 
 OCCLUSION = make_method("occlusion")
-VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,7 @@ def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
     datasets.register("mine", tmp_path / "mine.csv")
 
     def opened() -> AppTest:
-        page = AppTest.from_file(str(VIEWS / "faithfulness.py"), default_timeout=120)
+        page = AppTest.from_file(str(page_file("faithfulness")), default_timeout=120)
         for name, value in {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}.items():
             page.query_params[name] = value
         return page.run()
@@ -201,7 +201,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     )
     (tmp_path / "mine.csv").write_text(rows)
     datasets.register("mine", tmp_path / "mine.csv")
-    page = AppTest.from_file(str(VIEWS / "faithfulness.py"), default_timeout=120)
+    page = AppTest.from_file(str(page_file("faithfulness")), default_timeout=120)
     for name, value in {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}.items():
         page.query_params[name] = value
     page.run()
@@ -231,7 +231,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
 
     data = datasets.read("sample")
     pair = next(p for p in data.pairs if p.language == "eng")
-    page = AppTest.from_file(str(VIEWS / "compare.py"), default_timeout=300)
+    page = AppTest.from_file(str(page_file("compare")), default_timeout=300)
     address = {"dataset": "sample", "pair": pair.pair_id, "a": "MiniLM", "b": "MiniLM-recency"}
     for name, value in (address | ({"aggregate": asked} if asked else {})).items():
         page.query_params[name] = value

@@ -20,8 +20,8 @@ from attribution.types import EvidenceSpan, TextPair
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, service
 from dashboard.core.readings import at_hand, count, known, pair_sentence, readable, sentence
+from tests.support.pages import page_file
 
-VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
 LONG = "ice melts " * 600
 
 
@@ -134,7 +134,7 @@ def test_the_command_leaves_out_what_cannot_be_read(mixed: str) -> None:
 
 
 def opened(view: str, **parameters: object) -> AppTest:
-    page = AppTest.from_file(str(VIEWS / view), default_timeout=120)
+    page = AppTest.from_file(str(page_file(view)), default_timeout=120)
     for name, value in parameters.items():
         page.query_params[name] = value
     page.run()
@@ -149,7 +149,7 @@ def captions(page: AppTest) -> str:
 def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
     service().start_run(spec, method, datasets.read(mixed).pairs, "x").wait()
-    page = opened("curves.py", dataset=mixed, models=["MiniLM"])
+    page = opened("curves", dataset=mixed, models=["MiniLM"])
     said = captions(page)
     assert "in 1 of 3 pairs evidence lies behind its limit" in said
     assert "of the tokens are unknown to it" in said
@@ -162,7 +162,7 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
 def test_saliency_says_that_it_hardly_depends_on_the_query(mixed: str, method: str) -> None:
     pairs = datasets.read(mixed).pairs
     service().start_run(resolve("MiniLM"), make_method(method), pairs, "x").wait()
-    page = opened("curves.py", dataset=mixed, models=["MiniLM"], method=method)
+    page = opened("curves", dataset=mixed, models=["MiniLM"], method=method)
     assert ("hardly depends on the query" in captions(page)) == (method == "saliency")
     if method == "saliency":
         page.button(key="null.subtract").click().run()

@@ -10,7 +10,7 @@ from attribution.errors import UserError
 from dashboard.core.serve import FLAGS
 from dashboard.core.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_setting_is_in_the_readme() -> None:

@@ -22,8 +22,9 @@ from dashboard.core import stored_models
 from dashboard.core.compute import Compute, service
 from dashboard.core.protocols import posir_spec
 from dashboard.drawing.plain import plain
+from tests.support.pages import page_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
 ABSENT = "elsewhere's weights are not on this machine: only what its cache holds can be opened."
 
@@ -167,7 +168,7 @@ def test_what_is_kept_of_a_model_is_read_back() -> None:
 
 
 def page(name: str, **query: object) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "dashboard" / "views" / f"{name}.py"), default_timeout=120)
+    app = AppTest.from_file(str(page_file(name)), default_timeout=120)
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()

@@ -14,8 +14,8 @@ from attribution import datasets
 from attribution.curves import published
 from dashboard.core.compute import service
 from dashboard.ranking import service as ranking_service
+from tests.support.pages import page_file
 
-VIEWS = Path(__file__).parents[2] / "dashboard" / "views"
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
     for word in ("ice", "stone", "fog")
@@ -32,7 +32,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def opened(view: str, **parameters: object) -> AppTest:
-    app = AppTest.from_file(str(VIEWS / view), default_timeout=120)
+    app = AppTest.from_file(str(page_file(view)), default_timeout=120)
     for name, value in parameters.items():
         app.query_params[name] = value
     app.run()
@@ -41,7 +41,7 @@ def opened(view: str, **parameters: object) -> AppTest:
 
 
 def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
-    app = opened("ranking.py", dataset=mine, models=["BM25"])
+    app = opened("ranking", dataset=mine, models=["BM25"])
     assert "3 queries, 3 documents" in app.markdown[0].value
     app.button(key="start.BM25").click().run()
     data = datasets.read(mine)
@@ -71,7 +71,7 @@ def test_each_query_among_the_documents_of_its_language(
     rows = "ice one,pol ice one,pol\nice two,spa ice three,spa\nfog,spa fog,spa\n"
     (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
     datasets.register("langs", tmp_path / "langs.csv")
-    app = opened("ranking.py", dataset="langs", models=["BM25"])
+    app = opened("ranking", dataset="langs", models=["BM25"])
     app.selectbox(key="searched").select("documents in the query's language").run()
     assert any("documents of its own language" in one.value for one in app.caption)
     app.button(key="start.BM25").click().run()
@@ -98,7 +98,7 @@ def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     row = '{"query": "q", "document_1": "a", "document_2": "b"}\n'
     (tmp_path / "foil.jsonl").write_text(row)
     datasets.register("colder", tmp_path / "foil.jsonl")
-    app = opened("ranking.py", dataset="colder", models=["BM25"])
+    app = opened("ranking", dataset="colder", models=["BM25"])
     assert "judges no relevance" in app.error[0].value
 
 
@@ -110,7 +110,7 @@ def npz() -> bytes:
 
 def test_published_curves_by_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "_folders", [])
-    app = opened("published.py")
+    app = opened("published")
     assert "Choose or upload" in app.info[0].value
     app.file_uploader[0].set_value([("good.npz", npz(), "application/octet-stream")]).run()
     assert not app.exception and app.dataframe[0].value["model"].tolist() == ["good"]
@@ -124,14 +124,14 @@ def test_published_curves_of_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(published, "_folders", [])
     (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
     published.register(tmp_path)
-    app = opened("published.py")
+    app = opened("published")
     assert app.dataframe[0].value["model"].tolist() == ["NV"]
     assert any("published_curves" in c.proto.spec for c in app.get("plotly_chart"))
 
 
 def test_every_prompt_is_ranked_apart(mine: str) -> None:
     # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
-    app = opened("ranking.py", dataset=mine, models=["MiniLM", "MiniLM-recency"])
+    app = opened("ranking", dataset=mine, models=["MiniLM", "MiniLM-recency"])
     assert app.toggle(key="posir").value is False
     collection = ranking_service.collection_of(datasets.read(mine))
     setup = ranking_service.Setup(collection)

@@ -25,7 +25,7 @@ from dashboard.core.compute import Compute, service
 from dashboard.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
 
 
