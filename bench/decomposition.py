@@ -43,7 +43,8 @@ from attribution.methods import decomposition, make_method
 from attribution.methods.propagation import propagate
 from attribution.retrievers.dense import DenseRetriever, Encoded
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.retrievers.resolve import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from bench.saliency import pairs
 from bench.timing import interleaved, ratio

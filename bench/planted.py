@@ -18,7 +18,7 @@ from attribution.curves.bootstrap import Estimate
 from attribution.interventions.null_controls import ControlledCurve
 from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import Method, TextPair
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Run

@@ -30,7 +30,7 @@ def main() -> None:
     from attribution.datasets import read
     from attribution.methods import make_method
     from attribution.retrievers.load import load
-    from attribution.retrievers.registry import resolve
+    from attribution.retrievers.resolve import resolve
     from cache.jobs.attributions import Executor, OneDevice, precompute
     from cache.jobs.ray_executor import RayExecutor
     from cache.keys import used_model

@@ -22,7 +22,7 @@ from attribution import datasets
 from attribution.interventions.ablation import ablation, parts_of, without
 from attribution.interventions.relocation import relocated, relocation
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from bench.timing import interleaved, ratio
 

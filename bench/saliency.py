@@ -20,7 +20,7 @@ import torch
 
 from attribution.methods import make_method, saliency
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from bench.timing import interleaved, ratio
 

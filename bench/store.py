@@ -163,7 +163,7 @@ def writes(folder: Path) -> None:
 
     from attribution.methods.saliency import attribute
     from attribution.retrievers.load import load
-    from attribution.retrievers.registry import resolve
+    from attribution.retrievers.resolve import resolve
 
     torch.set_num_threads(1)
     retriever, store, shares = load(resolve("MiniLM"), device="cpu"), Store(folder), []

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec, data_folder
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from attribution.types import TextPair
 from cache.digests import Digests, Key, key_of
 

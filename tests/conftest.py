@@ -55,7 +55,7 @@ def one_thread() -> None:
 def minilm(one_thread: None) -> DenseRetriever:
     """The default retriever, on the CPU."""
     from attribution.retrievers.load import load
-    from attribution.retrievers.registry import resolve
+    from attribution.retrievers.resolve import resolve
 
     return load(resolve("MiniLM"), device="cpu")
 
@@ -90,7 +90,7 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
     """`tiny("bert", query_prompt=...)`: that model loaded through attribution.retrievers.load;
     keyword arguments are fields of its RetrieverSpec. Loaded anew at each call."""
     from attribution.retrievers.load import load
-    from attribution.retrievers.registry import RetrieverSpec
+    from attribution.retrievers.specs import RetrieverSpec
 
     def load_tiny(name: str, **fields: object) -> DenseRetriever:
         spec = RetrieverSpec(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attribution.retrievers.dense import Encoded
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Side, TextPair, TokenizedText
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attribution.errors import UserError
 from attribution.retrievers.dense import Encoded, require_vectors
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText
 
 _QUERY, _DOCUMENT = "\ue000", "\ue001"

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from attribution.errors import UserError
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Side, Token, TokenizedText
 
 

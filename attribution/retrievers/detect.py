@@ -14,7 +14,7 @@ from attribution.errors import UserError
 from attribution.retrievers import seq2seq
 from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.model_folder import contents
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec, presets
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec, presets
 
 _CLASSES = {
     "late_interaction": "MultiVectorEncoder",

@@ -32,7 +32,8 @@ from typing import IO, TYPE_CHECKING
 from attribution.errors import UserError
 from attribution.retrievers import hub
 from attribution.retrievers.hub import OnProgress, Size
-from attribution.retrievers.registry import RetrieverSpec, data_folder, presets, resolve
+from attribution.retrievers.resolve import resolve
+from attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules.pooling import PoolingMode

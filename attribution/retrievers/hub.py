@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub: what one would take, and its download.
 
 Nothing else in the program downloads a model: what is typed, linked or scripted is looked for on
-this machine alone (`registry.locate`).
+this machine alone (`resolve.locate`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from attribution.errors import Stopped, UserError
-from attribution.retrievers import registry
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers import resolve, specs
+from attribution.retrievers.specs import RetrieverSpec
 
 OnProgress = Callable[[str, int, int | None], None]
 """Told (step, bytes done, bytes in all or None where unknown); what it raises ends the fetch."""
@@ -69,7 +69,7 @@ def size_of(spec: RetrieverSpec) -> Size:
     from huggingface_hub.utils import filter_repo_objects
 
     total = 0
-    patterns = registry.hub_patterns(registry.code_allowed(spec))
+    patterns = resolve.hub_patterns(specs.code_allowed(spec))
     for repository in repositories(spec):
         try:
             info = HfApi().model_info(repository, files_metadata=True, timeout=_TIMEOUT_S)
@@ -95,19 +95,19 @@ def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | Non
     """
     size = size_of(spec)
     size.require(limit_bytes)
-    code = registry.code_allowed(spec)
+    code = specs.code_allowed(spec)
     meter = _meter(size, on_progress)
     try:
         for repository in repositories(spec):
-            folder = _snapshot(repository, registry.hub_patterns(code), meter)
+            folder = _snapshot(repository, resolve.hub_patterns(code), meter)
             # A model's code may lie in another repository, which its configuration names.
-            for other in registry.code_repositories(folder) if code else ():
-                _snapshot(other, registry.CODE_PATTERNS, meter)
+            for other in resolve.code_repositories(folder) if code else ():
+                _snapshot(other, resolve.CODE_PATTERNS, meter)
     except (UserError, Stopped):
         raise
     except Exception as error:
         raise _unreachable(spec.base, error) from error
-    return registry.locate(spec).folder
+    return resolve.locate(spec).folder
 
 
 def _snapshot(repository: str, patterns: list[str], meter: type) -> Path:

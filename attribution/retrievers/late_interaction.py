@@ -19,7 +19,7 @@ from torch import Tensor
 from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
 from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
 from attribution.retrievers.dense import Encoded
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.text import MAX_CHARACTERS, words
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
 

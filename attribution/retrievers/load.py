@@ -18,14 +18,13 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.model_folder import Contents, contents
 from attribution.retrievers.model_rules import has_code, require_known
 from attribution.retrievers.packaged import require_minilm
-from attribution.retrievers.registry import (
+from attribution.retrievers.resolve import comes_packaged, locate
+from attribution.retrievers.specs import (
     CODE_SETTING,
     ModelFiles,
     RetrieverSpec,
     code_allowed,
-    comes_packaged,
     contents_of,
-    locate,
     runs_bidirectional,
 )
 

@@ -20,7 +20,7 @@ from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
 from attribution.retrievers.dense import Encoded, require_vectors
 from attribution.retrievers.model_folder import contents
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Side, TextPair, TokenizedText
 
 ANSWERS = ("true", "false")

@@ -19,7 +19,7 @@ from typing import Any
 
 from attribution.errors import UserError
 from attribution.methods import Outcome, attribute_batch, pair_batches
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, Method, TextPair
 from cache.keys import used_model
 

@@ -20,7 +20,7 @@ from attribution.evaluation.bias_tests import (
     paired_test,
 )
 from attribution.methods import METHODS
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
 from cache.jobs.attributions import Progress
 from cache.kinds import bias as bias_scores

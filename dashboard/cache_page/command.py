@@ -34,7 +34,7 @@ Under = Annotated[str, typer.Option("--method", help="A method's name. All if le
 
 
 def _store() -> Store:
-    from attribution.retrievers.registry import data_folder
+    from attribution.retrievers.specs import data_folder
     from cache.storage.store import Store
 
     return Store(data_folder() / "cache")

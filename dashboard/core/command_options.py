@@ -19,7 +19,7 @@ from attribution.paths import exists, expanded, is_folder
 
 if TYPE_CHECKING:
     from attribution.datasets import DataSet
-    from attribution.retrievers.registry import RetrieverSpec
+    from attribution.retrievers.specs import RetrieverSpec
     from attribution.types import Method, TextPair
 
 P = ParamSpec("P")
@@ -112,22 +112,22 @@ def quiet() -> None:
 
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     """The retriever of a name or of a folder."""
-    from attribution.retrievers import registry
+    from attribution.retrievers import resolve, specs
     from dashboard.core.protocols import posir_spec
 
     folder, at, pooling = name, "", ""
     if not is_folder(folder):
         folder, at, pooling = name.rpartition("@")
-    if name not in registry.known() and folder and is_folder(folder):
-        if folder not in registry.known():
-            registry.register_folder(Path(folder).resolve().name, Path(folder))
+    if name not in resolve.known() and folder and is_folder(folder):
+        if folder not in resolve.known():
+            resolve.register_folder(Path(folder).resolve().name, Path(folder))
         name = Path(folder).resolve().name + at + pooling
-    if name not in registry.known():
+    if name not in resolve.known():
         from cache.storage.store import Store
         from dashboard.core.stored_models import remember
 
-        remember(Store(registry.data_folder() / "cache"))
-    spec = registry.resolve(name)
+        remember(Store(specs.data_folder() / "cache"))
+    spec = resolve.resolve(name)
     return posir_spec(spec) if posir else spec
 
 

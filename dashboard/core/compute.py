@@ -17,11 +17,11 @@ from attribution.curves.bootstrap import numbered
 from attribution.curves.positions import CurveSummary, summarize
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
-from attribution.retrievers import registry
+from attribution.retrievers import resolve, specs
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec, data_folder
 from attribution.retrievers.self_check import Proof, prove
 from attribution.retrievers.sparse import Term
+from attribution.retrievers.specs import RetrieverSpec, data_folder
 from attribution.types import Attribution, Method, Provenance, TextPair
 from cache.jobs.attributions import (
     Destination,
@@ -109,7 +109,7 @@ class Compute:
         Raises:
             UserError: its files are not here, and no results of it either.
         """
-        if not registry.installed(spec) and (stored := stored_models.find(self._known, spec)):
+        if not resolve.installed(spec) and (stored := stored_models.find(self._known, spec)):
             named = replace(stored.key, name=spec.name)
             return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
         model = used_model(spec, DEVICE.get(), PRECISION.get())
@@ -129,7 +129,7 @@ class Compute:
             UserError: it cannot be loaded or fails its proof.
         """
         if model.stored_only:
-            raise registry.weights_absent(model.spec.name)
+            raise specs.weights_absent(model.spec.name)
         return self.models.get(
             (model.key.fingerprint, model.device),
             lambda: _loaded(model.spec),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from attribution.errors import Stopped, UserError
-from attribution.retrievers import fetch, registry
+from attribution.retrievers import fetch, resolve
 from attribution.retrievers.hub import Size
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.attributions import Progress
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Report, Run, RunKey
@@ -17,10 +17,10 @@ from dashboard.core.settings import FETCH_LIMIT_GB
 def absent(name: str) -> RetrieverSpec | None:
     """The model of this name where it could be fetched and is not here."""
     try:
-        spec = registry.resolve(name)
+        spec = resolve.resolve(name)
     except UserError:
         return None
-    return spec if fetch.can_fetch(spec) and not registry.installed(spec) else None
+    return spec if fetch.can_fetch(spec) and not resolve.installed(spec) else None
 
 
 def size_of(spec: RetrieverSpec) -> Size:

@@ -20,10 +20,10 @@ def models(context: typer.Context) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
         return
-    from attribution.retrievers import registry
+    from attribution.retrievers import resolve
 
-    for spec in registry.known().values():
-        where = "installed" if registry.installed(spec) else "to fetch"
+    for spec in resolve.known().values():
+        where = "installed" if resolve.installed(spec) else "to fetch"
         print(
             f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
             f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} "

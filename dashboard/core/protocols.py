@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attribution.retrievers.registry import RetrieverSpec, with_settings
+from attribution.retrievers.specs import RetrieverSpec, with_settings
 
 POSIR_PROMPT = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "

@@ -17,7 +17,7 @@ from attribution.curves.bootstrap import Estimate
 from attribution.interventions.displacement import Displacement
 from attribution.interventions.null_controls import CONTROLS
 from attribution.methods import METHODS
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.text import MAX_CHARACTERS
 from attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
 from cache.storage.store import ModelKey

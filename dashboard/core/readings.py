@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attribution.reading import MAX_UNKNOWN, Reading, of_attribution
 from attribution.reading import readings as read
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.core.compute import Compute, Explained
 from dashboard.core.provenance import ModelIdentity

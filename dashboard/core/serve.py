@@ -60,11 +60,11 @@ def serve(
     """
     from attribution import datasets
     from attribution.curves.published import register as register_published
-    from attribution.retrievers import registry
+    from attribution.retrievers import resolve
 
     for name, folder in models.items():
-        registry.register_folder(name, folder)
-    registry.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
+        resolve.register_folder(name, folder)
+    resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for name, source in data.items():
         for known in datasets.register(name, source):
             datasets.read(known)
@@ -123,7 +123,7 @@ def _warm_up() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    from attribution.retrievers.registry import presets
+    from attribution.retrievers.specs import presets
     from dashboard.core.compute import service
 
     def load_default() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from attribution.errors import UserError
-from attribution.retrievers import registry
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from cache.storage.maintenance import models
 from cache.storage.store import ModelKey, Store
 
@@ -123,7 +123,7 @@ def _same_settings(one: RetrieverSpec, two: RetrieverSpec) -> bool:
 
 
 def remember(store: Store) -> list[str]:
-    """Let the registry resolve the models that only the store knows; the names of all models
+    """Let the models be resolved that only the store knows; the names of all models
     whose weights are not here but whose results are, also of presets."""
     absent: dict[str, RetrieverSpec] = {}
     for model in stored_models(store):
@@ -132,10 +132,10 @@ def remember(store: Store) -> list[str]:
         if kept is not None and (kept.query_max_length is None or model.spec.query_max_length):
             continue
         try:
-            if registry.installed(registry.resolve(name)):
+            if resolve.installed(resolve.resolve(name)):
                 continue
         except UserError:
             pass
         absent[name] = model.spec
-    registry.remember({n: spec for n, spec in absent.items() if n not in registry.known()})
+    resolve.remember({n: spec for n, spec in absent.items() if n not in resolve.known()})
     return list(absent)

@@ -10,7 +10,7 @@ import streamlit as st
 from attribution.curves.positions import BANDS
 from attribution.errors import UserError
 from attribution.methods import METHODS
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method
 from dashboard.core.compute import DataSetCurve
 from dashboard.core.own_texts import service_for

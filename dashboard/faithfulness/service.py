@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Faithfulness, Parameters
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
 from cache.jobs.attributions import Progress
 from cache.kinds.faithfulness import FaithfulnessStore

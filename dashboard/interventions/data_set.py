@@ -13,7 +13,7 @@ from attribution.errors import UserError
 from attribution.interventions.agreement import Agreement
 from attribution.interventions.relocation import movable, relocation_method
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
 from dashboard.core.compute import Compute
 from dashboard.core.own_texts import service_for

@@ -17,7 +17,7 @@ from attribution.interventions.null_controls import (
     Control,
     ControlledCurve,
 )
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
 from dashboard.core.compute import Compute
 from dashboard.core.provenance import of_controlled

@@ -27,7 +27,7 @@ from attribution.interventions.null_controls import (
     minus_null,
 )
 from attribution.interventions.relocation import Relocation
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Provenance, TextPair
 from cache.jobs.attributions import Progress
 from cache.kinds.interventions import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from attribution.curves.projection import Layout, comparable
 from attribution.errors import UserError
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.jobs.attributions import OneDevice, Progress, precompute
 from cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from attribution.errors import UserError
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from dashboard.core.command_options import (
     Dataset,
     TextFormat,

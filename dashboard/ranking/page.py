@@ -11,8 +11,8 @@ from streamlit.delta_generator import DeltaGenerator
 from attribution.errors import UserError
 from attribution.evaluation.ranking_measures import NDCG
 from attribution.methods import POSIR_CURVE, make_method
-from attribution.retrievers import registry
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Provenance
 from dashboard.core.compute import DataSetCurve, Run
 from dashboard.core.own_texts import service_for
@@ -62,7 +62,7 @@ with st.sidebar, panels.guarded():
         if own_corpus := where == LANGUAGE:
             collection = ranking_service.monolingual(collection)
     first_stage = None
-    resolved = [registry.known().get(name) for name in names]
+    resolved = [resolve.known().get(name) for name in names]
     if any(one is not None and ranking_service.needs_first_stage(one) for one in resolved):
         first = choices.model("First stage of rerankers", "first", "BM25")
         first_stage = choices.ranking_spec(first, data.name, posir=posir)

@@ -25,7 +25,7 @@ from attribution.evaluation.ranking_measures import (
     success_of_pairs,
 )
 from attribution.evaluation.search import Ranking
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
 from cache.jobs.attributions import Progress
 from cache.kinds.rankings import RankingStore, complete, ranking_method

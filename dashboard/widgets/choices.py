@@ -15,9 +15,9 @@ from attribution.curves.positions import length_bucket
 from attribution.datasets import DataSet, posir_selection
 from attribution.errors import UserError
 from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
-from attribution.retrievers import registry
+from attribution.retrievers import resolve
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
 from dashboard.core.compute import service
 from dashboard.core.protocols import posir_ranking_spec, posir_spec
@@ -218,7 +218,7 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
     """The models that lists offer: presets, registered folders, and those of which the cache has
     results without their weights being here; and what the lists show of a name."""
     stored = service().stored_only()
-    names = list(dict.fromkeys([*registry.known(), *stored]))
+    names = list(dict.fromkeys([*resolve.known(), *stored]))
 
     def label(name: str) -> str:
         return f"{name} (from the cache)" if name in stored else model_label(name)
@@ -228,8 +228,8 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
 
 def model_label(name: str) -> str:
     """A model's name: presets that are not on this machine say so."""
-    known = registry.known().get(name)
-    return name if known is None or registry.installed(known) else f"{name} (not fetched)"
+    known = resolve.known().get(name)
+    return name if known is None or resolve.installed(known) else f"{name} (not fetched)"
 
 
 def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
@@ -297,7 +297,7 @@ def unfit_methods(models: Sequence[str]) -> dict[str, str]:
     for name in models:
         # A model that cannot be resolved says so where it is used.
         with suppress(UserError):
-            model = service().identify(registry.resolve(name))
+            model = service().identify(resolve.resolve(name))
             for method, reason in service().unfit(model).items():
                 found.setdefault(method, f"{name}: {reason}")
     return found
@@ -349,7 +349,7 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     where BM25 is not among `models`."""
     if dataset in datasets.names():
         return
-    known = registry.known()
+    known = resolve.known()
     if not any(name in known and known[name].family == "lexical" for name in models):
         return
     offered = datasets.names()
@@ -373,7 +373,7 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
     lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
     chosen by `statistics`."""
-    found = registry.resolve(name)
+    found = resolve.resolve(name)
     if found.family == "lexical":
         found = with_corpus(found, dataset if dataset in datasets.names() else _statistics())
     return posir_spec(found) if posir else found

@@ -8,7 +8,7 @@ import streamlit as st
 
 from attribution.errors import UserError
 from attribution.retrievers.hub import Size
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from dashboard.cache_page.service import size
 from dashboard.core import fetching, rights
 from dashboard.core.compute import service

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from attribution.errors import UserError
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.core import readings
 from dashboard.core.compute import service

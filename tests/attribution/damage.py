@@ -281,12 +281,12 @@ def use(folder: Path) -> str:
     """
     from attribution.errors import UserError
     from attribution.methods import METHODS, make_method
-    from attribution.retrievers import load, registry
+    from attribution.retrievers import load, resolve
     from attribution.retrievers.self_check import PROBE, prove
 
-    registry._registered.clear()
+    resolve._registered.clear()
     try:
-        spec = registry.register_folder("mine", folder)
+        spec = resolve.register_folder("mine", folder)
         retriever = load.load(spec, device="cpu")
         unfit = prove(retriever).unfit
         if "saliency" not in unfit:

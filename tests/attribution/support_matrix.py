@@ -20,8 +20,8 @@ from transformers.utils import logging
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families, tiny_models
 

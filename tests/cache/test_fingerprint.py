@@ -18,7 +18,7 @@ import cache.keys
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import ModelFiles, RetrieverSpec
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import EvidenceSpan, TextPair
 from cache.digests import Digests, key_of
 from cache.keys import (

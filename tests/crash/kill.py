@@ -28,7 +28,7 @@ from pathlib import Path
 from attribution.methods import make_method
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs.attributions import OneDevice, precompute
 from cache.storage import index

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from attribution import datasets
 from attribution.methods import make_method
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from dashboard.core.compute import Compute
 from tests.e2e.conftest import App
 from tests.e2e.test_app import no_error, ready

@@ -214,11 +214,11 @@ def prepare(folder: Path) -> None:
     """Make a small random model and a few short pairs known as `tiny` and `few`: what a page
     computes takes no time, so that there is time for many addresses."""
     from attribution import datasets
-    from attribution.retrievers import registry
+    from attribution.retrievers import resolve
     from tests.support import tiny_models
 
     (folder / "model").mkdir()
-    registry.register_folder("tiny", tiny_models.build("bert", folder / "model"))
+    resolve.register_folder("tiny", tiny_models.build("bert", folder / "model"))
     text = "Ice melts in spring. The tide rises twice a day. Stone stays where it is."
     rows = [
         {

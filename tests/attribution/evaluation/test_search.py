@@ -65,7 +65,7 @@ def tiny_family(
 ) -> Callable[[str], Any]:
     """`tiny_family("sparse")`: a random model of that family, loaded once."""
     from attribution.retrievers.load import load
-    from attribution.retrievers.registry import RetrieverSpec
+    from attribution.retrievers.specs import RetrieverSpec
 
     @cache
     def build(family: str) -> Any:

@@ -26,7 +26,7 @@ from attribution.interventions.filler import FILLERS, filler, filler_language, f
 from attribution.interventions.relocation import tokens_of
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.retrievers.scoring import score_texts
 from attribution.text import words
 from attribution.types import TextPair

@@ -31,7 +31,7 @@ from attribution.interventions.relocation import Relocation, relocations
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.text import sentences
 from attribution.types import Array, EvidenceSpan, TextPair
 from cache.kinds import bias as bias_scores

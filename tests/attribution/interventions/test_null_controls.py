@@ -34,7 +34,7 @@ from attribution.interventions.null_controls import CONTROLS, control, minus_nul
 from attribution.interventions.relocation import Relocation
 from attribution.methods import make_method
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import EvidenceSpan, TextPair
 
 RNG = np.random.default_rng(5)

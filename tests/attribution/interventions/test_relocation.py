@@ -24,7 +24,7 @@ from attribution.interventions.relocation import (
 )
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.text import sentences
 from attribution.types import EvidenceSpan, TextPair
 

@@ -19,7 +19,7 @@ from attribution.methods import make_method
 from attribution.methods.decomposition import attribute, interactions, shares, token_vectors
 from attribution.methods.linearised import linearised
 from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_models
 

@@ -20,7 +20,7 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair, Token
 
 METHOD = make_method("saliency")

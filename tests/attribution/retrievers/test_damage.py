@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attribution.errors import UserError
-from attribution.retrievers import load, model_folder, registry
+from attribution.retrievers import load, model_folder, resolve
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,15 +79,15 @@ def test_changed_weights_of_the_package_are_refused(
     from attribution.retrievers.packaged import minilm_folder
 
     folder = Path(shutil.copytree(minilm_folder(), tmp_path / "model"))
-    monkeypatch.setattr(registry, "minilm_folder", lambda: folder)
+    monkeypatch.setattr(resolve, "minilm_folder", lambda: folder)
     for name in ("MiniLM", "MiniLM-recency@0.5"):
-        load.load(registry.resolve(name), device="cpu")
+        load.load(resolve.resolve(name), device="cpu")
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek(1_000_000)
         file.write(b"\x01")
     for name in ("MiniLM", "MiniLM-recency"):
         with pytest.raises(UserError, match="not those that PosLens was tested with: run `pip"):
-            load.load(registry.resolve(name), device="cpu")
+            load.load(resolve.resolve(name), device="cpu")
 
 
 def test_every_vocabulary_of_transformers_would_be_covered() -> None:

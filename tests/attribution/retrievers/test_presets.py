@@ -18,13 +18,13 @@ from transformers import AutoModel, AutoTokenizer
 
 from attribution.errors import UserError
 from attribution.methods import decomposition, make_method, saliency
-from attribution.retrievers import registry
+from attribution.retrievers import resolve, specs
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.model_folder import contents
 from attribution.retrievers.model_rules import has_code
-from attribution.retrievers.registry import RetrieverSpec, presets
 from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import RetrieverSpec, presets
 from attribution.types import TextPair
 
 ARCHITECTURE_OF = {
@@ -75,9 +75,9 @@ def test_every_dense_preset_was_checked_or_needs_code() -> None:
     assert dense.keys() == ARCHITECTURE_OF.keys()
     for name, spec in dense.items():
         assert spec.remote_code == (ARCHITECTURE_OF[name] == "code"), name
-        assert spec.pooling in (None, *registry.POOLINGS.values())
+        assert spec.pooling in (None, *specs.POOLINGS.values())
         if spec.source.startswith("hub:"):
-            assert spec.source == f"hub:{spec.hub_id}" and registry._HUB_ID.fullmatch(spec.hub_id)
+            assert spec.source == f"hub:{spec.hub_id}" and resolve._HUB_ID.fullmatch(spec.hub_id)
             assert spec.parameters and spec.size_mb == 4 * spec.parameters
             assert spec.pooling or spec.remote_code, f"{name}: who pools?"
     two = {name for name, spec in dense.items() if spec.query_source}
@@ -272,14 +272,14 @@ def coded(
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(registry, "_code_allowed", set())
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(specs, "_code_allowed", set())
+    monkeypatch.setattr(resolve, "_registered", {})
     folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "coded"))
     (folder / "mine.py").write_text(CODE.format(trap=str(tmp_path / "trap")))
     path = folder / "config.json"
     config = json.loads(path.read_text()) | {"auto_map": {"AutoModel": "mine.Mine"}}
     path.write_text(json.dumps(config))
-    return registry.register_folder("coded", folder)
+    return resolve.register_folder("coded", folder)
 
 
 def test_code_runs_only_where_it_is_allowed_by_name(
@@ -291,33 +291,33 @@ def test_code_runs_only_where_it_is_allowed_by_name(
         with pytest.raises(UserError, match="--allow-code coded or POSLENS_ALLOW_CODE=coded"):
             load(coded, device="cpu")
         assert not trap.exists()
-    assert not registry.locate(coded).code
-    registry.allow_code(["coded"])
+    assert not resolve.locate(coded).code
+    resolve.allow_code(["coded"])
     retriever = load(coded, device="cpu")
     assert trap.read_text() == "run" and type(retriever.backbone).__name__ == "Mine"
     # What the code says is part of the model then.
-    assert "mine.py" in [p.name for p in registry.locate(coded).paths()]
+    assert "mine.py" in [p.name for p in resolve.locate(coded).paths()]
     with pytest.raises(UserError, match="There is no retriever named 'nobody'"):
-        registry.allow_code(["nobody"])
+        resolve.allow_code(["nobody"])
 
 
 def test_the_environment_allows_code_too(
     coded: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSLENS_ALLOW_CODE", "another, coded")
-    assert registry.code_allowed(coded) and registry.code_allowed(replace(coded, name="coded@cls"))
-    assert not registry.code_allowed(presets()["NV-Embed-v2"])
+    assert specs.code_allowed(coded) and specs.code_allowed(replace(coded, name="coded@cls"))
+    assert not specs.code_allowed(presets()["NV-Embed-v2"])
     load(coded, device="cpu")
     assert (tmp_path / "trap").exists()
     monkeypatch.setenv("POSLENS_ALLOW_CODE", "nvidia/NV-Embed-v2")
-    assert registry.code_allowed(presets()["NV-Embed-v2"])
+    assert specs.code_allowed(presets()["NV-Embed-v2"])
 
 
 def test_code_in_another_repository_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"auto_map": {"AutoModel": "org/impl--modeling.Model", "AutoConfig": "c.C"}})
     )
-    assert registry.code_repositories(tmp_path) == ["org/impl"]
+    assert resolve.code_repositories(tmp_path) == ["org/impl"]
     assert has_code(contents(tmp_path))
     (tmp_path / "config.json").write_text("[]")
-    assert registry.code_repositories(tmp_path) == [] and not has_code(contents(tmp_path))
+    assert resolve.code_repositories(tmp_path) == [] and not has_code(contents(tmp_path))

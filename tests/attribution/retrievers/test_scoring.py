@@ -13,11 +13,11 @@ import torch
 
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, make_method
-from attribution.retrievers import registry
+from attribution.retrievers import resolve
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from tests.support import tiny_families
 
@@ -75,7 +75,7 @@ def make(
         if kind == "generative":
             raw = tiny_folder("qwen3-left").parent / "raw"
             return load(spec("cross_encoder", tiny_families.generative(raw, folder)), "cpu")
-        bm25 = registry.resolve("BM25")
+        bm25 = resolve.resolve("BM25")
         return load(with_corpus(bm25, "sample") if "corpus" in kind else bm25)
 
     return build

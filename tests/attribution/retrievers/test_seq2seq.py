@@ -17,9 +17,9 @@ from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec, presets
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.seq2seq import Seq2SeqRetriever
+from attribution.retrievers.specs import RetrieverSpec, presets
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families
 

@@ -14,9 +14,9 @@ from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.sparse import SparseRetriever
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families
 

@@ -16,8 +16,9 @@ from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
-from attribution.retrievers.registry import RetrieverSpec, locate
+from attribution.retrievers.resolve import locate
 from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from cache.keys import files_fingerprint
 

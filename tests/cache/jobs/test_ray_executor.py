@@ -16,7 +16,7 @@ import pytest
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.methods.saliency import attribute
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import Progress, precompute
 from cache.jobs.ray_executor import RayExecutor

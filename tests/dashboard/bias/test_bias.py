@@ -16,7 +16,8 @@ from attribution.evaluation.bias_pairs import Pairs, available, pairs_for
 from attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.retrievers.resolve import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from dashboard.__main__ import app
 from dashboard.bias import service as bias_service
 from dashboard.bias.figures import MEASURES, bar, bias_chart

@@ -13,8 +13,8 @@ import pytest
 
 from attribution.errors import Stopped, UserError
 from attribution.methods import make_method, perturbation
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import Proof
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.exchange.part_files import PartWriter, Place, ingest
 from dashboard.core import compute as compute_module

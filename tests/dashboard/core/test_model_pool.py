@@ -12,8 +12,8 @@ import pytest
 
 from attribution.errors import Stopped, UserError
 from attribution.methods import make_method
-from attribution.retrievers.registry import RetrieverSpec
 from attribution.retrievers.self_check import Proof
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import Progress
 from cache.storage import connections

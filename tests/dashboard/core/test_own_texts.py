@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from attribution import datasets
 from attribution.errors import UserError
 from attribution.methods import make_method
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import Progress
 from cache.storage import index

@@ -18,7 +18,8 @@ from attribution.datasets import DataSet
 from attribution.evaluation.bias_pairs import pairs_for
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.retrievers.resolve import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.bias import service as bias_service
 from dashboard.core.compute import Compute, service

@@ -15,7 +15,7 @@ from attribution import datasets
 from attribution.datasets import DataSet
 from attribution.methods import make_method
 from attribution.reading import Reading, of_attribution, readings
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import EvidenceSpan, TextPair
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, service

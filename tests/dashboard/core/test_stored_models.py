@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 from attribution.errors import UserError
 from attribution.methods import make_method
-from attribution.retrievers import registry
-from attribution.retrievers.registry import RetrieverSpec
+from attribution.retrievers import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from cache.exchange.transfer import merge
 from cache.storage.maintenance import listing, models
 from cache.storage.store import ModelKey, Store
@@ -51,13 +51,13 @@ def home(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     service.cache_clear()
     yield tmp_path
     service.cache_clear()
-    registry.remember({})
+    resolve.remember({})
 
 
 def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
     compute = Compute(home)
     assert compute.stored_only() == ["elsewhere"]
-    spec = registry.resolve("elsewhere")
+    spec = resolve.resolve("elsewhere")
     model = compute.identify(spec)
     assert model.stored_only and model.precision == "float32" and len(model.weights) == 16
     found = compute.explain(sample.pairs[0], spec, METHOD)
@@ -82,14 +82,14 @@ def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
 def test_weights_that_come_back_are_used(
     home: Path, sample, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
-    registry.register_folder("elsewhere", tiny_folder("bert"))
+    monkeypatch.setattr(resolve, "_registered", {})
+    resolve.register_folder("elsewhere", tiny_folder("bert"))
     compute = Compute(home)
     assert compute.stored_only() == []
-    model = compute.identify(registry.resolve("elsewhere"))
+    model = compute.identify(resolve.resolve("elsewhere"))
     # The same files: what was taken over is this model's own.
     assert not model.stored_only
-    assert compute.explain(sample.pairs[0], registry.resolve("elsewhere"), METHOD).from_cache
+    assert compute.explain(sample.pairs[0], resolve.resolve("elsewhere"), METHOD).from_cache
 
 
 def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
@@ -103,7 +103,7 @@ def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
     assert len(names) == 2 and "elsewhere" in names
     assert set(stored_models.remember(store)) == names
     for name in names:
-        assert Compute(home).identify(registry.resolve(name)).stored_only
+        assert Compute(home).identify(resolve.resolve(name)).stored_only
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_one_unreadable_file_breaks_no_list(home: Path, key: str, value: object)
 
 
 def test_what_is_kept_of_a_model_is_read_back() -> None:
-    spec = registry.resolve("MiniLM-primacy")
+    spec = resolve.resolve("MiniLM-primacy")
     said = json.loads(stored_models.about(spec, "w", "float32"))
     assert said["origin"] == spec.origin and said["spec"]["family"] == "dense"
 

@@ -16,7 +16,7 @@ from attribution.interventions.ablation import ablation_method
 from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute
 from dashboard.core.recent import Recent

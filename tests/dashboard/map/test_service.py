@@ -9,7 +9,7 @@ import numpy as np
 from attribution.curves.projection import METRICS, Layout
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.registry import resolve
+from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from dashboard.core.compute import Compute
 from dashboard.map.service import CurveMap, start_map, stored_map

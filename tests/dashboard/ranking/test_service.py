@@ -24,7 +24,8 @@ from attribution.evaluation.ranking_measures import (
     SUCCESS_OF_PAIRS,
     evidence_profile,
 )
-from attribution.retrievers.registry import RetrieverSpec, resolve
+from attribution.retrievers.resolve import resolve
+from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.attributions import Progress
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, run_key

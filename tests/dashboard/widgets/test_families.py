@@ -16,7 +16,7 @@ from attribution.errors import UserError
 from attribution.evaluation.bias_pairs import pairs_for
 from attribution.evaluation.faithfulness import Parameters
 from attribution.methods import METHODS, make_method
-from attribution.retrievers import registry
+from attribution.retrievers import resolve, specs
 from attribution.retrievers.lexical import with_corpus
 from attribution.types import TextPair
 from dashboard.__main__ import app
@@ -32,7 +32,7 @@ PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moo
 @pytest.fixture(autouse=True)
 def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(resolve, "_registered", {})
     service.cache_clear()
     yield
     service.cache_clear()
@@ -112,7 +112,7 @@ def test_bm25_on_the_command_line() -> None:
 
 def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path: Path) -> None:
     compute = Compute(tmp_path / "other")
-    spec = with_corpus(registry.resolve("BM25"), sample.name)
+    spec = with_corpus(resolve.resolve("BM25"), sample.name)
     method, pairs = make_method("terms"), sample.pairs[:6]
     run = compute.start_run(spec, method, pairs, sample.name)
     run.wait()
@@ -124,7 +124,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, Parameters())
     assert tested.gain is not None and tested.gain.deletion_area > 0
     # Other statistics are another model: nothing is taken from the wrong cache.
-    plain = registry.resolve("BM25")
+    plain = resolve.resolve("BM25")
     assert compute.identify(plain).key != compute.identify(spec).key
     assert not compute.explain(pairs[0], plain, method).from_cache
     assert compute.explain(pairs[0], spec, method).from_cache
@@ -172,7 +172,7 @@ def test_a_folder_is_explained_without_naming_its_family(neural: tuple[Path, str
 
 def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, str]) -> None:
     folder, method = neural
-    spec = registry.register_folder("mine", folder)
+    spec = resolve.register_folder("mine", folder)
     page = explain_page("mine", method)
     assert not page.exception and not page.error
     captions = " ".join(c.value for c in page.caption).replace("\\", "")
@@ -190,7 +190,7 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
 
 def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
     folder = tiny_families.sparse(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
-    registry.register_folder("mine", folder)
+    resolve.register_folder("mine", folder)
     page = explain_page("mine", "terms")
     page.toggle(key="terms0.shown").set_value(True).run()
     assert not page.exception and not page.error
@@ -200,7 +200,7 @@ def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Pat
 
 
 def test_every_method_says_which_families_it_is_for() -> None:
-    known = {spec.family for spec in registry.presets().values()}
+    known = {spec.family for spec in specs.presets().values()}
     assert known <= {family for entry in METHODS.values() for family in entry.families}
 
 
@@ -217,21 +217,21 @@ def test_a_hub_model_that_is_not_dense_just_works(
         come.append(hub_id)
         return folder
 
-    monkeypatch.setattr(registry, "_from_hub", from_hub)
-    spec = registry.resolve("organisation/reranker")
+    monkeypatch.setattr(resolve, "_from_hub", from_hub)
+    spec = resolve.resolve("organisation/reranker")
     assert spec.family == "dense" and not come
     found = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
     assert found.model.spec.family == "cross_encoder" and found.attribution.document_scores.any()
-    assert found.model.key == Compute(tmp_path).identify(registry.resolve(spec.name)).key
+    assert found.model.key == Compute(tmp_path).identify(resolve.resolve(spec.name)).key
     come.clear()
-    pooled = registry.resolve("organisation/reranker@cls")
+    pooled = resolve.resolve("organisation/reranker@cls")
     with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
         Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
 
 
 def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
     folder, method = neural
-    spec, compute = registry.register_folder("mine", folder), service()
+    spec, compute = resolve.register_folder("mine", folder), service()
     pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
     run = bias_service.start(compute, spec, [pairs], "some")
     run.wait()

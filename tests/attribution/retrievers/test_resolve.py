@@ -10,24 +10,20 @@ from pathlib import Path
 import pytest
 
 from attribution.errors import UserError
-from attribution.retrievers import registry
-from attribution.retrievers.registry import (
+from attribution.retrievers import specs
+from attribution.retrievers.resolve import installed, known, locate, register_folder, resolve
+from attribution.retrievers.specs import (
     POOLINGS,
     RetrieverSpec,
     data_folder,
-    installed,
-    known,
-    locate,
     presets,
-    register_folder,
-    resolve,
     with_settings,
 )
 
 
 @pytest.fixture(autouse=True)
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr("attribution.retrievers.resolve._registered", {})
 
 
 def test_presets_are_known_in_their_order() -> None:
@@ -180,7 +176,7 @@ def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 def test_a_models_files_are_those_that_are_read(tiny_folder: Callable[..., Path]) -> None:
     """And no others: not what a download leaves behind, other formats, or the card."""
     folder = tiny_folder("labse")
-    names = [place for place, _ in registry.ModelFiles(folder).places()]
+    names = [place for place, _ in specs.ModelFiles(folder).places()]
     assert names == [
         "1_Pooling/config.json",
         "2_Dense/config.json",

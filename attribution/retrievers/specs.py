@@ -1,9 +1,8 @@
-"""Which retrievers there are, and where their files lie on this machine."""
+"""What a retriever is by name: where its weights come from and how it is used. The presets."""
 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,16 +13,11 @@ from typing import Any
 
 from attribution.errors import UserError
 from attribution.paths import expanded
-from attribution.retrievers import model_rules
 from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.model_folder import Contents, contents
-from attribution.retrievers.packaged import minilm_folder
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-
-_NUMBER = re.compile(r"[+-]?\d*\.?\d+")
 
 PLANTED = Path(__file__).parent / "planted"
+
 BM25 = Path(__file__).parent / "bm25"
 
 
@@ -155,7 +149,7 @@ class ModelFiles:
 
 @cache
 def presets() -> Mapping[str, RetrieverSpec]:
-    """The registry `presets.toml`, by name, in its order."""
+    """The presets of `presets.toml`, by name, in its order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
     return MappingProxyType(
         {name: RetrieverSpec(name=name, **_tuples(entry)) for name, entry in raw.items()}
@@ -164,28 +158,6 @@ def presets() -> Mapping[str, RetrieverSpec]:
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
-
-
-_registered: dict[str, RetrieverSpec] = {}
-
-
-def register_folder(name: str, folder: Path) -> RetrieverSpec:
-    """Make a local folder known by name. Only the person who starts the program can do this:
-    a browser chooses among names."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
-    if name in presets():
-        raise UserError(f"{name} is the name of a preset: give the folder another name.")
-    contents_of(name, folder)
-    spec = RetrieverSpec(
-        name=name,
-        title=name,
-        family=_family_of(folder),
-        source=f"folder:{folder.resolve()}",
-        note="A local folder.",
-    )
-    _registered[name] = spec
-    return spec
 
 
 def contents_of(name: str, folder: Path) -> Contents:
@@ -200,27 +172,6 @@ def contents_of(name: str, folder: Path) -> Contents:
         raise UserError(f"{name} {error}") from error
 
 
-def _family_of(folder: Path) -> str:
-    from attribution.retrievers.detect import family_of
-
-    return family_of(folder)
-
-
-def known() -> dict[str, RetrieverSpec]:
-    """Presets and registered folders."""
-    return {**presets(), **_registered}
-
-
-_remembered: dict[str, RetrieverSpec] = {}
-
-
-def remember(specs: Mapping[str, RetrieverSpec]) -> None:
-    """Let these and no other models be resolved of which only results are here; their source is
-    `cache:` and says where they came from."""
-    global _remembered
-    _remembered = dict(specs)
-
-
 POOLINGS: Mapping[str, str] = MappingProxyType(
     {
         "cls": "cls",
@@ -231,44 +182,6 @@ POOLINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Poolings that can follow a model's name after @, and what sentence-transformers calls them."""
-
-
-def resolve(name: str) -> RetrieverSpec:
-    """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
-    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
-    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`).
-
-    Raises:
-        UserError: none of these.
-    """
-    if found := known().get(name):
-        return found
-    base, separator, pooling = name.rpartition("@")
-    if separator and (base in known() or _HUB_ID.fullmatch(base)):
-        if _NUMBER.fullmatch(pooling):
-            return with_strength(resolve(base), float(pooling))
-        return with_pooling(resolve(base), pooling)
-    if _HUB_ID.fullmatch(name):
-        spec = RetrieverSpec(
-            name=name,
-            title=name,
-            family="dense",
-            source=f"hub:{name}",
-            hub_id=name,
-            note="From the Hugging Face hub.",
-        )
-        # What is not here yet is dense until its files say otherwise; asking no hub keeps names
-        # that are typed from leaving the machine.
-        if installed(spec):
-            return replace(spec, family=_family_of(locate(spec).folder))
-        return _remembered.get(name, spec)
-    if found := _remembered.get(name):
-        return found
-    here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
-    raise UserError(
-        f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
-        "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
-    )
 
 
 def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
@@ -321,16 +234,6 @@ CODE_SETTING = "POSLENS_ALLOW_CODE"
 _code_allowed: set[str] = set()
 
 
-def allow_code(names: Iterable[str]) -> None:
-    """Let these models run the code of their repositories. Only the person who starts the program
-    can do this, here or with $POSLENS_ALLOW_CODE (names, separated by commas).
-
-    Raises:
-        UserError: there is no such model.
-    """
-    _code_allowed.update(resolve(name).source for name in names)
-
-
 def code_allowed(spec: RetrieverSpec) -> bool:
     """Whether the code in the repository of `spec` may be run."""
     names = {name.strip() for name in os.environ.get(CODE_SETTING, "").split(",")}
@@ -367,58 +270,6 @@ def with_settings(
     )
 
 
-def installed(spec: RetrieverSpec) -> bool:
-    """Whether the weights lie on this machine."""
-    try:
-        return locate(spec).folder.is_dir()
-    except UserError:
-        return False
-
-
-def locate(spec: RetrieverSpec) -> ModelFiles:
-    """The files of `spec` on this machine. Asks no hub, whatever name was typed or linked.
-
-    Raises:
-        UserError: they are not here; the sentence says how to get them.
-    """
-    code = code_allowed(spec)
-    files = _locate(spec.base, spec.source, code)
-    if spec.query_source is None:
-        return replace(files, code=code)
-    query = _locate(spec.base, spec.query_source, code).folder
-    return replace(files, query=query, code=code)
-
-
-def _locate(name: str, source: str, code: bool) -> ModelFiles:
-    kind, _, rest = source.partition(":")
-    if kind == "builtin":
-        return ModelFiles(BM25)
-    if kind == "cache":
-        raise weights_absent(name)
-    if kind == "package":
-        return ModelFiles(minilm_folder())
-    if kind == "adapter":
-        adapter = PLANTED / name
-        if not (adapter / "adapter_model.safetensors").is_file():
-            raise UserError(f"The adapter of {name} is missing: restore {PLANTED.name}/.")
-        return ModelFiles(locate(presets()[rest]).folder, adapter)
-    if kind == "folder":
-        return ModelFiles(Path(rest))
-    if kind == "fetch":
-        folder = data_folder() / "models" / name
-        if not all((folder / part).is_file() for part in ("modules.json", "model.safetensors")):
-            raise _not_fetched(name)
-        return ModelFiles(folder)
-    return ModelFiles(_from_hub(name, rest, code))
-
-
-def comes_packaged(spec: RetrieverSpec) -> bool:
-    """Whether the weights of `spec`, those under an adapter included, are the ones that the
-    requirements install."""
-    kind, _, rest = spec.source.partition(":")
-    return kind == "package" or (kind == "adapter" and comes_packaged(presets()[rest]))
-
-
 def weights_absent(name: str) -> UserError:
     """What is said of computing with a model of which only results are here."""
     return UserError(
@@ -426,44 +277,6 @@ def weights_absent(name: str) -> UserError:
     )
 
 
-def _not_fetched(name: str) -> UserError:
-    return UserError(
-        f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
-    )
-
-
-CODE_PATTERNS = ["*.py", "*.json"]
-"""What is used of another repository that a model's configuration names for its code."""
-
-
-def hub_patterns(code: bool) -> list[str]:
-    """Which of a hub repository's files are used: not the formats that are never loaded (pickles
-    above all), programs only where code is allowed."""
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
-    return [*patterns, "*.py"] if code else patterns
-
-
-def _from_hub(name: str, hub_id: str, code: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    def get(repository: str, patterns: list[str]) -> Path:
-        return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
-
-    # Resolved to a folder first, so that an id can never be read as a path on this machine.
-    try:
-        folder = get(hub_id, hub_patterns(code))
-        for repository in code_repositories(folder) if code else ():
-            get(repository, CODE_PATTERNS)
-    except Exception as error:
-        raise _not_fetched(name) from error
-    return folder
-
-
-def code_repositories(folder: Path) -> list[str]:
-    """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
-    try:
-        references = model_rules.code_references(contents(folder))
-    except DamagedFolder:  # said when it is loaded
-        return []
-    owners = {value.partition("--")[0] for value in references if "--" in value}
-    return sorted(owner for owner in owners if _HUB_ID.fullmatch(owner))
+def permit_code(sources: Iterable[str]) -> None:
+    """Let the models of these sources run the code of their repositories."""
+    _code_allowed.update(sources)

@@ -1,0 +1,217 @@
+"""From a name to a retriever, and to its files on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from attribution.errors import UserError
+from attribution.retrievers import model_rules
+from attribution.retrievers.bounded import DamagedFolder
+from attribution.retrievers.model_folder import contents
+from attribution.retrievers.packaged import minilm_folder
+from attribution.retrievers.specs import (
+    BM25,
+    PLANTED,
+    ModelFiles,
+    RetrieverSpec,
+    code_allowed,
+    contents_of,
+    data_folder,
+    permit_code,
+    presets,
+    weights_absent,
+    with_pooling,
+    with_strength,
+)
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+_NUMBER = re.compile(r"[+-]?\d*\.?\d+")
+
+_registered: dict[str, RetrieverSpec] = {}
+
+
+def register_folder(name: str, folder: Path) -> RetrieverSpec:
+    """Make a local folder known by name. Only the person who starts the program can do this:
+    a browser chooses among names."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
+    if name in presets():
+        raise UserError(f"{name} is the name of a preset: give the folder another name.")
+    contents_of(name, folder)
+    spec = RetrieverSpec(
+        name=name,
+        title=name,
+        family=_family_of(folder),
+        source=f"folder:{folder.resolve()}",
+        note="A local folder.",
+    )
+    _registered[name] = spec
+    return spec
+
+
+def _family_of(folder: Path) -> str:
+    from attribution.retrievers.detect import family_of
+
+    return family_of(folder)
+
+
+def known() -> dict[str, RetrieverSpec]:
+    """Presets and registered folders."""
+    return {**presets(), **_registered}
+
+
+_remembered: dict[str, RetrieverSpec] = {}
+
+
+def remember(specs: Mapping[str, RetrieverSpec]) -> None:
+    """Let these and no other models be resolved of which only results are here; their source is
+    `cache:` and says where they came from."""
+    global _remembered
+    _remembered = dict(specs)
+
+
+def resolve(name: str) -> RetrieverSpec:
+    """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
+    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
+    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`).
+
+    Raises:
+        UserError: none of these.
+    """
+    if found := known().get(name):
+        return found
+    base, separator, pooling = name.rpartition("@")
+    if separator and (base in known() or _HUB_ID.fullmatch(base)):
+        if _NUMBER.fullmatch(pooling):
+            return with_strength(resolve(base), float(pooling))
+        return with_pooling(resolve(base), pooling)
+    if _HUB_ID.fullmatch(name):
+        spec = RetrieverSpec(
+            name=name,
+            title=name,
+            family="dense",
+            source=f"hub:{name}",
+            hub_id=name,
+            note="From the Hugging Face hub.",
+        )
+        # What is not here yet is dense until its files say otherwise; asking no hub keeps names
+        # that are typed from leaving the machine.
+        if installed(spec):
+            return replace(spec, family=_family_of(locate(spec).folder))
+        return _remembered.get(name, spec)
+    if found := _remembered.get(name):
+        return found
+    here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
+    raise UserError(
+        f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
+        "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
+    )
+
+
+def allow_code(names: Iterable[str]) -> None:
+    """Let these models run the code of their repositories. Only the person who starts the program
+    can do this, here or with $POSLENS_ALLOW_CODE (names, separated by commas).
+
+    Raises:
+        UserError: there is no such model.
+    """
+    permit_code(resolve(name).source for name in names)
+
+
+def installed(spec: RetrieverSpec) -> bool:
+    """Whether the weights lie on this machine."""
+    try:
+        return locate(spec).folder.is_dir()
+    except UserError:
+        return False
+
+
+def locate(spec: RetrieverSpec) -> ModelFiles:
+    """The files of `spec` on this machine. Asks no hub, whatever name was typed or linked.
+
+    Raises:
+        UserError: they are not here; the sentence says how to get them.
+    """
+    code = code_allowed(spec)
+    files = _locate(spec.base, spec.source, code)
+    if spec.query_source is None:
+        return replace(files, code=code)
+    query = _locate(spec.base, spec.query_source, code).folder
+    return replace(files, query=query, code=code)
+
+
+def _locate(name: str, source: str, code: bool) -> ModelFiles:
+    kind, _, rest = source.partition(":")
+    if kind == "builtin":
+        return ModelFiles(BM25)
+    if kind == "cache":
+        raise weights_absent(name)
+    if kind == "package":
+        return ModelFiles(minilm_folder())
+    if kind == "adapter":
+        adapter = PLANTED / name
+        if not (adapter / "adapter_model.safetensors").is_file():
+            raise UserError(f"The adapter of {name} is missing: restore {PLANTED.name}/.")
+        return ModelFiles(locate(presets()[rest]).folder, adapter)
+    if kind == "folder":
+        return ModelFiles(Path(rest))
+    if kind == "fetch":
+        folder = data_folder() / "models" / name
+        if not all((folder / part).is_file() for part in ("modules.json", "model.safetensors")):
+            raise _not_fetched(name)
+        return ModelFiles(folder)
+    return ModelFiles(_from_hub(name, rest, code))
+
+
+def comes_packaged(spec: RetrieverSpec) -> bool:
+    """Whether the weights of `spec`, those under an adapter included, are the ones that the
+    requirements install."""
+    kind, _, rest = spec.source.partition(":")
+    return kind == "package" or (kind == "adapter" and comes_packaged(presets()[rest]))
+
+
+def _not_fetched(name: str) -> UserError:
+    return UserError(
+        f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
+    )
+
+
+CODE_PATTERNS = ["*.py", "*.json"]
+"""What is used of another repository that a model's configuration names for its code."""
+
+
+def hub_patterns(code: bool) -> list[str]:
+    """Which of a hub repository's files are used: not the formats that are never loaded (pickles
+    above all), programs only where code is allowed."""
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
+    return [*patterns, "*.py"] if code else patterns
+
+
+def _from_hub(name: str, hub_id: str, code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    def get(repository: str, patterns: list[str]) -> Path:
+        return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
+
+    # Resolved to a folder first, so that an id can never be read as a path on this machine.
+    try:
+        folder = get(hub_id, hub_patterns(code))
+        for repository in code_repositories(folder) if code else ():
+            get(repository, CODE_PATTERNS)
+    except Exception as error:
+        raise _not_fetched(name) from error
+    return folder
+
+
+def code_repositories(folder: Path) -> list[str]:
+    """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
+    try:
+        references = model_rules.code_references(contents(folder))
+    except DamagedFolder:  # said when it is loaded
+        return []
+    owners = {value.partition("--")[0] for value in references if "--" in value}
+    return sorted(owner for owner in owners if _HUB_ID.fullmatch(owner))
