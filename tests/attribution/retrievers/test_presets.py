@@ -33,7 +33,6 @@ ARCHITECTURE_OF = {
     "MiniLM-recency": "bert",
     "mpnet": "mpnet",
     "SmolLM2-135M": "llama-right",
-    "roberta-30m": "roberta",
     "gte-multilingual-base": "code",
     "bge-m3": "bge-m3",
     "Qwen3-Embedding-0.6B": "qwen3-left",
