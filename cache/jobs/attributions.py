@@ -1,21 +1,20 @@
-"""Attribute a whole data set: only what is missing, each batch durable before the next.
+"""Attribute a whole data set.
 
-Where batches are computed is an executor's matter, one device of this process (`OneDevice`) or
-actors elsewhere (cache.ray_executor); what is missing, who claims it, and the store are here.
+Where batches are computed is an executor's matter: one device of this process (`OneDevice`) or
+actors elsewhere (`cache.jobs.ray_executor`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from attribution.types import Attribution, Method, TextPair
-from cache.jobs.claims import Claims
+from cache.jobs import loop
+from cache.jobs.loop import Progress
 from cache.keys import text_fingerprint
 from cache.storage.store import ModelKey
 
@@ -23,32 +22,6 @@ if TYPE_CHECKING:
     # Both load torch, which only a device in this process needs.
     from attribution.methods import Outcome
     from attribution.retrievers.base import Retriever
-
-_WAIT_S = 0.5  # between looks at what another job is computing
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is. `done` counts what was stored already; `computed` and `seconds` are of
-    this run alone, so that rate and estimate are not flattered by the cache."""
-
-    total: int
-    done: int
-    computed: int
-    failed: int
-    seconds: float
-    stopped: bool = False
-
-    @property
-    def rate(self) -> float | None:
-        """Pairs per second of this run."""
-        return self.computed / self.seconds if self.computed and self.seconds else None
-
-    @property
-    def remaining_seconds(self) -> float | None:
-        """Estimate for the rest."""
-        rate = self.rate
-        return (self.total - self.done) / rate if rate else None
 
 
 class Executor(Protocol):
@@ -138,17 +111,8 @@ def precompute(
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    job = _Job(model, method, pairs, store, should_stop, on_progress, retry_failed)
-    todo = job.missing(pairs)
-    job.found(len(pairs) - len(todo))
-    if todo:
-        with Claims(claims_folder(store, model, method)) as claims:
-            # Listed again: from here on, others that finish in between are noticed.
-            listed = job.missing(todo)
-            if len(listed) < len(todo):
-                job.found(len(todo) - len(listed))
-            job.run(executor, listed, claims)
-    return job.progress()
+    work = _Attributions(executor, model, method, store, retry_failed)
+    return loop.run(work, pairs, should_stop=should_stop, on_progress=on_progress)
 
 
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
@@ -157,95 +121,35 @@ def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
     return store.root / "claims" / f"{model.fingerprint}-{core}"
 
 
-class _Job:
-    """One run's bookkeeping."""
+class _Attributions:
+    """Batches that an executor computes: what the loop stores at once is a batch's outcomes."""
 
     def __init__(
         self,
+        executor: Executor,
         model: ModelKey,
         method: Method,
-        pairs: Sequence[TextPair],
         store: Destination,
-        should_stop: Callable[[], bool],
-        on_progress: Callable[[Progress], None],
         retry_failed: bool,
     ) -> None:
-        self._model, self._method, self._store = model, method, store
-        self._should_stop, self._on_progress = should_stop, on_progress
-        self._retry = retry_failed
-        self._total = len(pairs)
-        self._elsewhere = self._computed = self._failed = 0
-        self._tried: set[str] = set()
-        self._stopped = False
-        self._started = time.perf_counter()
+        self.claims = claims_folder(store, model, method)
+        self._executor, self._model, self._method = executor, model, method
+        self._store, self._retry_failed = store, retry_failed
 
-    def progress(self) -> Progress:
-        """As of now."""
-        done = self._elsewhere + self._computed
-        return Progress(
-            total=self._total,
-            done=done,
-            computed=self._computed,
-            failed=self._failed,
-            seconds=time.perf_counter() - self._started,
-            stopped=done < self._total,
-        )
+    def key(self, item: TextPair) -> str:
+        return f"{item.dataset}\0{item.pair_id}\0{text_fingerprint(item)}"
 
-    def missing(self, pairs: Sequence[TextPair]) -> list[TextPair]:
-        """What of `pairs` this run still has to see done."""
-        missing = self._store.missing(self._model, self._method, pairs, retry=self._retry)
-        return [pair for pair in missing if _key(pair) not in self._tried]
+    def missing(self, items: Sequence[TextPair]) -> list[TextPair]:
+        return self._store.missing(self._model, self._method, items, retry=self._retry_failed)
 
-    def found(self, stored: int) -> None:
-        """So many were computed by others, before or meanwhile."""
-        self._elsewhere += stored
-        self._on_progress(self.progress())
+    def batches(self, items: Sequence[TextPair]) -> Iterator[list[TextPair]]:
+        return self._executor.batches(items)
 
-    def run(self, executor: Executor, todo: list[TextPair], claims: Claims) -> None:
-        """Compute `todo`, leaving to other jobs what they claim."""
-        while todo and not self._stopped:
-            left: list[TextPair] = []
-            before = self._computed
-            for outcomes in executor.outcomes(self._claimed(executor.batches(todo), claims, left)):
-                self._keep(outcomes)
-                claims.release(_key(outcome.pair) for outcome in outcomes)
-                self._on_progress(self.progress())
-            todo = self.missing(left)
-            if len(todo) < len(left):
-                self.found(len(left) - len(todo))
-            if todo and self._computed == before and not self._stopped:
-                time.sleep(_WAIT_S)
+    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
+        return self._executor.outcomes(batches)
 
-    def _claimed(
-        self, batches: Iterator[list[TextPair]], claims: Claims, left: list[TextPair]
-    ) -> Iterator[list[TextPair]]:
-        """Batches without what other jobs have or had; what they are computing goes to `left`."""
-        for batch in batches:
-            if self._should_stop():
-                self._stopped = True
-                return
-            mine = claims.take([_key(pair) for pair in batch])
-            left += [pair for pair in batch if _key(pair) not in mine]
-            batch = [pair for pair in batch if _key(pair) in mine]
-            if batch and claims.contended:
-                stored = batch
-                batch = self.missing(batch)
-                if len(batch) < len(stored):
-                    claims.release(mine - {_key(pair) for pair in batch})
-                    self.found(len(stored) - len(batch))
-            if batch:
-                yield batch
-
-    def _keep(self, outcomes: Sequence[Outcome]) -> None:
-        results = [(o.pair, o.attribution) for o in outcomes if o.attribution is not None]
-        failures = [(o.pair, o.reason) for o in outcomes if o.attribution is None]
-        # At once: a resumed run then cuts the rest into the very batches of an uninterrupted one,
-        # and its numbers are the same bit for bit.
+    def store(self, computed: list[Outcome]) -> tuple[list[TextPair], list[TextPair]]:
+        results = [(o.pair, o.attribution) for o in computed if o.attribution is not None]
+        failures = [(o.pair, o.reason) for o in computed if o.attribution is None]
         self._store.put(self._model, self._method, results, failures)
-        self._tried.update(_key(pair) for pair, _ in failures)
-        self._computed += len(outcomes)
-        self._failed += len(failures)
-
-
-def _key(pair: TextPair) -> str:
-    return f"{pair.dataset}\0{pair.pair_id}\0{text_fingerprint(pair)}"
+        return [pair for pair, _ in results], [pair for pair, _ in failures]

@@ -13,7 +13,8 @@ from attribution.interventions.relocation import evidence_read
 from attribution.retrievers.base import encode
 from attribution.retrievers.scoring import score_texts
 from attribution.types import Method
-from cache.jobs.attributions import Progress
+from cache.jobs.items import compute_missing
+from cache.jobs.loop import Progress
 from cache.keys import text_fingerprint
 from cache.storage.results import Key, Results
 from cache.storage.store import ModelKey
@@ -116,7 +117,8 @@ def run(
             scored.update(zip((one.item_id for one in batch), found, strict=True))
         return scored.pop(item.item_id)
 
-    return results.run(
+    return compute_missing(
+        results,
         model,
         BIAS_SCORES,
         items,

@@ -16,7 +16,7 @@ from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, ha
 from attribution.curves.projection import Layout, project
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Array, Method, Side
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.storage.codec import pack_floats, unpack_floats
 from cache.storage.store import ModelKey, Store
 

@@ -22,7 +22,8 @@ from attribution.evaluation.faithfulness import (
 from attribution.methods import attribute_batches
 from attribution.retrievers.base import Embedded
 from attribution.types import Attribution, Method, TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.items import compute_missing
+from cache.jobs.loop import Progress
 from cache.storage.results import Fields, Results, pair_key
 from cache.storage.store import ModelKey, Store
 
@@ -118,7 +119,8 @@ def run(
             fstore.put_baseline(model, settings, pair, result.baseline)
         return result
 
-    return fstore.tests(model, method, settings).run(
+    return compute_missing(
+        fstore.tests(model, method, settings),
         model,
         method,
         pairs,

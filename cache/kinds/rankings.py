@@ -36,7 +36,8 @@ from attribution.evaluation.search import (
 )
 from attribution.interventions.relocation import evidence_read, tokens_of
 from attribution.types import Method, Side, as_array
-from cache.jobs.attributions import Progress
+from cache.jobs.items import compute_missing
+from cache.jobs.loop import Progress
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, embed
 from cache.storage.results import Fields, Key, Results
@@ -133,7 +134,8 @@ class RankingStore:
                 return 0.0  # a document that the corpus lacks is not read
             return evidence_read(tokens_of(retriever, query.text, texts[key]), span)
 
-        return self._reads.run(
+        return compute_missing(
+            self._reads,
             model,
             EVIDENCE_READ,
             [self._evidence(query) for query in self._placed],
@@ -303,7 +305,8 @@ class RankingStore:
             read = [texts[key] for key in known.document_ids]
             return rerank(retriever, queries[item.item].text, known, read)
 
-        return self._rankings.run(
+        return compute_missing(
+            self._rankings,
             model,
             method,
             items,

@@ -7,21 +7,17 @@ there whole or not at all, and a damaged one counts as missing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from attribution.errors import Stopped, UserError
+from attribution.errors import UserError
 from attribution.types import Method, TextPair
-from cache.jobs.attributions import Progress
-from cache.jobs.claims import Claims
 from cache.keys import text_fingerprint
 from cache.storage.decoded import Decoded
 from cache.storage.store import ModelKey, Store
@@ -31,7 +27,6 @@ T = TypeVar("T")
 Fields = dict[str, Any]
 Key = tuple[str, str, str]
 
-_WAIT_S = 0.5  # between looks at what another job is computing
 _AT_ONCE = 500
 _DECODED = Decoded(32 << 20)
 
@@ -94,7 +89,8 @@ class Results(Generic[Item, T]):
         # Files, locks and sentences for what a disk can do wrong are the store's.
         self._files = Store(root)
         self.kind = kind
-        self._key, self._pack, self._unpack = key, pack, unpack
+        self.root = root
+        self.key, self._pack, self._unpack = key, pack, unpack
 
     def get(self, model: ModelKey, method: Method, item: Item) -> T | None:
         """The stored result, or None where there is none for this very item."""
@@ -104,7 +100,7 @@ class Results(Generic[Item, T]):
                 and db.execute(
                     "SELECT payload FROM other "
                     "WHERE kind = ? AND dataset = ? AND item = ? AND text = ?",
-                    (self.kind, *self._key(item)),
+                    (self.kind, *self.key(item)),
                 ).fetchone()
             )
         return self._read(row[0]) if row else None
@@ -112,7 +108,7 @@ class Results(Generic[Item, T]):
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
         """All that is stored of `items`. Only what this process has not read before is decoded, so
         results must be values."""
-        keys = [self._key(item) for item in items]
+        keys = [self.key(item) for item in items]
         rows = self._rows(model, method, keys)
         place = self._place(model, method)
         results: dict[str, T] = {}
@@ -146,7 +142,7 @@ class Results(Generic[Item, T]):
         self, model: ModelKey, method: Method, items: Sequence[Item], *, retry: bool = False
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
-        keys = [self._key(item) for item in items]
+        keys = [self.key(item) for item in items]
         place = self._place(model, method)
         stored = {
             key
@@ -158,105 +154,8 @@ class Results(Generic[Item, T]):
         }
         return [item for item, key in zip(items, keys, strict=True) if key not in stored]
 
-    def run(
-        self,
-        model: ModelKey,
-        method: Method,
-        items: Sequence[Item],
-        compute: Callable[[Item], T],
-        *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-        retry_failed: bool = False,
-        portion: int = 1,
-        prepare: Callable[[Sequence[Item]], None] = lambda items: None,
-    ) -> Progress:
-        """Compute and store what is missing of `items`, one by one; stops between them (or within
-        one whose `compute` raises Stopped), resumes anywhere. `turn` is entered for each item.
-
-        Other runs of this host on the same results share the work: what one of them is computing is
-        left to it, and taken over if it dies. Items are claimed by the `portion`; `prepare` is told
-        which, before the first of them is computed. A UserError of `compute` is that item's
-        failure; with `retry_failed` each run tries a failed item once.
-
-        Raises:
-            UserError: the store cannot be written; what was stored before stays.
-        """
-        started = time.perf_counter()
-        computed = failed = done = 0
-        tried: set[str] = set()
-
-        def progress(stopped: bool = False) -> Progress:
-            seconds = time.perf_counter() - started
-            return Progress(len(items), done, computed, failed, seconds, stopped)
-
-        def missing(of: Sequence[Item]) -> list[Item]:
-            """What of these is still to do; the rest counts as done."""
-            nonlocal done
-            found = self.missing(model, method, of, retry=retry_failed)
-            found = [item for item in found if self._claim(item) not in tried]
-            done += len(of) - len(found)
-            return found
-
-        def mine(todo: Sequence[Item], left: list[Item]) -> Iterator[Item]:
-            """Items without what other runs have or had; what they are computing goes to `left`."""
-            for first in range(0, len(todo), portion):
-                asked = todo[first : first + portion]
-                free = claims.take([self._claim(item) for item in asked])
-                left += [item for item in asked if self._claim(item) not in free]
-                taken = [item for item in asked if self._claim(item) in free]
-                if claims.contended:
-                    taken = missing(taken)
-                prepare(taken)
-                yield from taken
-                claims.release(free)
-
-        todo = missing(items)
-        on_progress(progress())
-        if not todo:
-            return progress()
-        with Claims(self._claims_folder(model, method)) as claims:
-            # Listed again: from here on, others that finish in between are noticed.
-            todo = missing(todo)
-            while todo:
-                left: list[Item] = []
-                before = computed
-                for item in mine(todo, left):
-                    if should_stop():
-                        return progress(stopped=True)
-                    try:
-                        with turn():
-                            result = compute(item)
-                    except Stopped:
-                        return progress(stopped=True)
-                    except UserError as error:
-                        self.put_failures(model, method, [(item, str(error))])
-                        tried.add(self._claim(item))
-                        failed += 1
-                    else:
-                        self.put(model, method, [(item, result)])
-                    done, computed = done + 1, computed + 1
-                    on_progress(progress())
-                todo = missing(left)
-                if left:
-                    on_progress(progress())
-                if todo and computed == before:
-                    if should_stop():
-                        return progress(stopped=True)
-                    time.sleep(_WAIT_S)
-        return progress()
-
     def _place(self, model: ModelKey, method: Method) -> tuple[str, str, ModelKey, str]:
         return str(self._files.root), self.kind, model, repr(method)
-
-    def _claim(self, item: Item) -> str:
-        return "\0".join(self._key(item))
-
-    def _claims_folder(self, model: ModelKey, method: Method) -> Path:
-        """Apart from the claims of attributions of the same method, whose jobs pages count."""
-        name = hashlib.sha256(f"{self.kind}\0{method.core}".encode()).hexdigest()[:16]
-        return self._files.root / "claims" / f"{model.fingerprint}-{name}"
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -298,7 +197,7 @@ class Results(Generic[Item, T]):
         method: Method,
         rows: Sequence[tuple[Item, bytes | None, str | None]],
     ) -> None:
-        packed = [(self.kind, *self._key(item), payload, why) for item, payload, why in rows]
+        packed = [(self.kind, *self.key(item), payload, why) for item, payload, why in rows]
         with self._files.writing(model, method) as db:
             db.execute(SCHEMA)
             db.executemany("INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)", packed)

@@ -22,7 +22,7 @@ from attribution.evaluation.bias_tests import (
 from attribution.methods import METHODS
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES
 from cache.storage.results import Stored

@@ -17,7 +17,7 @@ from attribution.errors import Stopped, UserError
 from attribution.isolated import Reader
 from cache.exchange import transfer
 from cache.exchange.incoming import UPLOAD, require_readable
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.storage import maintenance
 from cache.storage.maintenance import StoredFile
 from dashboard.core.compute import Compute

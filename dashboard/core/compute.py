@@ -27,11 +27,11 @@ from cache.jobs.attributions import (
     Destination,
     Executor,
     OneDevice,
-    Progress,
     claims_folder,
     precompute,
 )
 from cache.jobs.claims import at_work
+from cache.jobs.loop import Progress
 from cache.keys import used_model
 from cache.kinds.embeddings import EmbeddingStore
 from cache.storage.store import ModelKey, Store, StoredCurves

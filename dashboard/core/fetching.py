@@ -8,7 +8,7 @@ from attribution.errors import Stopped, UserError
 from attribution.retrievers import fetch, resolve
 from attribution.retrievers.hub import Size
 from attribution.retrievers.specs import RetrieverSpec
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Report, Run, RunKey
 from dashboard.core.settings import FETCH_LIMIT_GB

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attribution.errors import UserError
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]

@@ -8,7 +8,7 @@ from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Faithfulness, Parameters
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.kinds.faithfulness import FaithfulnessStore
 from cache.kinds.faithfulness import run as run_tests
 from cache.storage.results import Stored

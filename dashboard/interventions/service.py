@@ -29,7 +29,8 @@ from attribution.interventions.null_controls import (
 from attribution.interventions.relocation import Relocation
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Provenance, TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.items import compute_missing
+from cache.jobs.loop import Progress
 from cache.kinds.interventions import (
     Cause,
     causes,
@@ -128,7 +129,8 @@ def start(
 
     def work(run: Run, report: Report) -> Progress:
         retriever = compute.retriever(model)
-        return causes(compute.root, method).run(
+        return compute_missing(
+            causes(compute.root, method),
             model.key,
             method,
             pairs,

@@ -14,7 +14,8 @@ from attribution.curves.projection import Layout, comparable
 from attribution.errors import UserError
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
-from cache.jobs.attributions import OneDevice, Progress, precompute
+from cache.jobs.attributions import OneDevice, precompute
+from cache.jobs.loop import Progress
 from cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity

@@ -27,7 +27,7 @@ from attribution.evaluation.ranking_measures import (
 from attribution.evaluation.search import Ranking
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.kinds.rankings import RankingStore, complete, ranking_method
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key

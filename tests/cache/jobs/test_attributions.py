@@ -18,7 +18,8 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Method, TextPair
-from cache.jobs.attributions import OneDevice, Progress, precompute
+from cache.jobs.attributions import OneDevice, precompute
+from cache.jobs.loop import Progress
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")

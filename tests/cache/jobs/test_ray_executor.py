@@ -18,7 +18,8 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
-from cache.jobs.attributions import Progress, precompute
+from cache.jobs.attributions import precompute
+from cache.jobs.loop import Progress
 from cache.jobs.ray_executor import RayExecutor
 from cache.keys import used_model
 from cache.storage.store import ModelKey, Store

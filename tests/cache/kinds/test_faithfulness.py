@@ -19,7 +19,7 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import EvidenceSpan, TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.kinds.faithfulness import FaithfulnessStore, run
 from cache.storage.maintenance import listing
 from cache.storage.results import Results, Stored
@@ -64,7 +64,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     entry = dataclasses.replace(methods.METHODS["saliency"], compute=attributing)
     monkeypatch.setitem(methods.METHODS, "saliency", entry)
-    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", testing)
+    monkeypatch.setattr(cache.kinds.faithfulness, "deletion_insertion", testing)
     return seen
 
 
@@ -368,7 +368,7 @@ def test_a_defect_is_no_failure_of_the_pair(
     def breaks(*_args: object, **_options: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(cache.faithfulness, "deletion_insertion", breaks)
+    monkeypatch.setattr(cache.kinds.faithfulness, "deletion_insertion", breaks)
     with pytest.raises(RuntimeError, match="planted"):
         run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
     assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]

@@ -14,6 +14,7 @@ from attribution.interventions.ablation import ablation_method
 from attribution.interventions.displacement import displacement_method
 from attribution.interventions.relocation import relocation_method
 from attribution.types import EvidenceSpan, TextPair
+from cache.jobs.items import compute_missing
 from cache.kinds.interventions import causes, intervene, others, others_method, score_others
 from cache.storage.store import ModelKey
 
@@ -34,7 +35,9 @@ def test_what_is_stored_is_what_was_computed(
     method: Any, tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     retriever, kept = tiny("bert"), causes(tmp_path, method)
-    progress = kept.run(MODEL, method, [PAIR], lambda pair: intervene(retriever, method, pair))
+    progress = compute_missing(
+        kept, MODEL, method, [PAIR], lambda pair: intervene(retriever, method, pair)
+    )
     assert (progress.done, progress.failed) == (1, 0)
     found, fresh = kept.get(MODEL, method, PAIR), intervene(retriever, method, PAIR)
     assert type(found) is type(fresh)
@@ -42,7 +45,7 @@ def test_what_is_stored_is_what_was_computed(
         if field.name != "seconds":
             a, b = getattr(found, field.name), getattr(fresh, field.name)
             assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
-    again = kept.run(MODEL, method, [PAIR], lambda pair: pytest.fail("computed twice"))
+    again = compute_missing(kept, MODEL, method, [PAIR], lambda pair: pytest.fail("computed twice"))
     assert again.computed == 0
 
 
@@ -67,7 +70,9 @@ def test_a_pair_that_cannot_be_moved_is_a_failure_with_its_reason(
     method, retriever = METHODS[0], tiny("bert")
     kept = causes(tmp_path, method)
     pairs = [replace(PAIR, pair_id="bad", evidence=None), PAIR]
-    progress = kept.run(MODEL, method, pairs, lambda pair: intervene(retriever, method, pair))
+    progress = compute_missing(
+        kept, MODEL, method, pairs, lambda pair: intervene(retriever, method, pair)
+    )
     assert (progress.done, progress.failed) == (2, 1)
     stored = kept.select(MODEL, method, pairs)
     assert list(stored.results) == ["p"] and "evidence span" in stored.failed["bad"]

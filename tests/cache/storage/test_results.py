@@ -1,26 +1,19 @@
-"""Results of any kind: reading again equals reading afresh, and two runs share the work."""
+"""Results of any kind: reading again equals reading afresh."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.storage import results
 from cache.storage.decoded import Decoded
 from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 
-ROOT = Path(__file__).parents[3]
 MODEL, METHOD = ModelKey("m", "0" * 16), Method("test", {"version": 1})
 PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in range(12)]
 
@@ -109,116 +102,3 @@ def test_what_is_kept_in_memory_is_bounded() -> None:
     assert memory.read(49, b"y" * 20, lambda payload: "changed") == "changed"
     assert memory.read("damaged", b"z", lambda payload: None) is None
     assert memory.read("damaged", b"z", lambda payload: "whole") == "whole"
-
-
-# -- runs ------------------------------------------------------------------------------------------
-
-
-def test_two_runs_share_the_pairs_and_try_failures_once_each(tmp_path: Path) -> None:
-    computed: list[str] = []
-    progresses = {}
-
-    def compute(pair: TextPair) -> int:
-        computed.append(pair.pair_id)
-        time.sleep(0.02)
-        if pair.pair_id == "p3":
-            raise UserError("It cannot be done.")
-        return 1
-
-    def work(name: str) -> None:
-        progresses[name] = kept(tmp_path).run(MODEL, METHOD, PAIRS, compute, portion=2)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(computed) == sorted(p.pair_id for p in PAIRS)
-    assert {(p.total, p.done, p.stopped) for p in progresses.values()} == {(12, 12, False)}
-    assert sum(p.computed for p in progresses.values()) == 12
-    again = kept(tmp_path).run(MODEL, METHOD, PAIRS, compute, retry_failed=True)
-    assert computed[12:] == ["p3"] and (again.computed, again.failed, again.done) == (1, 1, 12)
-
-
-def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
-    store = kept(tmp_path)
-    with results.Claims(store._claims_folder(MODEL, METHOD)) as others:
-        others.take([store._claim(pair) for pair in PAIRS])
-        stop = threading.Event()
-        threading.Timer(0.2, stop.set).start()
-        stopped = store.run(
-            MODEL, METHOD, PAIRS, lambda pair: pytest.fail("claimed"), should_stop=stop.is_set
-        )
-        assert stopped.stopped and stopped.computed == 0
-    assert store.run(MODEL, METHOD, PAIRS, lambda pair: 1).computed == len(PAIRS)
-
-
-JOB = """
-import json, sys, time
-from pathlib import Path
-from attribution.types import Method, TextPair
-from cache.storage.results import Results, pair_key
-from cache.storage.store import ModelKey
-
-root, log, pause = sys.argv[1:4]
-kept = Results(Path(root), "test", key=pair_key, pack=lambda v: {"value": v}, unpack=lambda f: f["value"])
-
-def compute(pair):
-    with open(log, "a") as out:
-        out.write(pair.pair_id + "\\n")
-    time.sleep(float(pause))
-    return 1
-
-pairs = [TextPair(f"p{i}", "q", f"document {i}", dataset="set") for i in range(20)]
-print("ready", flush=True)
-sys.stdin.readline()
-done = kept.run(ModelKey("m", "0" * 16), Method("test", {"version": 1}), pairs, compute)
-print(json.dumps([done.total, done.done, done.computed]), flush=True)
-"""  # noqa: E501
-
-
-def test_two_processes_compute_each_pair_once_and_take_over_from_a_killed_one(
-    tmp_path: Path,
-) -> None:
-    logs = [tmp_path / f"log{i}" for i in range(3)]
-    # The first one hangs in its first pair, and is killed there.
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(tmp_path / "cache"), str(log), str(pause)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for log, pause in zip(logs, (60, 0.05, 0.05), strict=True)
-    ]
-
-    def computed(number: int) -> list[str]:
-        return logs[number].read_text().split() if logs[number].exists() else []
-
-    try:
-        for job in jobs:
-            assert job.stdout is not None and job.stdout.readline() == "ready\n"
-        for number, job in enumerate(jobs):
-            assert job.stdin is not None
-            job.stdin.write("\n")
-            job.stdin.flush()
-            while number == 0 and not computed(0):
-                time.sleep(0.02)
-        until = time.monotonic() + 60
-        while time.monotonic() < until and sum(len(computed(n)) for n in range(3)) < 20:
-            time.sleep(0.05)
-        every = [pair for n in range(3) for pair in computed(n)]
-        assert sorted(every) == sorted(f"p{i}" for i in range(20)), "twice, or not at all"
-        held = computed(0)
-        time.sleep(0.3)
-        assert len(held) == 1 and all(job.poll() is None for job in jobs), "they wait for the first"
-        jobs[0].kill()
-        ended = [json.loads(job.stdout.readline()) for job in jobs[1:] if job.stdout is not None]
-        one, other = computed(1), computed(2)
-        assert sorted([*one, *other]) == sorted(f"p{i}" for i in range(20)) and one and other
-        assert ended == [[20, 20, len(one)], [20, 20, len(other)]]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()

@@ -15,7 +15,7 @@ from attribution.methods import make_method
 from attribution.retrievers.self_check import Proof
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.storage import connections
 from dashboard.core import compute as compute_module
 from dashboard.core import model_pool

@@ -19,7 +19,7 @@ from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from cache.storage import index
 from dashboard.core import own_texts
 from dashboard.core.compute import Compute, service

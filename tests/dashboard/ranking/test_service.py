@@ -26,7 +26,7 @@ from attribution.evaluation.ranking_measures import (
 )
 from attribution.retrievers.resolve import resolve
 from attribution.retrievers.specs import RetrieverSpec
-from cache.jobs.attributions import Progress
+from cache.jobs.loop import Progress
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec

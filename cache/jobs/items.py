@@ -1,0 +1,113 @@
+"""Compute results of any kind item by item, and store each at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from attribution.errors import Stopped, UserError
+from attribution.types import Method
+from cache.jobs import loop
+from cache.jobs.loop import Progress
+from cache.storage.results import Results
+from cache.storage.store import ModelKey
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+
+def compute_missing(
+    results: Results[Item, T],
+    model: ModelKey,
+    method: Method,
+    items: Sequence[Item],
+    compute: Callable[[Item], T],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    retry_failed: bool = False,
+    portion: int = 1,
+    prepare: Callable[[Sequence[Item]], None] = lambda items: None,
+) -> Progress:
+    """Compute and store what `results` lacks of `items`, one by one; stops between them (or within
+    one whose `compute` raises Stopped), resumes anywhere. `turn` is entered for each item.
+
+    Items are claimed by the `portion`; `prepare` is told which, before the first of them is
+    computed. A UserError of `compute` is that item's failure; with `retry_failed` each run tries a
+    failed item once.
+
+    Raises:
+        UserError: the store cannot be written; what was stored before stays.
+    """
+    work = _Items(
+        results, model, method, compute, should_stop, turn, retry_failed, portion, prepare
+    )
+    return loop.run(work, items, should_stop=should_stop, on_progress=on_progress)
+
+
+class _Items(Generic[Item, T]):
+    """Items one by one: what the loop computes is an item with its result, or with why it has
+    none."""
+
+    def __init__(
+        self,
+        results: Results[Item, T],
+        model: ModelKey,
+        method: Method,
+        compute: Callable[[Item], T],
+        should_stop: Callable[[], bool],
+        turn: Callable[[], AbstractContextManager[object]],
+        retry_failed: bool,
+        portion: int,
+        prepare: Callable[[Sequence[Item]], None],
+    ) -> None:
+        self.claims = claims_folder(results, model, method)
+        self._results, self._model, self._method = results, model, method
+        self._compute, self._should_stop, self._turn = compute, should_stop, turn
+        self._retry_failed, self._portion, self._prepare = retry_failed, portion, prepare
+
+    def key(self, item: Item) -> str:
+        return "\0".join(self._results.key(item))
+
+    def missing(self, items: Sequence[Item]) -> list[Item]:
+        return self._results.missing(self._model, self._method, items, retry=self._retry_failed)
+
+    def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
+        for first in range(0, len(items), self._portion):
+            yield list(items[first : first + self._portion])
+
+    def compute(self, batches: Iterator[list[Item]]) -> Iterator[tuple[Item, T | UserError]]:
+        for batch in batches:
+            self._prepare(batch)
+            for number, item in enumerate(batch):
+                if number and self._should_stop():  # the loop has asked before the first
+                    raise Stopped("Stopped between two items.")
+                yield item, self._result(item)
+
+    def _result(self, item: Item) -> T | UserError:
+        try:
+            with self._turn():
+                return self._compute(item)
+        except Stopped:
+            raise
+        except UserError as failure:
+            return failure
+
+    def store(self, computed: tuple[Item, T | UserError]) -> tuple[list[Item], list[Item]]:
+        item, result = computed
+        if isinstance(result, UserError):
+            self._results.put_failures(self._model, self._method, [(item, str(result))])
+            return [], [item]
+        self._results.put(self._model, self._method, [(item, result)])
+        return [item], []
+
+
+def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) -> Path:
+    """Where runs on these results say what they are computing: apart from runs of attributions by
+    the same method, which pages count."""
+    name = hashlib.sha256(f"{results.kind}\0{method.core}".encode()).hexdigest()[:16]
+    return results.root / "claims" / f"{model.fingerprint}-{name}"
