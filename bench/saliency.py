@@ -4,7 +4,7 @@
 
 One interleaved run on all-MiniLM-L6-v2, documents of 256 and of 512 tokens, queries of 12:
 - `forward`: embed queries and documents, no gradients; the limit for saliency is about 2x;
-- `document saliency`: what METHODS.md, section 2 defines, for the batch's documents;
+- `document saliency`: what docs/methods.md, section 2 defines, for the batch's documents;
 - `both sides`: document and query tokens, as pages and runs compute it;
 - `autograd`: the same gradients without Captum;
 - `published loop`: one pair at a time, weights that need gradients, as PosIR's scripts work.

@@ -7,34 +7,50 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.core.settings import SETTINGS
-from tools import cli_docs
+from tools import docs as generated
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_page_of_commands_is_made_of_the_commands() -> None:
-    assert cli_docs.PAGE.read_text(encoding="utf-8") == cli_docs.page(), (
-        "run python -m tools.cli_docs"
-    )
+@pytest.mark.parametrize("name", ["cli.md", *generated.TABLES])
+def test_what_docs_repeat_of_the_code_is_made_of_it(name: str) -> None:
+    path = generated.DOCS / name
+    assert path.read_text(encoding="utf-8") == generated.page(name), "run python -m tools.docs"
+
+
+def test_a_page_without_a_place_for_its_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="settings"):
+        generated.with_tables("# Settings\n", generated.TABLES["settings.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
-        if not target.startswith(("http", "mailto:")):
-            assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+        if target.startswith(("http", "mailto:")):
+            continue
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if heading:
+            assert heading in headings(linked), f"{linked.name}#{heading}"
     for named in re.findall(
         r"`((?:attribution|cache|dashboard|bench|tools|tests)/[\w/.-]+)`", text
     ):
         assert (ROOT / named).exists(), named
 
 
-def test_every_setting_is_described() -> None:
-    described = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert [s.name for s in SETTINGS if f"`{s.name}`" not in described] == []
+def headings(page: Path) -> list[str]:
+    """The headings of a page as links name them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
+def test_modules_that_methods_names_are_there() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not list((ROOT / "attribution").glob(f"**/{name}"))] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -1,5 +1,5 @@
-"""Ablation: what the score loses without one part of the document, part by part (METHODS.md,
-section 6).
+"""Ablation: what the score loses without one part of the document, part by part
+(docs/methods.md, section 8).
 
 A part is deleted, so that what follows moves forward; or its tokens' embeddings are replaced by
 the padding token's, as in occlusion; or neutral filler of the same number of tokens takes its

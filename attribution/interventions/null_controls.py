@@ -1,5 +1,5 @@
 """Null controls: texts under which a curve that shows relevance should look different, and a
-verdict in words where the numbers allow one (METHODS.md, section 6).
+verdict in words where the numbers allow one (docs/methods.md, section 8).
 
 Controls are pairs like any other, so every method works on them and their attributions are kept
 as any other's.

@@ -1,5 +1,5 @@
 """Relocation: the evidence is cut out and put back elsewhere, all else unchanged, and the score
-read at each place. What changes then is caused by position alone (METHODS.md, section 6).
+read at each place. What changes then is caused by position alone (docs/methods.md, section 8).
 
 The sentences change places; the white space between the n-th and the next sentence stays where it
 is, so length and paragraphs stay. A text that was cut from its middle may refer to what now

@@ -86,7 +86,7 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
-        help="NAME=PATH of a data set (a folder or file of any format that README.md lists), or "
+        help="NAME=PATH of a data set (a folder or file of any format that docs/data.md lists), or "
         "NAME=hf:ORGANISATION/NAME; repeatable.",
     ),
 ]

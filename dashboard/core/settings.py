@@ -84,14 +84,15 @@ HOME = Setting(
     "POSLENS_HOME",
     "",
     str,
-    "folder of the cache and of fetched models; empty is poslens in the user's data folder.",
+    "folder of the cache and of fetched models; empty is poslens in the user's data folder "
+    "(~/.local/share).",
 )
 ALLOW_CODE = Setting(
     "POSLENS_ALLOW_CODE",
     "",
     str,
-    "names of models, separated by commas, that may run the code of "
-    "their repositories; empty is none.",
+    "names of models, separated by commas, that may run the code of their repositories; empty is "
+    "none.",
 )
 QUEUE_LIMIT = Setting(
     "POSLENS_QUEUE_LIMIT",
@@ -117,13 +118,14 @@ UPKEEP = Setting(
     "auto",
     _one_of("auto", "yes", "no"),
     "auto, yes or no: whether readers may delete from, import into and compact the cache and fetch "
-    "models; auto lets those whose browser runs on this machine.",
+    "models; auto lets those whose browser runs on this machine, yes everybody, no nobody.",
 )
 FETCH_LIMIT_GB = Setting(
     "POSLENS_FETCH_LIMIT_GB",
     5.0,
     _number(0, 4096),
-    "gigabytes of a model that a page may fetch, 0 to 4096; 0 is none.",
+    "gigabytes of a model that a page may fetch, 0 to 4096; 0 is none. The command line has no "
+    "limit.",
 )
 
 SETTINGS: tuple[Setting, ...] = (

@@ -83,7 +83,7 @@ def attribution_of(content_scores, *, n_full: int | None = None, **curve: str) -
 
 
 def posir_transcription(saliency: np.ndarray) -> np.ndarray:
-    """METHODS.md, section 2, points 3 and 4, word for word."""
+    """docs/methods.md, section 6, word for word."""
     p99 = np.percentile(saliency, 99)
     clipped = np.minimum(saliency, p99) / p99
     return np.interp(np.linspace(0, 1, 100), np.linspace(0, 1, len(saliency)), clipped)
@@ -170,7 +170,7 @@ def test_nothing_to_resample_is_a_defect() -> None:
 
 
 def bin_mean_by_overlap(values: np.ndarray, bins: int) -> np.ndarray:
-    """The definition in METHODS.md, by overlaps [bins, D]."""
+    """The definition in docs/methods.md, by overlaps [bins, D]."""
     n = len(values)
     token, edge = np.arange(n), np.arange(bins)[:, None]
     low = np.maximum(token / n, edge / bins)

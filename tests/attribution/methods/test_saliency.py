@@ -27,7 +27,7 @@ METHOD = make_method("saliency")
 def reference(
     tokenizer, model, query: str, document: str, limit: int = 512
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Score, ||ds/de|| of the query's and of the document's tokens, straight from METHODS.md
+    """Score, ||ds/de|| of the query's and of the document's tokens, straight from docs/methods.md
     (section 2): one pair, no padding, mean pooling and cosine by hand."""
 
     def read(text: str) -> tuple[torch.Tensor, torch.Tensor]:

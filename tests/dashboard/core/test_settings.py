@@ -13,11 +13,6 @@ from dashboard.core.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_setting_is_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [s.name for s in SETTINGS if f"`{s.name}`" not in readme] == []
-
-
 def test_every_environment_variable_read_is_a_setting() -> None:
     import re
 

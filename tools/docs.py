@@ -1,0 +1,223 @@
+"""Write what the docs repeat of the code from the code itself; a test holds the two equal.
+
+python -m tools.docs            # writes docs/cli.md and the tables of methods, models and settings
+python -m tools.docs --check    # says which pages are not as they should be
+
+A table stands in its page between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import get_args
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
+from attribution.retrievers import registry
+from dashboard.__main__ import app
+from dashboard.core.settings import SETTINGS
+
+DOCS = Path(__file__).parents[1] / "docs"
+HEAD = """\
+# Commands
+
+Made by `python -m tools.docs` from the commands themselves, which say the same with `--help`:
+`python -m dashboard COMMAND --help`. Results go to stdout, progress and messages to stderr. Exit
+codes: 0 done, 2 bad input, 130 interrupted.
+"""
+
+
+def commands(
+    group: TyperCommand | TyperGroup, name: str = ""
+) -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
+    """Every command below `group` with its full name, in the order of help."""
+    if isinstance(group, TyperGroup):
+        if name and group.invoke_without_command:
+            yield name, group
+        for child, command in group.commands.items():
+            yield from commands(command, f"{name} {child}".strip())
+    else:
+        yield name, group
+
+
+def default_of(option: TyperOption) -> str:
+    """What holds where the option is left out, as it would be typed."""
+    value = option.default
+    if option.required:
+        return "needed"
+    if value is None or callable(value) or option.is_flag or value in ((), []):
+        return ""
+    return str(getattr(value, "value", value))
+
+
+def kind_of(option: TyperOption) -> str:
+    """What is typed behind an option: its choices, or the kind of value."""
+    annotation = option.type_descriptor.annotation
+    inner = (get_args(annotation) or (annotation,))[0]
+    if option.is_flag or inner is bool:
+        return ""
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return " \\| ".join(str(choice.value) for choice in inner)
+    return {int: "whole number", float: "number", Path: "path"}.get(inner, "text")
+
+
+def cell(text: str) -> str:
+    """Text that stays inside one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def commands_page() -> str:
+    """The page of commands."""
+    parts = [HEAD.rstrip()]
+    whole = typer.main.get_command(app)
+    assert isinstance(whole, TyperGroup)
+    for name, command in commands(whole):
+        arguments = [p for p in command.params if isinstance(p, TyperArgument)]
+        options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
+        usage = " ".join([name, *((a.name or "").upper() for a in arguments)])
+        parts += [f"## `{usage}`", " ".join((command.help or "").split("\f")[0].split())]
+        if options:
+            parts.append(table(["option", "value", "default", ""], map(option_row, options)))
+    return "\n\n".join(parts) + "\n"
+
+
+def option_row(option: TyperOption) -> Sequence[str]:
+    """One option of a command."""
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    many = ", several times" if option.multiple else ""
+    return names, kind_of(option) + many, default_of(option), option.help or ""
+
+
+def methods_table() -> str:
+    """What each method says of itself."""
+    return table(
+        ["`--method`", "what a token gets", "unit", "sign", "adds up", "families", "source"],
+        (
+            (
+                f"`{entry.name}`",
+                entry.help,
+                entry.unit,
+                "yes" if entry.signed else "no",
+                "yes" if entry.additive else "no",
+                ", ".join(family.replace("_", " ") for family in entry.families),
+                entry.citation,
+            )
+            for entry in METHODS.values()
+        ),
+    )
+
+
+def parameters_table() -> str:
+    """The parameters of each method, and those of curves."""
+
+    def row(owner: str, parameter: Parameter) -> Sequence[str]:
+        default, *others = parameter.choices
+        values = ", ".join([f"**{default}**", *others])
+        return owner, f"`{parameter.name}`", values, parameter.help
+
+    return table(
+        ["method", "parameter", "values, the default first", ""],
+        (
+            *(
+                row(f"`{e.name}`", parameter)
+                for e in METHODS.values()
+                for parameter in e.parameters
+            ),
+            *(row("every curve", parameter) for parameter in CURVE_PARAMETERS),
+        ),
+    )
+
+
+def presets_table() -> str:
+    """The retrievers known by name."""
+
+    def row(spec: registry.RetrieverSpec) -> Sequence[str]:
+        size = "" if spec.size_mb is None else f"{spec.size_mb:,}"
+        length = "" if spec.max_length is None else f"{spec.max_length:,}"
+        family = spec.family.replace("_", " ")
+        note = (
+            f"Runs code: only with `--allow-code`. {spec.note}" if spec.remote_code else spec.note
+        )
+        return f"`{spec.name}`", family, spec.pooling or "", length, size, spec.license, note
+
+    return table(
+        ["name", "family", "pooling", "tokens", "MB in float32", "licence", ""],
+        map(row, registry.presets().values()),
+    )
+
+
+def settings_table() -> str:
+    """The environment variables."""
+
+    def default(value: object) -> str:
+        return f"`{value:g}`" if isinstance(value, float) else f"`{value}`" if value != "" else ""
+
+    return table(
+        ["environment variable", "default", ""],
+        ((f"`{s.name}`", default(s.default), s.help) for s in SETTINGS),
+    )
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "methods.md": {"methods": methods_table, "parameters": parameters_table},
+    "models.md": {"presets": presets_table},
+    "settings.md": {"settings": settings_table},
+}
+"""Which tables stand in which page."""
+
+
+def with_tables(text: str, tables: dict[str, Callable[[], str]]) -> str:
+    """A page's text with its tables made anew.
+
+    Raises:
+        ValueError: a table has no place in the page.
+    """
+    for name, make in tables.items():
+        parts = re.split(rf"(<!-- {name} -->\n).*?(<!-- end -->)", text, flags=re.DOTALL)
+        if len(parts) != 4:
+            raise ValueError(f"the page has not one place for the table of {name}")
+        before, begins, ends, after = parts
+        text = f"{before}{begins}{make()}\n{ends}{after}"
+    return text
+
+
+def page(name: str) -> str:
+    """A page of docs/ as it should be, made here whole or in part."""
+    if name == "cli.md":
+        return commands_page()
+    return with_tables((DOCS / name).read_text(encoding="utf-8"), TABLES[name])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check the pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if stale")
+    check = parser.parse_args(arguments).check
+    wanted = {DOCS / name: page(name) for name in ("cli.md", *TABLES)}
+    stale = [
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        print(f"{path.name} {'is stale: run python -m tools.docs' if check else 'written'}.")
+        if not check:
+            path.write_text(wanted[path], encoding="utf-8")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
