@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
-from attribution.retrievers import registry
+from attribution.retrievers.specs import RetrieverSpec, presets
 from dashboard.__main__ import app
 from dashboard.core.settings import SETTINGS
 
@@ -144,7 +144,7 @@ def parameters_table() -> str:
 def presets_table() -> str:
     """The retrievers known by name."""
 
-    def row(spec: registry.RetrieverSpec) -> Sequence[str]:
+    def row(spec: RetrieverSpec) -> Sequence[str]:
         size = "" if spec.size_mb is None else f"{spec.size_mb:,}"
         length = "" if spec.max_length is None else f"{spec.max_length:,}"
         family = spec.family.replace("_", " ")
@@ -155,7 +155,7 @@ def presets_table() -> str:
 
     return table(
         ["name", "family", "pooling", "tokens", "MB in float32", "licence", ""],
-        map(row, registry.presets().values()),
+        map(row, presets().values()),
     )
 
 
