@@ -1,4 +1,6 @@
-"""One warm headless browser that turns Plotly figures into images.
+"""One warm headless browser that draws pictures: figures through kaleido, pages in tabs.
+
+Both speak to it through choreographer, which kaleido brings.
 
 Not `kaleido.start_sync_server`: measured with kaleido 1.5.0, its queue gives one thread another
 thread's image, and a browser that is missing leaves the caller waiting for good.
@@ -8,118 +10,237 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import base64
 import concurrent.futures
+import os
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+import kaleido
+from choreographer import Tab, errors
+from choreographer.browsers import Chromium
+from choreographer.utils import TmpDirectory
 
 from attribution.errors import UserError
 
-TIMEOUT_S = 60
-"""A browser that has not answered by then is replaced, once, then given up."""
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+"""Longest wait for a picture, the browser's start included, and for one's turn before it."""
+
+MAX_PIXELS = 16384
+"""Longest side of a screenshot in dots; Chromium repeats or drops what lies beyond."""
+
+_MAX_INCHES = 199.0
+"""Longest side of a PDF page: its format ends at 200 inches."""
+
+_CSS_DPI = 96
 
 _REMEDY = (
     "install Chrome or Chromium (on Debian: apt install chromium) or set BROWSER_PATH to it, "
-    "or export as HTML or JSON."
+    "or export HTML."
+)
+
+_READY = (
+    "location.protocol === 'file:' && document.readyState === 'complete' "
+    "&& document.fonts.status === 'loaded'"
 )
 
 # kaleido 1.5.0 prints with margins on a page of the figure's own size: a PDF would be shifted by
 # a quarter inch and cut off at the foot.
 _PAGE_STYLE = "<style>@page{margin:0} body{margin:0} img{display:block}</style>"
 
+# What is raised when the browser has gone away: choreographer cancels what waits for an answer.
+_GONE = (
+    errors.BrowserClosedError,
+    errors.BrowserFailedError,
+    errors.ChannelClosedError,
+    concurrent.futures.CancelledError,
+)
+
+
+class _Chromium(Chromium):
+    """The browser as choreographer starts it, with what pictures need."""
+
+    def get_cli(self) -> Sequence[str]:
+        # Whole-pixel hinting would move letters out of their cells at another scale.
+        return [*super().get_cli(), "--font-render-hinting=none"]
+
+    def get_env(self) -> MutableMapping[str, str]:
+        # Chromium's own temporary files go where choreographer removes them. It makes a socket
+        # there, and a socket's path has at most some 100 characters.
+        folder = str(self.tmp_dir.path)
+        own = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
+        return {**super().get_env(), **own}
+
+
+class _FigurePage:
+    """kaleido's page around plotly.js, which needs no internet."""
+
+    def generate_index(self) -> str:
+        # Without mathjax=False every page would ask a server on the internet for it.
+        page: str = kaleido.PageGenerator(mathjax=False).generate_index()
+        return page.replace("</head>", f"{_PAGE_STYLE}</head>", 1)
+
+
+class Page:
+    """A tab of the browser. Sizes are in CSS pixels."""
+
+    def __init__(self, tab: Tab, folder: Path) -> None:
+        self._tab = tab
+        self._path = folder / "page.html"
+
+    async def show(self, source: str, width: int, height: int, scale: float = 1.0) -> None:
+        """Load the HTML `source` into a window of that size, `scale` dots to the pixel."""
+        size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
+        await self._send("Emulation.setDeviceMetricsOverride", **size)
+        await self._send("Emulation.setScrollbarsHidden", hidden=True)
+        await self._send("Page.navigate", url="about:blank")
+        self._path.write_text(source, encoding="utf-8")
+        await self._send("Page.navigate", url=self._path.as_uri())
+        while not await self.evaluate(_READY):
+            await asyncio.sleep(0.02)
+
+    async def evaluate(self, expression: str) -> object:
+        """The value of a JavaScript expression in the page."""
+        answer = await self._send("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"the page failed: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    async def screenshot(self, width: int, height: int) -> bytes:
+        """A PNG of the page's upper left part."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = await self._send("Page.captureScreenshot", format="png", clip=clip)
+        return base64.b64decode(answer["data"])
+
+    async def pdf(self, width: int, height: int) -> bytes:
+        """A PDF of one page of that size, smaller where the format ends."""
+        scale = min(1.0, _MAX_INCHES * _CSS_DPI / max(width, height))
+        answer = await self._send(
+            "Page.printToPDF",
+            # a hair more than the picture, or rounding makes a second, empty page
+            paperWidth=(width * scale + 1) / _CSS_DPI,
+            paperHeight=(height * scale + 1) / _CSS_DPI,
+            scale=scale,
+            printBackground=True,
+            **{f"margin{side}": 0 for side in ("Top", "Bottom", "Left", "Right")},
+        )
+        return base64.b64decode(answer["data"])
+
+    # What the browser takes and answers is JSON.
+    async def _send(self, method: str, **params: Any) -> dict[str, Any]:
+        answer = await self._tab.send_command(method, params)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer.get("result", {})
+        return result
+
+
+class _Process:
+    """A running browser and the event loop it lives in."""
+
+    def __init__(self) -> None:
+        """Raises `ChromeNotFoundError` where there is no browser."""
+        self.kaleido = kaleido.Kaleido(
+            page_generator=_FigurePage(), timeout=TIMEOUT_S, browser_cls=_Chromium
+        )
+        self._loop = asyncio.new_event_loop()
+        # A daemon's threads are daemons too. choreographer starts some that end with the browser
+        # only, and would keep Python from exiting where it hangs.
+        threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True).start()
+        self._opened = asyncio.run_coroutine_threadsafe(self.kaleido.open(), self._loop)
+
+    def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]], seconds: float) -> T:
+        """Raises what `_GONE` names, or TimeoutError."""
+
+        async def started() -> T:
+            await asyncio.wrap_future(self._opened)
+            return await work(self.kaleido)
+
+        future = asyncio.run_coroutine_threadsafe(started(), self._loop)
+        try:
+            return future.result(seconds)
+        finally:
+            future.cancel()
+
+    def close(self) -> concurrent.futures.Future[None]:
+        """Let the browser end by itself, which removes its files."""
+        closed = asyncio.run_coroutine_threadsafe(self.kaleido.close(), self._loop)
+        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        return closed
+
+    def kill(self) -> None:
+        """End the browser with all its processes, now; its files go soon after."""
+        with suppress(AttributeError, ProcessLookupError):  # never started, already gone
+            os.killpg(self.kaleido.subprocess.pid, signal.SIGKILL)
+        self.close()
+
 
 class _Browser:
-    """A browser and the event loop it lives in, started on first use, for callers in any thread."""
+    """The browser of all threads: started on first use, replaced when it has gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._kaleido: Any = None
+        self._process: _Process | None = None
 
-    def render(self, figure: dict[str, Any], options: dict[str, Any]) -> bytes:
-        # One lock over start, use and replacement: there is one tab, so nothing is lost by it.
-        with self._lock:
-            for last in (False, True):
+    def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]]) -> T:
+        """What `work` makes in the browser; it is done twice where the browser dies at first.
+
+        Raises:
+            UserError: no browser, one that ends early, or no answer within `TIMEOUT_S`.
+        """
+        # One lock over start, use and replacement: drawing keeps the cores busy by itself.
+        if not self._lock.acquire(timeout=TIMEOUT_S):
+            raise UserError("The browser is busy with other pictures: try again, or export HTML.")
+        try:
+            for _ in range(2):
                 try:
-                    browser = self._kaleido or self._start()
-                    return self._wait(browser.calc_fig(figure, opts=options))
-                except UserError:
-                    raise
-                except _lost() as problem:
-                    self._stop()
-                    if last:
-                        raise UserError(
-                            f"The browser that draws images does not answer: {_REMEDY}"
-                        ) from problem
-        raise AssertionError("unreachable")
+                    if self._process is None:
+                        self._process = _Process()
+                    return self._process.run(work, TIMEOUT_S)
+                except errors.ChromeNotFoundError as problem:
+                    raise UserError(f"PNG, SVG and PDF need a browser: {_REMEDY}") from problem
+                except _GONE:
+                    self._kill()
+                except TimeoutError as problem:
+                    self._kill()
+                    raise UserError(
+                        f"The browser gave no picture within {TIMEOUT_S:g} seconds: choose fewer "
+                        "or shorter documents, or export HTML."
+                    ) from problem
+        finally:
+            self._lock.release()
+        raise UserError(f"The browser that draws pictures ends early: {_REMEDY}")
 
     def close(self) -> None:
         # At exit a thread may still be drawing: the browser ends with our pipe to it anyway.
         if self._lock.acquire(timeout=5):
             try:
-                self._stop()
+                if self._process is not None:
+                    try:
+                        self._process.close().result(10)
+                    except Exception:
+                        self._process.kill()
+                    self._process = None
             finally:
                 self._lock.release()
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise
-
-    def _start(self) -> Any:
-        try:
-            import kaleido
-            from kaleido.errors import ChromeNotFoundError
-        except ImportError as problem:
-            raise UserError("PNG, SVG and PDF need the package kaleido: install it.") from problem
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True).start()
-
-        class Page(kaleido.PageGenerator):
-            def generate_index(self) -> str:
-                return super().generate_index().replace("</head>", f"{_PAGE_STYLE}</head>", 1)
-
-        async def opened() -> Any:
-            # Without mathjax=False every page would ask a server on the internet for it.
-            page = Page(mathjax=False)
-            browser = kaleido.Kaleido(page_generator=page, timeout=TIMEOUT_S)
-            await browser.open()
-            return browser
-
-        try:
-            self._kaleido = self._wait(opened())
-        except ChromeNotFoundError as problem:
-            self._stop()
-            raise UserError(f"PNG, SVG and PDF need a browser: {_REMEDY}") from problem
-        return self._kaleido
-
-    def _stop(self) -> None:
-        if self._loop is None:
-            return
-        if self._kaleido is not None:
-            with suppress(Exception):
-                asyncio.run_coroutine_threadsafe(self._kaleido.close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._loop = self._kaleido = None
-
-
-def _lost() -> tuple[type[BaseException], ...]:
-    """What is raised when the browser has gone away or hangs."""
-    from choreographer import errors
-
-    gone = (errors.BrowserClosedError, errors.BrowserFailedError, errors.ChannelClosedError)
-    return (*gone, concurrent.futures.TimeoutError, TimeoutError)
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
 
 
 _browser = _Browser()
 atexit.register(_browser.close)
 
 
+# plotly's figures are untyped.
 def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: float) -> bytes:
     """A figure's dict as png, svg or pdf of `width` x `height` layout px, `scale` dots to each.
 
@@ -129,4 +250,30 @@ def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: flo
         UserError: there is no browser, or it does not answer.
     """
     options = {"format": fmt, "width": width, "height": height, "scale": scale}
-    return _browser.render(figure, options)
+
+    async def draw(browser: kaleido.Kaleido) -> bytes:
+        image: bytes = await browser.calc_fig(figure, opts=options)
+        return image
+
+    return _browser.run(draw)
+
+
+def in_page(work: Callable[[Page], Awaitable[T]]) -> T:
+    """What `work` makes in a page of its own. Thread-safe, one at a time, as `render`.
+
+    Raises:
+        UserError: there is no browser, or it does not answer.
+    """
+
+    async def draw(browser: kaleido.Kaleido) -> T:
+        folder = TmpDirectory(sneak=browser.is_isolated())
+        try:
+            tab = await browser.create_tab()
+            try:
+                return await work(Page(tab, folder.path))
+            finally:
+                await tab.close()
+        finally:
+            folder.clean()
+
+    return _browser.run(draw)

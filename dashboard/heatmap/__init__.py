@@ -3,7 +3,7 @@
 `dashboard.heatmap.component` is not imported here, so that exports run without Streamlit.
 """
 
-from dashboard.heatmap.data import Aggregate, Level, Pane, Range, Special, View, pane, payload
+from dashboard.heatmap.data import Level, Pane, Range, Special, View, pane, payload
 from dashboard.heatmap.link import Link
 
-__all__ = ["Aggregate", "Level", "Link", "Pane", "Range", "Special", "View", "pane", "payload"]
+__all__ = ["Level", "Link", "Pane", "Range", "Special", "View", "pane", "payload"]

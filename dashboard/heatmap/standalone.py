@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from attribution.errors import UserError
-from dashboard.export.chromium import MAX_PIXELS, open_tab
+from dashboard.export.browser import MAX_PIXELS, Page, in_page
 from dashboard.export.inscription import inscribed
 from dashboard.heatmap.assets import drawing_script, styles
 from dashboard.heatmap.data import Pane, View, payload
@@ -118,14 +118,14 @@ def to_image(
     width_px: int = 1200,
     scale: float = 2.0,
 ) -> bytes:
-    """The heatmap as a picture with whole documents, drawn by the system's Chromium.
+    """The heatmap as a picture with whole documents, drawn by a headless browser.
 
     `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
     be larger than the browser draws gets a smaller scale. Every entry of
     `provenance` is inside, as in a figure (see `dashboard.export.files`).
 
     Raises:
-        UserError: no Chromium, a size that can't be drawn, or no picture within the time limit.
+        UserError: no browser, a size that can't be drawn, or no picture within the time limit.
         ValueError: see `payload`.
     """
     if not 240 <= width_px <= 4000:
@@ -134,21 +134,22 @@ def to_image(
         raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
     page = to_html(panes, view, provenance, theme, font_family, font_size)
     title, entries = _title(panes), [dict(entry) for entry in provenance]
-    with open_tab() as tab:
+
+    async def draw(tab: Page) -> bytes:
         # main has a padding of 24 px and the picture a margin of 16
-        tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
-        svg = str(tab.evaluate("window.poslensSvg()"))
+        await tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
+        svg = str(await tab.evaluate("window.poslensSvg()"))
         if format == "svg":
-            made = inscribed(svg.encode(), "svg", title, entries)
-            return b'<?xml version="1.0" encoding="UTF-8"?>\n' + made + b"\n"
+            return svg.encode()
         width, height = _svg_size(svg)
-        if format == "pdf":
-            tab.show(_picture_page(svg, title), width, height)
-            return inscribed(tab.pdf(width, height), "pdf", title, entries)
-        dots = min(scale, MAX_PIXELS / max(width, height))
-        tab.show(_picture_page(svg, TITLE), width, height, dots)
-        png = tab.screenshot(width, height)
-    return inscribed(png, "png", title, entries)
+        dots = 1.0 if format == "pdf" else min(scale, MAX_PIXELS / max(width, height))
+        await tab.show(_picture_page(svg, title), width, height, dots)
+        return await (tab.pdf if format == "pdf" else tab.screenshot)(width, height)
+
+    made = inscribed(in_page(draw), format, title, entries)
+    if format == "svg":
+        return b'<?xml version="1.0" encoding="UTF-8"?>\n' + made + b"\n"
+    return made
 
 
 def _title(panes: Sequence[Pane]) -> str:

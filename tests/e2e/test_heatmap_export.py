@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
-import tempfile
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 from choreographer.browsers import Chromium
 from PIL import Image
 
 from attribution.errors import UserError
-from dashboard.export import chromium
+from dashboard.export import browser
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html, to_image
 
@@ -85,21 +83,17 @@ def test_pdf_is_one_page_with_its_title() -> None:
     assert json.loads(bytes.fromhex(keywords.decode()).decode("utf-16-be")) == PROVENANCE
 
 
-def test_no_temporary_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    to_image([PANE], VIEW, PROVENANCE, width_px=400)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_chromium_one_sentence_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_one_sentence_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser, "_browser", browser._Browser())
     monkeypatch.setattr(Chromium, "find_browser", lambda *_, **__: None)
-    with pytest.raises(UserError, match=r"install Chromium .* or export HTML"):
+    with pytest.raises(UserError, match=r"install Chrome or Chromium .* or export HTML"):
         to_image([PANE], VIEW, PROVENANCE)
 
 
 def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chromium, "SECONDS", 0.2)
-    with pytest.raises(UserError, match="choose a shorter document"):
+    monkeypatch.setattr(browser, "_browser", browser._Browser())
+    monkeypatch.setattr(browser, "TIMEOUT_S", 0.2)
+    with pytest.raises(UserError, match="choose fewer or shorter documents"):
         to_image([PANE], VIEW, PROVENANCE)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kaleido import Kaleido
 
 from attribution.errors import UserError
 from dashboard.export import browser
@@ -27,32 +34,119 @@ def test_each_thread_gets_its_own_image() -> None:
     assert all(f"figure {number} here".encode() in got[number] for number in range(6))
 
 
-def test_a_browser_that_died_is_replaced() -> None:
+async def drawn(browser: Kaleido) -> bytes:
+    image: bytes = await browser.calc_fig({"data": [], "layout": {}}, opts={"format": "svg"})
+    return image
+
+
+@pytest.fixture()
+def shared() -> Iterator[browser._Browser]:
     started = browser._Browser()
-    figure = {"data": [], "layout": {}}
-    try:
-        started.render(figure, {"format": "svg"})
-        with suppress(Exception):
-            started._wait(started._kaleido.send_command("Browser.crash"))
-        started._kaleido.subprocess.wait(10)
-        assert b"<svg" in started.render(figure, {"format": "svg"})
-    finally:
-        started.close()
+    yield started
+    started.close()
 
 
-def test_without_a_browser_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_and_figures_come_from_one_browser_at_the_same_time() -> None:
+    async def title(page: browser.Page) -> object:
+        await page.show("<title>a page</title>", 300, 200)
+        return await page.evaluate("document.title")
+
+    with ThreadPoolExecutor(4) as threads:
+        pages = [threads.submit(browser.in_page, title) for _ in range(3)]
+        figure = threads.submit(browser.render, {"data": [], "layout": {}}, "svg", 300, 200, 1)
+        assert [page.result(60) for page in pages] == ["a page"] * 3
+        assert b"<svg" in figure.result(60)
+
+
+def test_a_browser_that_died_is_replaced(shared: browser._Browser) -> None:
+    shared.run(drawn)
+    assert shared._process is not None
+    first = shared._process.kaleido.subprocess
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait(10)
+    assert b"<svg" in shared.run(drawn)
+
+
+def test_a_browser_that_dies_while_it_draws_is_replaced(shared: browser._Browser) -> None:
+    started: list[int] = []
+
+    async def draw(browser: Kaleido) -> bytes:
+        if not started:
+            started.append(browser.subprocess.pid)
+            os.killpg(browser.subprocess.pid, signal.SIGKILL)
+        return await drawn(browser)
+
+    assert b"<svg" in shared.run(draw)
+
+
+def test_a_page_that_never_ends_is_given_up_and_the_next_picture_comes(
+    shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spin(browser: Kaleido) -> None:
+        tab = await browser.create_tab()
+        await tab.send_command("Runtime.evaluate", {"expression": "for (;;);"})
+
+    shared.run(drawn)
+    assert shared._process is not None
+    first = shared._process.kaleido.subprocess
+    monkeypatch.setattr(browser, "TIMEOUT_S", 0.5)
+    with pytest.raises(UserError, match=r"no picture within 0\.5 seconds"):
+        shared.run(spin)
+    first.wait(10)  # it is gone with all it computes
+    monkeypatch.undo()
+    assert b"<svg" in shared.run(drawn)
+
+
+def test_who_waits_in_line_too_long_is_told_so(
+    shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser, "TIMEOUT_S", 0.01)
+    with shared._lock, pytest.raises(UserError, match="busy with other pictures"):
+        shared.run(drawn)
+
+
+def test_no_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = browser._Browser()
+    monkeypatch.setattr(browser, "_browser", own)
+
+    async def nothing(page: browser.Page) -> None:
+        await page.show("<p>text", 300, 200)
+
+    browser.in_page(nothing)
+    assert list(tmp_path.iterdir()) != []
+    own.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_browser_one_sentence_says_what_to_do(
+    shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BROWSER_PATH", "/nowhere")
-    with pytest.raises(UserError, match="install Chrome or Chromium"):
-        browser._Browser().render({"data": [], "layout": {}}, {"format": "svg"})
+    with pytest.raises(UserError, match=r"install Chrome or Chromium .* or export HTML"):
+        shared.run(drawn)
 
 
-def test_a_browser_that_starts_nothing_is_named_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [("exit 1", "install Chrome or Chromium"), ("exec sleep 600", "no picture within 5 seconds")],
+)
+def test_what_is_no_browser_is_named_and_does_not_keep_python(
+    tmp_path: Path, script: str, sentence: str
 ) -> None:
     fake = tmp_path / "chromium"
-    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    monkeypatch.setenv("BROWSER_PATH", str(fake))
-    monkeypatch.setattr(browser, "TIMEOUT_S", 5)
-    with pytest.raises(UserError, match="install Chrome or Chromium"):
-        browser._Browser().render({"data": [], "layout": {}}, {"format": "svg"})
+    program = (
+        "from dashboard.export import browser\n"
+        "browser.TIMEOUT_S = 5\n"
+        "browser.render({'data': [], 'layout': {}}, 'svg', 300, 200, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "BROWSER_PATH": str(fake)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "UserError" in done.stderr and sentence in done.stderr.splitlines()[-1]
