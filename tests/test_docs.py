@@ -40,6 +40,13 @@ def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
         assert (ROOT / named).exists(), named
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_pages_name_modules_that_are_there(page: Path) -> None:
+    for module in re.findall(r"python -m ([\w.]+)", page.read_text(encoding="utf-8")):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
 def headings(page: Path) -> list[str]:
     """The headings of a page as links name them."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)

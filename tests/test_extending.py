@@ -1,0 +1,133 @@
+"""The examples of docs/extending.md, put where they say and run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import attribution.datasets
+import attribution.methods
+import dashboard
+from attribution.errors import UserError
+from attribution.methods import METHODS, attribute_batches, make_method
+from attribution.retrievers.dense import DenseRetriever
+from attribution.types import TextPair
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+BLOCKS = {
+    (kind, path): code
+    for kind, path, code in re.findall(r"```(python|diff)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+}
+Install = Callable[[str, ModuleType], ModuleType]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts an example's module into a package of the product, and takes it out again."""
+    installed = []
+
+    def put(path: str, package: ModuleType) -> ModuleType:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(BLOCKS["python", path], encoding="utf-8")
+        root = str(tmp_path / package.__name__.replace(".", "/"))
+        if root not in package.__path__:
+            monkeypatch.setattr(package, "__path__", [*package.__path__, root])
+        name = path.removesuffix(".py").replace("/", ".")
+        installed.append(name)
+        return import_module(name)
+
+    yield put
+    for name in installed:
+        sys.modules.pop(name, None)
+
+
+def changed(path: str) -> str:
+    """A file of the product with an example's changes; each must fit in one place."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for removed, added in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", BLOCKS["diff", path], re.M):
+        before, after = (re.sub(r"^.", "", lines, flags=re.M) for lines in (removed, added))
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    return text
+
+
+def test_every_block_of_the_page_is_run_here() -> None:
+    assert PAGE.count("```") == 2 * len(BLOCKS)
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [path for _, path in BLOCKS if f'"{path}"' not in source] == []
+
+
+@pytest.fixture
+def no_new_methods() -> Iterator[None]:
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever) -> None:
+    install("attribution/methods/embedding_length.py", attribution.methods)
+    pairs = [
+        TextPair("a", "tide", "The tide rises twice a day."),
+        TextPair("b", "fox", "A fox sleeps."),
+    ]
+    method = make_method("embedding_length")
+    outcomes = [o for batch in attribute_batches(minilm, method, pairs) for o in batch]
+    results = {o.pair.pair_id: o.attribution for o in outcomes}
+    table = minilm.model[0].auto_model.get_input_embeddings().weight
+    for pair in pairs:
+        result = results[pair.pair_id]
+        assert result is not None
+        ids = minilm.model.tokenizer(pair.document)["input_ids"]
+        wanted = table[ids].norm(dim=-1).detach().numpy()
+        content = result.document.content
+        np.testing.assert_allclose(result.document_scores[content], wanted[content], rtol=1e-5)
+
+
+def test_a_data_format(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squad = install("attribution/datasets/squad.py", attribution.datasets)
+    monkeypatch.setattr(attribution.datasets, "squad", squad)
+    file = tmp_path / "formats.py"
+    file.write_text(changed("attribution/datasets/formats.py"), encoding="utf-8")
+    spec = spec_from_file_location("formats_with_squad", file)
+    assert spec is not None and spec.loader is not None
+    formats = module_from_spec(spec)
+    spec.loader.exec_module(formats)
+    rows = [
+        {"id": "1", "question": "q", "context": "It is 4 km.", "answers": {"text": ["4 km"]}},
+        {"id": "2", "question": "q", "context": "It is 4 km.", "answers": {"text": ["5 km"]}},
+    ]
+    questions = tmp_path / "dev.jsonl"
+    questions.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    data = formats.read(questions, "mine")
+    assert [(p.pair_id, p.document[p.evidence.start : p.evidence.end]) for p in data.pairs] == [
+        ("1", "4 km")
+    ]
+    assert [(r.row, r.reason) for r in data.rejected] == [
+        (2, "no answer stands in the context, letter for letter")
+    ]
+    with pytest.raises(UserError, match=r"mend dev\.jsonl row 1"):
+        questions.write_text(json.dumps(rows[1]), encoding="utf-8")
+        formats.read(questions, "mine")
+
+
+def test_a_page(install: Install, tmp_path: Path) -> None:
+    install("dashboard/lengths/service.py", dashboard)
+    page = tmp_path / "dashboard/lengths/page.py"
+    page.write_text(BLOCKS["python", "dashboard/lengths/page.py"], encoding="utf-8")
+    compile(changed("dashboard/app.py"), "app.py", "exec")
+    app = AppTest.from_file(str(page), default_timeout=120).run()
+    assert not app.exception and not app.error
+    assert app.dataframe[0].value["documents"].sum() == 68
