@@ -34,7 +34,7 @@ class TextFormat(StrEnum):
 
 
 def spoken(command: Callable[P, R]) -> Callable[P, R]:
-    """Bad input ends in one sentence on stderr and exit code 2."""
+    """A command whose bad input ends in one sentence on stderr and exit code 2."""
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,7 +56,7 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _failed(error: OSError) -> str:
-    """What the system refused, in one sentence."""
+    """What the operating system refused, in one sentence."""
     place = f"{error.filename}: " if error.filename else ""
     return f"{place}{error.strerror or error}: check the path, its rights and the free space."
 
@@ -66,7 +66,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
-        "behind it pools otherwise.",
+        "after it changes the pooling.",
     ),
 ]
 MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
@@ -132,7 +132,7 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
 
 
 def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
-    """The same with the data set's statistics, where it has any."""
+    """The same retriever with the data set's word statistics, where it uses any."""
     from attribution.retrievers.lexical import with_corpus
 
     return with_corpus(spec, dataset)
@@ -223,7 +223,7 @@ def _name_of(source: str) -> str:
 
 
 def named(value: str, what: str) -> tuple[str, Path]:
-    """NAME=FOLDER in its two parts."""
+    """Split NAME=FOLDER into its two parts."""
     name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
     return name, expanded(folder)
 

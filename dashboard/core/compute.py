@@ -122,11 +122,11 @@ class Compute:
         return stored_models.remember(self._known)
 
     def retriever(self, model: ModelIdentity) -> Any:
-        """The model, loaded and put to the proof where it is not; the least recently used ones
-        make room.
+        """Load the model and check it, unless it is loaded; the least recently used models make
+        room.
 
         Raises:
-            UserError: it cannot be loaded or fails its proof.
+            UserError: it cannot be loaded or fails its check.
         """
         if model.stored_only:
             raise specs.weights_absent(model.spec.name)
@@ -162,8 +162,8 @@ class Compute:
         return self.models.proof((model.key.fingerprint, model.device))
 
     def unfit(self, model: ModelIdentity) -> dict[str, str]:
-        """The methods that do not work on this model, and why, as far as is known: what only the
-        loaded model can tell is known once it was loaded."""
+        """The methods that do not work on this model, and why, as far as is known; some
+        reasons are known only once the model was loaded."""
         proof = self.proof(model)
         found = dict(proof.unfit) if proof else {}
         for name, entry in METHODS.items():
@@ -213,8 +213,8 @@ class Compute:
         return Explained(result, model, pair, from_cache=False, notice=notice)
 
     def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
-        """A place in the device's queue for one pair's attribution: `explain` for pages, which
-        share the work where they ask for the same.
+        """A place in the device's queue for one pair's attribution: `explain` for pages. Pages that
+        ask for the same share the work.
 
         Raises:
             UserError: the model is not here, or too many requests wait.
@@ -324,7 +324,7 @@ class Compute:
         return self.start(run_key(model, method, dataset), len(pairs), work, on_progress)
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait for one's turn at the device and hold it; a run takes one for each batch."""
+        """Wait for a turn at the device and hold it; a run takes one for each batch."""
         return self.queue.turn()
 
     def start(

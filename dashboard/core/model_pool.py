@@ -38,8 +38,8 @@ class ModelPool:
         prove: Callable[[Any], Proof],
         give_up: Callable[[], None] = lambda: None,
     ) -> Any:
-        """The retriever of this key, loaded and put to the proof where it is not. While another one
-        is being loaded, `give_up` is called now and then and may end the wait by raising.
+        """The retriever of this key; loads and checks it if needed. While another one is being
+        loaded, `give_up` is called now and then and may end the wait by raising.
 
         Raises:
             whatever `load`, `prove` and `give_up` raise.

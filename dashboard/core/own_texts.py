@@ -90,7 +90,7 @@ def service_for(dataset: str) -> Compute:
     named when the program started, else the session's own, unless `POSLENS_KEEP_OWN_TEXTS`.
 
     Raises:
-        UserError: that setting holds something else than it takes.
+        UserError: that setting holds a value that it does not take.
     """
     if dataset in datasets.names() or KEEP_OWN_TEXTS.get() == "yes":
         return service()

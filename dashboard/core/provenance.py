@@ -1,4 +1,4 @@
-"""Where numbers come from: every `Provenance` is made here, of the result itself.
+"""Where numbers come from: every `Provenance` is made here, from the result itself.
 
 No caller says how many pairs a number is over, how many documents were cut or what the limit was:
 the result knows. What it does not know is left out. No Streamlit here.

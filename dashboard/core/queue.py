@@ -58,7 +58,7 @@ class Place(Generic[T]):
         return self._queue.ahead(self._request)
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; whether the result is there."""
+        """Wait at most this long; returns whether the result is there."""
         return self._request._finished.wait(seconds)
 
     def result(self) -> T:
@@ -90,7 +90,7 @@ class DeviceQueue:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait for one's turn and hold the device.
+        """Wait for a turn and hold the device.
 
         Raises:
             Stopped: this is a page's request, and nobody waits for it any more.
@@ -170,7 +170,7 @@ class DeviceQueue:
 
 
 def ready(result: T) -> Place[T]:
-    """A place for what is there already."""
+    """A place whose result is there already."""
     queue = DeviceQueue(lambda: 0)
     request: Request[T] = Request(queue._condition)
     request._result = result
@@ -179,7 +179,7 @@ def ready(result: T) -> Place[T]:
 
 
 def require_wanted() -> None:
-    """Go on, unless this thread serves a page's request that nobody waits for any more.
+    """Do nothing, unless this thread serves a page's request that nobody waits for any more.
 
     Raises:
         Stopped: it does.

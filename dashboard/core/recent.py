@@ -1,4 +1,4 @@
-"""What was made lately, kept for whoever asks for the same again."""
+"""Values made recently, kept for the next caller that asks for the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recent(Generic[V]):
             return self._values[key]
 
     def keep(self, key: Hashable, value: V) -> V:
-        """Keep `value`, in the place of the one used least lately."""
+        """Keep `value` in place of the least recently used one."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)

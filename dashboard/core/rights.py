@@ -10,8 +10,8 @@ _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "
 """What proxies add, which make everybody seem to come from this machine."""
 
 REFUSED = (
-    "Only who runs PosLens can do this: on that machine, or from here once it was started with "
-    f"{UPKEEP.name}=yes."
+    "Only whoever runs PosLens can do this: on its own machine, or from here if it was started "
+    f"with {UPKEEP.name}=yes."
 )
 
 
@@ -20,7 +20,7 @@ def may_change() -> bool:
     as `POSLENS_UPKEEP` says, else where the browser runs on this machine.
 
     Raises:
-        UserError: the setting holds something else than it takes.
+        UserError: the setting holds a value that it does not take.
     """
     said = UPKEEP.get()
     return said == "yes" or (said == "auto" and _on_this_machine())

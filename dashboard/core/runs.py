@@ -1,4 +1,4 @@
-"""Work in threads of its own: runs that go on while pages come and go."""
+"""Work in threads: runs that go on while pages come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Start Streamlit for the dashboard: loopback only, nothing told about errors or usage."""
+"""Start Streamlit for the dashboard: on the loopback address only, without details of errors
+and without usage statistics."""
 
 from __future__ import annotations
 

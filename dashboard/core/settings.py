@@ -25,7 +25,7 @@ class Setting(Generic[T]):
         """The value in force.
 
         Raises:
-            UserError: the environment holds something else than this setting takes.
+            UserError: the environment holds a value that this setting does not take.
         """
         raw = os.environ.get(self.name)
         if raw is None or raw == "":
@@ -98,7 +98,7 @@ QUEUE_LIMIT = Setting(
     "POSLENS_QUEUE_LIMIT",
     32,
     _whole(1, 10_000),
-    "requests of pages that may wait for the device, 1 to 10000; one more is told so at once.",
+    "requests of pages that may wait for the device, 1 to 10000; the next one is refused at once.",
 )
 
 KEEP_OWN_TEXTS = Setting(
@@ -111,7 +111,7 @@ RUN_LIMIT = Setting(
     "POSLENS_RUN_LIMIT",
     32,
     _whole(2, 1000),
-    "runs over data sets, of all readers together, that may be at work at a time, 2 to 1000.",
+    "runs over data sets that may go on at a time, all readers together, 2 to 1000.",
 )
 UPKEEP = Setting(
     "POSLENS_UPKEEP",

@@ -44,8 +44,7 @@ class Selection:
 
 
 def data_set(default: str = datasets.SAMPLE) -> DataSet:
-    """Choose a data set or upload one; a name in the address that does not exist is said and
-    left."""
+    """Choose a data set or upload one; warns of a name in the address that does not exist."""
     own: dict[str, DataSet] = st.session_state.setdefault(_UPLOADS, {})
     names = [*datasets.names(), *own]
     asked = st.query_params.get("dataset")
@@ -245,8 +244,8 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         key="models",
         bind="query-params",
         help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
-        "where the hub can be reached. Behind a name @cls, @mean, @weightedmean, @last or @max "
-        "pools the tokens otherwise, as in MiniLM@last.",
+        "where the hub can be reached. After a name, @cls, @mean, @weightedmean, @last or @max "
+        "changes how tokens are pooled, as in MiniLM@last.",
     )
     fetch_panel(names)
     return list(names)
@@ -340,13 +339,13 @@ def posir_settings() -> bool:
         bind="query-params",
         help="Its query prompt before each query, and 8,192 tokens read of queries and documents, "
         "as in PosIR's ranking script, which puts the prompt before Qwen3-Embedding's queries "
-        "alone. Else each model's own.",
+        "alone. Otherwise each model's own.",
     )
 
 
 def statistics(models: Sequence[str], dataset: str) -> None:
-    """Choose the data set whose word statistics BM25 uses for texts of no registered one; nothing
-    where BM25 is not among `models`."""
+    """Choose the data set whose word statistics BM25 uses for texts that belong to no registered
+    data set; shows nothing where BM25 is not among `models`."""
     if dataset in datasets.names():
         return
     known = resolve.known()

@@ -1,4 +1,4 @@
-"""Sections of a page that may fail alone: what goes wrong is one sentence in their place."""
+"""Sections of a page that fail alone: one sentence in their place says what went wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def guarded() -> Iterator[None]:
 def fragment(
     run_every: float | None = None,
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """A guarded part of a page that runs by itself, every so many seconds where it is said.
+    """A guarded part of a page that runs by itself, every `run_every` seconds if given.
 
     The guard is inside: Streamlit shows what a fragment raises, with its traceback, before any
     guard around the call sees it, and runs it again without what stands around it.

@@ -1,4 +1,4 @@
-"""In which order pairs are listed: by what is stored of them, computing nothing."""
+"""The order in which pairs are listed: by what is stored of them. Computes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ORDERS = (AS_GIVEN, "score", "centre of mass", "least in the evidence", "disagre
 HELP = (
     "By score or centre of mass: highest first. Least in the evidence: pairs whose evidence gets "
     "the least of the curve for its length, the hard cases (documents read whole). Disagreement: "
-    "how far the curves of the first two models are apart, of 1. What is not computed yet comes "
-    "last: see Curves."
+    "how far apart the curves of the first two models are, from 0 to 1. What is not computed yet "
+    "comes last: see Curves."
 )
 
 

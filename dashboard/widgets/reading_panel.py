@@ -1,5 +1,4 @@
-"""What the chosen models can read, where their numbers stand, and a click that leaves the rest
-out."""
+"""What the chosen models can read, beside their numbers, and a switch that leaves the rest out."""
 
 from __future__ import annotations
 

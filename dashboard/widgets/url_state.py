@@ -1,8 +1,8 @@
 """The state of a page in its address, so that a copied link opens the same view.
 
-Widgets bind themselves (`bind="query-params"`). What is no widget (the pair, the heatmap's view,
+Widgets bind themselves (`bind="query-params"`). What is not a widget (the pair, the heatmap's view,
 typed texts) goes through here; it is remembered in the session too, because changing pages clears
-what is not bound.
+whatever is not bound.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def test_who_does_not_run_the_program_only_exports(
     app = opened()
     assert {button.key for button in app.button} == {"cache.export"}
     assert not app.get("file_uploader")
-    assert any("Only who runs PosLens" in caption.value for caption in app.caption)
+    assert any("Only whoever runs PosLens" in caption.value for caption in app.caption)
     monkeypatch.setenv("POSLENS_UPKEEP", "yes")
     assert "cache.delete" in {button.key for button in opened().button}
 
