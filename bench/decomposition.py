@@ -41,7 +41,8 @@ from torch import Tensor
 
 from attribution.methods import decomposition, make_method
 from attribution.methods.propagation import propagate
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
 from attribution.retrievers.specs import RetrieverSpec

@@ -66,7 +66,7 @@ def parse(path: Path) -> ast.AST:
 
 
 # The one place that may run a model's own code: where whoever started the server named the model.
-CODE_ALLOWED = ("attribution/retrievers/load.py", "code")
+CODE_ALLOWED = ("attribution/retrievers/dense_loading.py", "code")
 
 
 # The one place that may import pickle: an unpickler that admits no name but its own stand-ins.
@@ -145,6 +145,47 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert output.stdout.strip() == "[]"
+
+
+def tells_families_apart(tree: ast.AST) -> list[int]:
+    """Lines that compare or match a family by its name."""
+    asked = [n for n in ast.walk(tree) if isinstance(n, (ast.Compare, ast.Match))]
+    subjects = [n.subject if isinstance(n, ast.Match) else n for n in asked]
+    return [
+        node.lineno
+        for node in subjects
+        if any(isinstance(part, ast.Attribute) and part.attr == "family" for part in ast.walk(node))
+    ] + [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value in ("late_interaction", "cross_encoder", "lexical")
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in PRODUCT if not name_of(p).startswith("attribution/retrievers/")],
+    ids=name_of,
+)
+def test_only_retrievers_tell_families_apart(path: Path) -> None:
+    """What a family can do is asked of its record."""
+    assert tells_families_apart(parse(path)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'spec.family == "dense"',
+        'x = spec.family not in ("sparse", "dense")',
+        'match retriever.family:\n    case "dense": pass',
+        'kinds = {"cross_encoder": 1}',
+    ],
+)
+def test_the_check_sees_families_told_apart(source: str) -> None:
+    assert tells_families_apart(ast.parse(source))
+    assert not tells_families_apart(ast.parse("f(spec.family)"))
 
 
 def test_no_module_of_the_dashboard_hides_the_standard_library() -> None:

@@ -18,6 +18,8 @@ from torch import Tensor
 from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, UserError
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.family import Search
 from attribution.retrievers.late_interaction import Vectors
 from attribution.types import Array, Side, TextPair, as_array
 
@@ -106,14 +108,15 @@ def scorer(
     Raises:
         UserError: the family is scored otherwise (BM25, cross-encoders).
     """
-    kinds: dict[str, Callable[[], Scorer]] = {
-        "dense": lambda: Dense(retriever, queries, vectorise, turn),
-        "sparse": lambda: Sparse(retriever, queries, turn),
-        "late_interaction": lambda: LateInteraction(retriever, queries, turn),
+    scorers: dict[Search, Callable[[], Scorer]] = {
+        "vectors": lambda: Dense(retriever, queries, vectorise, turn),
+        "term_weights": lambda: Sparse(retriever, queries, turn),
+        "token_vectors": lambda: LateInteraction(retriever, queries, turn),
     }
-    if retriever.family not in kinds:
+    way = family_of(retriever.spec).search
+    if way not in scorers:
         raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
-    return kinds[retriever.family]()
+    return scorers[way]()
 
 
 def search(

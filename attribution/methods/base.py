@@ -17,7 +17,8 @@ from torch import Tensor
 
 from attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, Aggregate, curve_params
 from attribution.errors import UserError
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family
 from attribution.types import Attribution, Method, TextPair, TokenizedText
 
 Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
@@ -38,12 +39,12 @@ class MethodEntry:
 
     `title` is its name in words and `axis` what a chart's axis calls its numbers, in `unit`.
     `signed` numbers may be below zero; `additive` ones add up to the score with the bias share.
-    `families` are those it can be computed for; `uses_gradients` says that a gradient must reach
-    the word embeddings. `slow` methods are not run where several are compared unless they are
-    chosen, and `primary` ones are what stands there at first. `order` is its place in lists.
-    `version` is part of the key of stored results: raise it when the numbers change. `aggregate`
-    makes a word's or sentence's number of its tokens': the sum of shares and effects, which add up,
-    but the mean of lengths, whose sum counts pieces.
+    `needs` is what a family of retrievers must have for it; `uses_gradients` says that a gradient
+    must reach the word embeddings. `slow` methods are not run where several are compared unless
+    they are chosen, and `primary` ones are what stands there at first. `order` is its place in
+    lists. `version` is part of the key of stored results: raise it when the numbers change.
+    `aggregate` makes a word's or sentence's number of its tokens': the sum of shares and effects,
+    which add up, but the mean of lengths, whose sum counts pieces.
     """
 
     name: str
@@ -53,7 +54,7 @@ class MethodEntry:
     unit: str
     signed: bool
     additive: bool
-    families: tuple[str, ...]
+    needs: Capability
     version: int
     compute: Compute
     order: int
@@ -63,6 +64,10 @@ class MethodEntry:
     primary: bool = False
     parameters: tuple[Parameter, ...] = ()
     aggregate: Aggregate = "sum"
+
+    def fits(self, family: Family) -> bool:
+        """Whether it can be computed for a family."""
+        return self.needs in family.capabilities
 
 
 METHODS: dict[str, MethodEntry] = {}
@@ -97,9 +102,6 @@ CURVE_PARAMETERS = (
 
 POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 """Curve parameters of the PosIR protocol."""
-
-DENSE_AND_COMPARED = ("dense", "late_interaction", "sparse", "cross_encoder")
-"""Families whose score has a gradient at word embeddings."""
 
 
 def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:

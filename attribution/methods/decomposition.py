@@ -22,7 +22,9 @@ from attribution.methods.base import Clock, MethodEntry, Parameter, build_batch,
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
 from attribution.retrievers.base import Joint
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, Side, TextPair
 
 TOLERANCE = 1e-3
@@ -398,7 +400,7 @@ register(
         unit="share of the score",
         signed=True,
         additive=True,
-        families=("dense", "cross_encoder"),
+        needs=Capability.LINEAR,
         version=1,
         compute=attribute,
         order=1,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
 
 
@@ -58,7 +59,7 @@ register(
         unit="share of the score",
         signed=True,
         additive=True,
-        families=("lexical", "sparse"),
+        needs=Capability.TERMS,
         version=1,
         compute=attribute,
         order=4,
@@ -76,7 +77,7 @@ register(
         unit="share of the score",
         signed=True,
         additive=True,
-        families=("late_interaction",),
+        needs=Capability.MAXSIM,
         version=1,
         compute=attribute,
         order=5,

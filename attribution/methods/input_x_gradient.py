@@ -11,14 +11,14 @@ from captum.attr import InputXGradient
 from torch import Tensor
 
 from attribution.methods.base import (
-    DENSE_AND_COMPARED,
     Clock,
     MethodEntry,
     build_batch,
     register,
 )
 from attribution.retrievers.base import Embedded, compare, encode, held
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, Side, TextPair
 
 
@@ -77,7 +77,7 @@ register(
         unit="score",
         signed=True,
         additive=False,
-        families=DENSE_AND_COMPARED,
+        needs=Capability.GRADIENTS,
         version=1,
         compute=attribute,
         order=2,

@@ -11,7 +11,6 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attribution.methods.base import (
-    DENSE_AND_COMPARED,
     Clock,
     MethodEntry,
     Parameter,
@@ -20,6 +19,7 @@ from attribution.methods.base import (
 )
 from attribution.methods.perturbation import Varied, varied
 from attribution.retrievers.base import Embedded
+from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
 
 STEPS = (16, 32, 64, 128, 256, 512)
@@ -90,7 +90,7 @@ register(
         unit="score",
         signed=True,
         additive=True,
-        families=DENSE_AND_COMPARED,
+        needs=Capability.GRADIENTS,
         version=1,
         compute=attribute,
         order=3,

@@ -10,7 +10,6 @@ from captum.attr import FeatureAblation
 from torch import Tensor
 
 from attribution.methods.base import (
-    DENSE_AND_COMPARED,
     Clock,
     MethodEntry,
     Parameter,
@@ -19,6 +18,7 @@ from attribution.methods.base import (
 )
 from attribution.methods.perturbation import Varied, varied
 from attribution.retrievers.base import Embedded
+from attribution.retrievers.family import Capability
 from attribution.text import sentences, words
 from attribution.types import Attribution, Method, TextPair, TokenizedText
 
@@ -101,7 +101,7 @@ register(
         unit="score",
         signed=True,
         additive=False,
-        families=(*DENSE_AND_COMPARED, "lexical"),
+        needs=Capability.EMBEDDINGS,
         version=1,
         compute=attribute,
         order=6,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attribution.batching import checkpoint
 from attribution.retrievers.base import Embedded, compare, encode, held
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair
 
 BATCH_TOKENS = 8192

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from attribution.errors import UserError
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
 from attribution.types import Side
 
 MAX_TOKENS = 512

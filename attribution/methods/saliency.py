@@ -15,14 +15,14 @@ from captum.attr import Saliency
 from torch import Tensor
 
 from attribution.methods.base import (
-    DENSE_AND_COMPARED,
     Clock,
     MethodEntry,
     build_batch,
     register,
 )
 from attribution.retrievers.base import Embedded, compare, encode, held
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, Side, TextPair
 
 
@@ -89,7 +89,7 @@ register(
         unit="‖∂s/∂e‖₂",
         signed=False,
         additive=False,
-        families=DENSE_AND_COMPARED,
+        needs=Capability.GRADIENTS,
         version=1,
         compute=attribute,
         order=0,

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Side, TextPair, TokenizedText
 

@@ -1,7 +1,8 @@
 """Cross-encoders on sentence-transformers: query and document read together, one relevance logit.
 
 s(q, d) is the logit before any activation: that of the one label, logit(1) - logit(0) of two, or
-logit(yes) - logit(no) after the last token of a generative reranker.
+logit(yes) - logit(no) after the last token of a generative reranker. seq2seq.py adds the other kind
+of reranker and registers both as one family.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from attribution.errors import UserError
-from attribution.retrievers.dense import Encoded, require_vectors
+from attribution.retrievers.dense import require_vectors
+from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,37 +12,11 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from attribution.errors import UserError
-from attribution.retrievers.specs import RetrieverSpec
+from attribution.retrievers.dense_loading import load_encoders
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, Token, TokenizedText
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A batch of B texts as the model takes them, and as people read them.
-
-    `features` hold tensors [B, T] on the model's device; `texts[b].tokens` are the first
-    `len(texts[b].tokens)` of row b's T positions where padding is on the right, the last where
-    it is on the left (`offsets[b]` is where they begin). `side` says which encoder reads them,
-    where queries and documents have one each.
-    """
-
-    features: dict[str, Any]
-    texts: tuple[TokenizedText, ...]
-    offsets: tuple[int, ...]
-    side: Side = "document"
-
-    def repeated(self, n: int) -> Encoded:
-        """A batch of one text, n times over: for inputs that vary while the text does not."""
-        features = {
-            key: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
-            for key, value in self.features.items()
-        }
-        return Encoded(features, self.texts * n, self.offsets * n, self.side)
-
-    def row(self, values: Tensor, b: int) -> Tensor:
-        """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
-        start = self.offsets[b]
-        return values[b, start : start + len(self.texts[b].tokens)]
 
 
 class _Encoder:
@@ -390,3 +363,20 @@ def _token(text: str, span: tuple[int, int], special: bool, prompt_length: int) 
     if special or end <= 0:
         return Token(text, 0, 0, is_special=True)
     return Token(text, max(start, 0), end)
+
+
+def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:
+    model, query_model = load_encoders(spec, files, place)
+    return DenseRetriever(model, spec, place.precision, query_model)
+
+
+FAMILY = register(
+    Family(
+        name="dense",
+        title="dense",
+        order=10,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.GRADIENTS, Capability.LINEAR}),
+        search="vectors",
+        load=_load,
+    )
+)

@@ -1,109 +1,44 @@
-"""The families besides dense encoders: which class of sentence-transformers loads each, and how a
-folder says which it is."""
+"""All families of retrievers, by name and by what a folder shows."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from attribution.errors import UserError
-from attribution.retrievers import seq2seq
+from attribution.retrievers import (  # noqa: F401 (each registers its family)
+    dense,
+    late_interaction,
+    lexical,
+    seq2seq,
+    sparse,
+)
 from attribution.retrievers.bounded import DamagedFolder
+from attribution.retrievers.family import FAMILIES, Capability, Family
 from attribution.retrievers.model_folder import contents
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec, presets
-
-_CLASSES = {
-    "late_interaction": "MultiVectorEncoder",
-    "cross_encoder": "CrossEncoder",
-    "sparse": "SparseEncoder",
-}
-_KINDS = {name: family for family, name in _CLASSES.items()}
+from attribution.retrievers.specs import RetrieverSpec, presets
 
 
-def load(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision: str) -> Any:
-    """The retriever of `spec`'s family, from its files.
+def families() -> tuple[Family, ...]:
+    """Every family, in the order of lists."""
+    return tuple(FAMILIES.values())
+
+
+def family_of(spec: RetrieverSpec) -> Family:
+    """The family of a retriever.
 
     Raises:
-        UserError: an unknown family, or files that are none of it.
+        UserError: there is none of this name.
     """
-    if spec.family == "lexical":
-        from attribution.retrievers.lexical import LexicalRetriever
-
-        return LexicalRetriever(spec, files)
-    if spec.family not in _CLASSES:
+    if spec.family not in FAMILIES:
         raise UserError(f"{spec.name} is of family {spec.family!r}, which PosLens does not read.")
-    try:
-        if spec.family == "cross_encoder" and seq2seq.fits(files.folder):
-            return seq2seq.load(spec, files.folder, device, precision)
-        model = _model(spec, files, device, precision)
-    except UserError:
-        raise
-    except Exception as error:
-        logging.getLogger(__name__).exception("loading %s failed", spec.name)
-        raise UserError(
-            f"{spec.name} could not be loaded as a {spec.family.replace('_', '-')} model "
-            f"({type(error).__name__}): check that its folder holds a complete one without remote "
-            "code."
-        ) from error
-    if spec.max_length is not None:
-        model.max_seq_length = spec.max_length
-    return _retriever(spec.family)(model, spec, precision)
+    return FAMILIES[spec.family]
 
 
-def _retriever(family: str) -> Any:
-    if family == "cross_encoder":
-        from attribution.retrievers.cross_encoder import CrossEncoderRetriever
-
-        return CrossEncoderRetriever
-    if family == "sparse":
-        from attribution.retrievers.sparse import SparseRetriever
-
-        return SparseRetriever
-    from attribution.retrievers.late_interaction import LateInteractionRetriever
-
-    return LateInteractionRetriever
-
-
-def _model(spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision: str) -> Any:
-    import sentence_transformers
-
-    _require_head(spec, files.folder)
-    model = getattr(sentence_transformers, _CLASSES[spec.family])(
-        str(files.folder),
-        device=str(device),
-        trust_remote_code=False,
-        local_files_only=True,
-        model_kwargs={"use_safetensors": True, "dtype": getattr(torch, precision)},
-    )
-    missing = [
-        name
-        for name, parameter in model.transformers_model.named_parameters()
-        if not getattr(parameter, "_is_hf_initialized", False) and _is_used(name, spec.family)
-    ]
-    if missing:
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
-    return model
-
-
-def _is_used(name: str, family: str) -> bool:
-    """Whether a weight that is missing would be made up and used: poolers are read by
-    classification heads alone."""
-    return family == "cross_encoder" or "pooler." not in name
-
-
-def _require_head(spec: RetrieverSpec, folder: Path) -> None:
-    """sentence-transformers makes up a random projection for a bare encoder."""
-    if spec.family == "late_interaction" and not (
-        (folder / "modules.json").is_file() or "HF_ColBERT" in _architectures(folder)
-    ):
-        raise UserError(
-            f"{spec.name} has no projection of its token vectors: give the folder of a trained "
-            "late-interaction model."
-        )
+def families_with(capability: Capability) -> tuple[Family, ...]:
+    """The families that have what a method needs, in the order of lists."""
+    return tuple(family for family in families() if capability in family.capabilities)
 
 
 def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
@@ -115,38 +50,37 @@ def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
     """
     if not spec.source.startswith("hub:") or spec.family != "dense" or spec.base in presets():
         return spec
-    family = family_of(folder)
-    if family != "dense" and spec.pooling is not None:
+    family = family_of_folder(folder)
+    if family is not dense.FAMILY and spec.pooling is not None:
         raise UserError(
-            f"{spec.base} is a {family.replace('_', '-')} model, which has no pooling to replace: "
-            f"leave out what stands behind {spec.base}."
+            f"{spec.base} is a {family.title} model, which has no pooling to replace: leave out "
+            f"what stands behind {spec.base}."
         )
-    return replace(spec, family=family)
+    return replace(spec, family=family.name)
 
 
-def family_of(folder: Path) -> str:
+def family_of_folder(folder: Path) -> Family:
     """What the files of a folder say of its family; dense where they say nothing."""
-    kind = _config(folder, "config_sentence_transformers.json").get("model_type")
-    if isinstance(kind, str) and kind in _KINDS:
-        return _KINDS[kind]
+    library_class = _config(folder, "config_sentence_transformers.json").get("model_type")
+    for family in families():
+        if family.library_class and family.library_class == library_class:
+            return family
     architectures = _architectures(folder)
-    if "HF_ColBERT" in architectures:
-        return "late_interaction"
-    if any(name.endswith("ForSequenceClassification") for name in architectures):
-        return "cross_encoder"
-    if seq2seq.fits(folder):
-        return "cross_encoder"
-    return "dense"
+    for family in families():
+        if family.shown_by(folder, architectures):
+            return family
+    return dense.FAMILY
 
 
 def _config(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of the folder (values of any type); empty where there is none."""
     try:
-        found = contents(folder).config(name)
+        config = contents(folder).config(name)
     except DamagedFolder:  # said when it is loaded
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _architectures(folder: Path) -> list[str]:
-    found = _config(folder, "config.json").get("architectures")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    names = _config(folder, "config.json").get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from torch import Tensor
 
 from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
-from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.retrievers.specs import RetrieverSpec
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.library_model import load_model
+from attribution.retrievers.model_folder import contents
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
 
 
@@ -162,3 +167,38 @@ class LateInteractionRetriever(DenseRetriever):
     def _library(self, text: str, side: Side) -> Tensor:
         prompt = self.prompts[side] or None
         return self.model.encode([text], prompt=prompt, task=side, show_progress_bar=False)[0]
+
+
+_ARCHITECTURE = "HF_ColBERT"
+_CLASS = "MultiVectorEncoder"
+
+
+def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInteractionRetriever:
+    # sentence-transformers makes up a random projection for a bare encoder.
+    config = contents(files.folder).config("config.json")
+    trained = isinstance(config, dict) and _ARCHITECTURE in (config.get("architectures") or ())
+    if not trained and not (files.folder / "modules.json").is_file():
+        raise UserError(
+            f"{spec.name} has no projection of its token vectors: give the folder of a trained "
+            "late-interaction model."
+        )
+    model = load_model(_CLASS, spec, files.folder, place)
+    return LateInteractionRetriever(model, spec, place.precision)
+
+
+def _shown_by(_folder: Path, architectures: Sequence[str]) -> bool:
+    return _ARCHITECTURE in architectures
+
+
+FAMILY = register(
+    Family(
+        name="late_interaction",
+        title="late-interaction",
+        order=20,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.GRADIENTS, Capability.MAXSIM}),
+        search="token_vectors",
+        load=_load,
+        library_class=_CLASS,
+        shown_by=_shown_by,
+    )
+)

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
-from attribution.retrievers.dense import Encoded
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.text import MAX_CHARACTERS, words
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
@@ -163,11 +164,11 @@ class LexicalRetriever:
 
     family = "lexical"
 
-    def __init__(self, spec: RetrieverSpec, files: ModelFiles, precision: str = "float64") -> None:
+    def __init__(self, spec: RetrieverSpec, files: ModelFiles) -> None:
         config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
         self.spec = spec
         self.name = spec.name
-        self.precision = precision
+        self.precision = "float64"
         self.lock = threading.RLock()
         self.k1, self.b = float(config["k1"]), float(config["b"])
         corpus = corpus_of(spec)
@@ -311,8 +312,26 @@ class LexicalRetriever:
 
 def settings(spec: RetrieverSpec) -> str:
     """What besides the files decides BM25's numbers; empty for other families."""
-    if spec.family != "lexical":
+    if spec.family != FAMILY.name:
         return ""
     corpus = corpus_of(spec)
     known = _fingerprint(_documents(corpus)) if corpus else "the two texts"
     return f", statistics={known}, words={_WORDS_VERSION}"
+
+
+def _load(spec: RetrieverSpec, files: ModelFiles, _place: Placement) -> LexicalRetriever:
+    return LexicalRetriever(spec, files)
+
+
+FAMILY = register(
+    Family(
+        name="lexical",
+        title="lexical",
+        order=50,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.TERMS}),
+        search="index",
+        load=_load,
+        has_weights=False,
+        has_statistics=True,
+    )
+)

@@ -4,17 +4,15 @@ the model's own unless that was allowed by name."""
 from __future__ import annotations
 
 import logging
-import math
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from attribution.errors import UserError
 from attribution.retrievers import detect
-from attribution.retrievers.bounded import DamagedFolder, header
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Retriever
+from attribution.retrievers.bounded import DamagedFolder
+from attribution.retrievers.family import Placement
 from attribution.retrievers.model_folder import Contents, contents
 from attribution.retrievers.model_rules import has_code, require_known
 from attribution.retrievers.packaged import require_minilm
@@ -25,17 +23,10 @@ from attribution.retrievers.specs import (
     RetrieverSpec,
     code_allowed,
     contents_of,
-    runs_bidirectional,
 )
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 LARGE_MODEL_BYTES = 2 << 30
 """Above this, a GPU that has bfloat16 loads the model in it; below, float32 costs nothing."""
-
-ROOM = 0.8
-"""Part of a GPU's memory that weights may take; the rest is for what is computed with them."""
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -82,16 +73,12 @@ def plan(
     if spec.remote_code and not code_allowed(spec):
         raise _needs_code(spec)
     files = locate(spec)
-    if spec.family != "lexical":
-        for folder in _folders(files):
+    if detect.family_of(spec).has_weights:
+        for folder in files.folders():
             _check(spec, folder, files.code)
     where = choose_device(device)
-    weight_bytes = sum(p.stat().st_size for f in _folders(files) for p in contents(f).weights)
+    weight_bytes = sum(p.stat().st_size for f in files.folders() for p in contents(f).weights)
     return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
-
-
-def _folders(files: ModelFiles) -> list[Path]:
-    return [files.folder] if files.query is None else [files.folder, files.query]
 
 
 def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
@@ -117,8 +104,8 @@ def _needs_code(spec: RetrieverSpec) -> UserError:
     )
 
 
-def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> Any:
-    """Load `spec` with its weights frozen: a retriever of its family (see base.Retriever).
+def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> Retriever:
+    """Load `spec` with its weights frozen: a retriever of its family.
 
     Raises:
         UserError: the files are missing, pickled, or not a model that PosLens reads; the model
@@ -128,192 +115,18 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
     spec = detect.settled(spec, files.folder)
-    if spec.family != "dense":
-        return detect.load(spec, files, where, kind)
-    spread = must_spread(spec, files, where, kind, device)
-    query_model: SentenceTransformer | None = None
+    family = detect.family_of(spec)
     try:
-        model = _load_model(spec, files.folder, where, kind, files.code, spread)
-        if files.adapter is not None:
-            _merge_adapter(model, files.adapter, spec.strength)
-        if files.query is not None:
-            query_model = _load_model(spec, files.query, where, kind, files.code, spread)
-        elif routes := _routes(model):
-            query_model, model = routes
+        return family.load(spec, files, Placement(where, kind, device))
     except UserError:
         raise
     except Exception as error:
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
-        without = "" if files.code else " without remote code"
         raise UserError(
-            f"{spec.name} could not be loaded ({type(error).__name__}): check that its folder "
-            f"holds a complete sentence-transformers or transformers model{without}."
+            f"{spec.name} could not be loaded as a {family.title} model "
+            f"({type(error).__name__}): check that its folder holds a complete one without remote "
+            "code."
         ) from error
-    for encoder in (model, query_model):
-        if encoder is not None:
-            _adjust(encoder, spec)
-    return DenseRetriever(model, spec, kind, query_model)
-
-
-def _load_model(
-    spec: RetrieverSpec,
-    folder: Path,
-    device: torch.device,
-    precision: str,
-    code: bool,
-    spread: bool,
-) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-
-    settings: dict[str, object] = {"use_safetensors": True, "dtype": getattr(torch, precision)}
-    if spread:
-        settings["device_map"] = "auto"
-    model = SentenceTransformer(
-        str(folder),
-        device=None if spread else str(device),
-        trust_remote_code=code,
-        local_files_only=True,
-        model_kwargs=settings,
-    )
-    _require_complete(model)
-    if runs_bidirectional(spec):
-        _unmask(spec, model)
-    return model
-
-
-def _routes(model: SentenceTransformer) -> tuple[SentenceTransformer, SentenceTransformer] | None:
-    """The query and the document encoder of a model that sends them different ways (Router)."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Router
-
-    router, *rest = model.children()
-    if not isinstance(router, Router) or not {"query", "document"} <= set(router.sub_modules):
-        return None
-    query, document = (
-        SentenceTransformer(
-            modules=[*router.sub_modules[side].children(), *rest],
-            device=str(model.device),
-            prompts={name: text or "" for name, text in model.prompts.items()},
-            similarity_fn_name=model.similarity_fn_name,
-        )
-        for side in ("query", "document")
-    )
-    return query, document
-
-
-def _adjust(model: SentenceTransformer, spec: RetrieverSpec) -> None:
-    """Length, similarity and pooling as the spec says, where it says."""
-    from sentence_transformers import SimilarityFunction
-
-    if spec.max_length is not None:
-        model.max_seq_length = spec.max_length
-    if spec.similarity is not None:
-        model.similarity_fn_name = SimilarityFunction(spec.similarity)
-    if spec.pooling is not None:
-        _pool(model, spec)
-
-
-def _pool(model: SentenceTransformer, spec: RetrieverSpec) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    found = [module for module in model if isinstance(module, Pooling)]
-    if len(found) != 1:
-        raise UserError(
-            f"{spec.name} does not pool its tokens in a way that can be replaced: choose "
-            f"{spec.base} without a pooling behind @."
-        )
-    (pooling,) = found
-    # Several poolings side by side make a wider vector, which what follows was trained on.
-    if not isinstance(pooling.pooling_mode, str):
-        raise UserError(
-            f"{spec.name} joins several poolings into one vector: choose {spec.base} without a "
-            "pooling behind @."
-        )
-    pooling.pooling_mode = spec.pooling
-
-
-def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:
-    """Let every token see all others, as the model's own code does."""
-    backbone: Any = model.transformers_model
-    backbone.config.is_causal = False
-    for module in backbone.modules():
-        if hasattr(module, "is_causal"):
-            module.is_causal = False
-    tokenizer: Any = model.tokenizer
-    ids = tokenizer("a")["input_ids"]
-    if getattr(tokenizer, "add_eos_token", False) and ids[-1] != tokenizer.eos_token_id:
-        # What is pooled is the token that ends a text; without it the vector is another one.
-        raise UserError(
-            f"{spec.name} ends texts with a token that only its own code adds: start with "
-            f"--allow-code {spec.base} to run that code."
-        )
-
-
-def must_spread(
-    spec: RetrieverSpec, files: ModelFiles, device: torch.device, precision: str, asked: str
-) -> bool:
-    """Whether the weights take more than one GPU and so have to be spread over all of them.
-
-    Raises:
-        UserError: they take more memory than there is, or spreading them needs a package.
-    """
-    if device.type != "cuda":
-        return False
-    itemsize = getattr(torch, precision).itemsize
-    needed = sum(_numbers(path) for f in _folders(files) for path in contents(f).weights) * itemsize
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    if needed < ROOM * torch.cuda.get_device_properties(index).total_memory:
-        return False
-    count = torch.cuda.device_count() if asked == "auto" else 1
-    memory = [torch.cuda.get_device_properties(i).total_memory for i in range(count)]
-    if count < 2 or needed >= ROOM * sum(memory):
-        smaller = "bfloat16 precision, " if precision == "float32" else ""
-        raise UserError(
-            f"{spec.name} takes {needed / 1e9:.0f} GB in {precision}, more than the graphics "
-            f"memory here: choose {smaller}a smaller model, or POSLENS_DEVICE=cpu."
-        )
-    if find_spec("accelerate") is None:
-        raise UserError(
-            f"{spec.name} has to be spread over {count} GPUs, which needs the package accelerate: "
-            "install it with `pip install accelerate`."
-        )
-    return True
-
-
-def _numbers(path: Path) -> int:
-    """How many numbers a safetensors file holds; reads its header alone."""
-    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
-
-
-def _require_complete(model) -> None:
-    """transformers fills in with random numbers, and a warning, what the weights lack; only a
-    pooler, which sentence-transformers does not use, may be missing."""
-    from transformers import PreTrainedModel
-
-    backbones = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    missing = [
-        name
-        for backbone in backbones
-        for name, parameter in backbone.named_parameters()
-        if not getattr(parameter, "_is_hf_initialized", False) and "pooler." not in name
-    ]
-    if missing:
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
-
-
-def _merge_adapter(model, adapter: Path, strength: float | None) -> None:
-    """Add the adapter's low-rank updates, scaled, to the weights: it costs nothing at use."""
-    from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
-
-    backbone = model[0].auto_model
-    # Saved without the device, so that loading asks neither a hub nor a GPU.
-    merged = PeftModel.from_pretrained(backbone, str(adapter), local_files_only=True)
-    if strength is not None:
-        for module in merged.modules():
-            if isinstance(module, LoraLayer):
-                module.set_scale("default", strength)
-    model[0].model = merged.merge_and_unload()
 
 
 def _require_weights(spec: RetrieverSpec, found: Contents) -> None:

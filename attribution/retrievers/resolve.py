@@ -54,9 +54,9 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
 
 
 def _family_of(folder: Path) -> str:
-    from attribution.retrievers.detect import family_of
+    from attribution.retrievers.detect import family_of_folder  # loads torch
 
-    return family_of(folder)
+    return family_of_folder(folder).name
 
 
 def known() -> dict[str, RetrieverSpec]:

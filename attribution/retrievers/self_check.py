@@ -16,7 +16,9 @@ import torch
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.methods.decomposition import TOLERANCE
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.encoded import Encoded
 from attribution.types import TextPair
 
 PROBE = TextPair(
@@ -138,10 +140,11 @@ def _prove_scores(retriever: Any) -> Proof:
             f"{retriever.name} scores the same pair differently here than {library} does (by "
             f"{reading:.1%}): its modules do more than PosLens follows."
         )
-    gradients = retriever.family in METHODS["saliency"].families
+    family = family_of(retriever.spec)
+    gradients = METHODS["saliency"].fits(family)
     unfit = _without_gradient(retriever) if gradients else {}
     proof = Proof(reading, unfit=unfit, against=f"score as in {library}")
-    if retriever.family not in METHODS["decomposition"].families:
+    if not METHODS["decomposition"].fits(family):
         return proof
     score = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0].score
     return _linearised(retriever, score, proof)

@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from attribution.errors import UserError
 from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
-from attribution.retrievers.dense import Encoded, require_vectors
+from attribution.retrievers.dense import require_vectors
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.library_model import load_model
 from attribution.retrievers.model_folder import contents
-from attribution.retrievers.specs import RetrieverSpec
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, TextPair, TokenizedText
 
 ANSWERS = ("true", "false")
@@ -93,39 +96,6 @@ def _only_token(name: str, tokenizer: Any, word: str) -> int:
             'and not relevant in its config.json, as in "answers": ["true", "false"].'
         )
     return int(ids[0])
-
-
-def load(
-    spec: RetrieverSpec, folder: Path, device: torch.device, precision: str
-) -> Seq2SeqRetriever:
-    """The retriever of a folder.
-
-    Raises:
-        UserError: no fast tokenizer, or an answer that is not one token.
-        ValueError: weights are missing.
-    """
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    model, report = AutoModelForSeq2SeqLM.from_pretrained(
-        str(folder),
-        use_safetensors=True,
-        dtype=getattr(torch, precision),
-        trust_remote_code=False,
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(folder), trust_remote_code=False, local_files_only=True
-    )
-    answers = spec.answers or getattr(model.config, "answers", None) or ANSWERS
-    reranker = Reranker(spec.name, model.to(device), tokenizer, answers)
-    limits = (spec.max_length, getattr(tokenizer, "model_max_length", None))
-    reranker.max_seq_length = min(
-        (int(limit) for limit in limits if limit and limit < 1e9), default=MAX_LENGTH
-    )
-    return Seq2SeqRetriever(reranker, spec, precision)
 
 
 class Seq2SeqRetriever(CrossEncoderRetriever):
@@ -237,3 +207,59 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
 def prompted(pair: TextPair) -> str:
     """What the encoder reads of a pair that is short enough."""
     return f"{_BEFORE}{pair.query}{_BETWEEN}{pair.document}{_AFTER}"
+
+
+def _load_seq2seq(spec: RetrieverSpec, folder: Path, place: Placement) -> Seq2SeqRetriever:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(
+        str(folder),
+        use_safetensors=True,
+        dtype=getattr(torch, place.precision),
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(folder), trust_remote_code=False, local_files_only=True
+    )
+    answers = spec.answers or getattr(model.config, "answers", None) or ANSWERS
+    reranker = Reranker(spec.name, model.to(place.device), tokenizer, answers)
+    limits = (spec.max_length, getattr(tokenizer, "model_max_length", None))
+    reranker.max_seq_length = min(
+        (int(limit) for limit in limits if limit and limit < 1e9), default=MAX_LENGTH
+    )
+    return Seq2SeqRetriever(reranker, spec, place.precision)
+
+
+_CLASS = "CrossEncoder"
+
+
+def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> CrossEncoderRetriever:
+    if fits(files.folder):
+        return _load_seq2seq(spec, files.folder, place)
+    # Classification heads read the pooler.
+    model = load_model(_CLASS, spec, files.folder, place, uses_pooler=True)
+    return CrossEncoderRetriever(model, spec, place.precision)
+
+
+def _shown_by(folder: Path, architectures: Sequence[str]) -> bool:
+    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
+    return classifies or fits(folder)
+
+
+FAMILY = register(
+    Family(
+        name="cross_encoder",
+        title="cross-encoder",
+        order=40,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.GRADIENTS, Capability.LINEAR}),
+        search="rerank",
+        load=_load,
+        library_class=_CLASS,
+        shown_by=_shown_by,
+    )
+)
+"""Both kinds of cross-encoder: those of cross_encoder.py and the rerankers of this module."""

@@ -17,8 +17,11 @@ from torch import Tensor
 
 from attribution.errors import UserError
 from attribution.retrievers.base import ExactScore
-from attribution.retrievers.dense import DenseRetriever, Encoded
-from attribution.retrievers.specs import RetrieverSpec
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.library_model import load_model
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, TextPair, as_array
 
 
@@ -115,3 +118,23 @@ class SparseRetriever(DenseRetriever):
         self.model[1].train()
         theirs = float((query * document).sum())
         return abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+
+
+_CLASS = "SparseEncoder"
+
+
+def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> SparseRetriever:
+    return SparseRetriever(load_model(_CLASS, spec, files.folder, place), spec, place.precision)
+
+
+FAMILY = register(
+    Family(
+        name="sparse",
+        title="sparse",
+        order=30,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.GRADIENTS, Capability.TERMS}),
+        search="term_weights",
+        load=_load,
+        library_class=_CLASS,
+    )
+)

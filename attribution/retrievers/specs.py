@@ -124,6 +124,10 @@ class ModelFiles:
     query: Path | None = None
     code: bool = False
 
+    def folders(self) -> list[Path]:
+        """Those that hold a whole model: the documents' encoder, and the queries' own."""
+        return [self.folder] if self.query is None else [self.folder, self.query]
+
     def paths(self) -> list[Path]:
         """Every file that decides what the model computes, sorted; those of the queries' own
         encoder come last, so that two encoders that change places are another model.

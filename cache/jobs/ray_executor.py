@@ -19,6 +19,7 @@ from typing import Any
 
 from attribution.errors import UserError
 from attribution.methods import Outcome, attribute_batch, pair_batches
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, Method, TextPair
 from cache.keys import used_model
@@ -109,7 +110,7 @@ class RayExecutor:
                 "Ray is not installed: install it with `pip install -r requirements-ray.txt`, or "
                 "use --executor local."
             )
-        if spec.family == "lexical":
+        if not family_of(spec).has_weights:
             raise UserError(f"{spec.name} needs no device: use --executor local.")
         self._spec, self._method, self._fingerprint = spec, method, fingerprint
         self._device, self._precision = device, precision

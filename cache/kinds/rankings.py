@@ -35,6 +35,7 @@ from attribution.evaluation.search import (
     search_lexical,
 )
 from attribution.interventions.relocation import evidence_read, tokens_of
+from attribution.retrievers.detect import family_of
 from attribution.types import Method, Side, as_array
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
@@ -210,7 +211,8 @@ class RankingStore:
 
         on_progress(progress(before))
         texts = [query.text for query in self.collection.queries]
-        if retriever.family == "lexical":
+        way = family_of(retriever.spec).search
+        if way == "index":
             found = search_lexical(
                 self.collection,
                 retriever.k1,
@@ -224,9 +226,7 @@ class RankingStore:
         else:
             vectorise = self._vectors(retriever, model, should_stop, turn)
             try:
-                score = scorer(
-                    retriever, texts, vectorise if retriever.family == "dense" else None, turn
-                )
+                score = scorer(retriever, texts, vectorise if way == "vectors" else None, turn)
             except Stopped:
                 return progress(before, stopped=True)
             best = search(

@@ -18,6 +18,8 @@ from attribution.curves.positions import CurveSummary, summarize
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.retrievers import resolve, specs
+from attribution.retrievers.detect import families_with, family_of
+from attribution.retrievers.family import Family
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import Proof, prove
 from attribution.retrievers.sparse import Term
@@ -166,9 +168,10 @@ class Compute:
         reasons are known only once the model was loaded."""
         proof = self.proof(model)
         found = dict(proof.unfit) if proof else {}
+        family = family_of(model.spec)
         for name, entry in METHODS.items():
-            if model.spec.family not in entry.families:
-                found[name] = f"it is for {_listed(entry.families)} retrievers"
+            if not entry.fits(family):
+                found[name] = f"it is for {_listed(families_with(entry.needs))} retrievers"
         return found
 
     # -- pairs ---------------------------------------------------------------------------------
@@ -383,8 +386,8 @@ def _proved(spec: RetrieverSpec, found: Any) -> Proof:
         return prove(found)
 
 
-def _listed(families: Sequence[str]) -> str:
-    words = [family.replace("_", "-") for family in families]
+def _listed(families: Sequence[Family]) -> str:
+    words = [family.title for family in families]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 

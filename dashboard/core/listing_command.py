@@ -78,8 +78,10 @@ def datasets(data: Data = None) -> None:
 def methods() -> None:
     """List the attribution methods and their parameters."""
     from attribution.methods import CURVE_PARAMETERS, METHODS
+    from attribution.retrievers.detect import families_with
 
     for entry in METHODS.values():
-        print(f"{entry.name}: {entry.help} Families: {', '.join(entry.families)}.")
+        fitting = ", ".join(family.name for family in families_with(entry.needs))
+        print(f"{entry.name}: {entry.help} Families: {fitting}.")
         for parameter in (*entry.parameters, *CURVE_PARAMETERS):
             print(f"    {parameter.name} = {' | '.join(parameter.choices)}: {parameter.help}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from attribution.errors import UserError
 from attribution.retrievers import resolve
+from attribution.retrievers.family import FAMILIES
 from attribution.retrievers.specs import RetrieverSpec
 from cache.storage.maintenance import models
 from cache.storage.store import ModelKey, Store
@@ -29,7 +30,6 @@ _SETTINGS = (
     "similarity",
 )
 _NUMBERS = ("max_length", "query_max_length")
-_FAMILIES = ("dense", "late_interaction", "sparse", "cross_encoder", "lexical")
 _MAX_TEXT = 2000
 _MAX_TOKENS = 10_000_000
 
@@ -66,7 +66,7 @@ def _read(key: ModelKey) -> StoredModel | None:
                 return None
         if fields["name"] != key.name or not key.name.isprintable():
             return None
-        if fields["family"] not in _FAMILIES:
+        if fields["family"] not in FAMILIES:
             return None
         origin = str(said["origin"])[:_MAX_TEXT]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -58,6 +58,7 @@ def explain(
 ) -> None:
     """Attribute one query-document pair."""
     from attribution import datasets
+    from attribution.retrievers.detect import family_of
     from attribution.text import clean
     from attribution.types import TextPair
 
@@ -66,7 +67,7 @@ def explain(
     text = document if document is not None else _read_text(document_file)
     pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
     spec, chosen = resolve(model), method_of(method, normalization, resampling, False, option)
-    if spec.family == "lexical":
+    if family_of(spec).has_statistics:
         corpus = data_name(statistics)
         datasets.read(corpus)
         spec = for_data(spec, corpus)

@@ -12,6 +12,7 @@ import numpy as np
 
 from attribution.curves.projection import Layout, comparable
 from attribution.errors import UserError
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.jobs.attributions import OneDevice, precompute
@@ -68,7 +69,7 @@ class TextMap:
 
     def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
         """Embed the rest."""
-        if model.spec.family != "dense":
+        if family_of(model.spec).search != "vectors":
             raise UserError(
                 f"{model.spec.name} has no one vector for a text: choose a dense model, or a map "
                 "of curves."

@@ -25,6 +25,7 @@ from attribution.evaluation.ranking_measures import (
     success_of_pairs,
 )
 from attribution.evaluation.search import Ranking
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
 from cache.jobs.loop import Progress
@@ -113,7 +114,7 @@ _evaluations: Recent[Ranked] = Recent(_KEPT)
 
 def needs_first_stage(spec: RetrieverSpec) -> bool:
     """Whether a model can only rerank what another one found."""
-    return spec.family == "cross_encoder"
+    return family_of(spec).search == "rerank"
 
 
 def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:

@@ -16,6 +16,7 @@ from attribution.datasets import DataSet, posir_selection
 from attribution.errors import UserError
 from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
 from attribution.retrievers import resolve
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
@@ -349,7 +350,7 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     if dataset in datasets.names():
         return
     known = resolve.known()
-    if not any(name in known and known[name].family == "lexical" for name in models):
+    if not any(name in known and family_of(known[name]).has_statistics for name in models):
         return
     offered = datasets.names()
     chosen = st.selectbox(
@@ -373,7 +374,7 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
     chosen by `statistics`."""
     found = resolve.resolve(name)
-    if found.family == "lexical":
+    if family_of(found).has_statistics:
         found = with_corpus(found, dataset if dataset in datasets.names() else _statistics())
     return posir_spec(found) if posir else found
 

@@ -15,6 +15,7 @@ from attribution.curves.interactions import Interactions, interactions, top
 from attribution.curves.positions import document_curve, evidence_share
 from attribution.curves.text_axis import curve_positions
 from attribution.methods import CURVE_PARAMETERS, METHODS
+from attribution.retrievers.detect import family_of
 from attribution.text import sentences, words
 from attribution.types import Method, Provenance, TextPair
 from dashboard.core import readings
@@ -308,7 +309,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
 
 def terms_view(result: Explained, key: str, label: str = "") -> None:
     """The terms that a sparse encoder finds in both texts; computed when it is asked for."""
-    if result.model.spec.family != "sparse":
+    if family_of(result.model.spec).search != "term_weights":
         return
     name = plain(label or result.model.spec.name)
     if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):

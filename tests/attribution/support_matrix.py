@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.specs import RetrieverSpec
@@ -129,7 +130,7 @@ def table() -> list[str]:
                 lines.append(f"| {label} |" + " no |" * len(METHODS))
                 continue
             for name, entry in METHODS.items():
-                if spec.family not in entry.families:
+                if not entry.fits(family_of(spec)):
                     row.append("–")
                 elif name in proof.unfit:
                     row.append("no")

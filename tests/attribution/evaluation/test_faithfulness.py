@@ -29,7 +29,8 @@ from attribution.evaluation.faithfulness import (
 )
 from attribution.methods import make_method
 from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
 from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
 
 METHOD = make_method("decomposition")

@@ -21,7 +21,8 @@ from attribution.methods.decomposition import (
     shares,
     token_vectors,
 )
-from attribution.retrievers.dense import DenseRetriever, Encoded
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair, Token, TokenizedText
 from tests.support.literal_decompx import (
     Bert,

@@ -14,7 +14,7 @@ from attribution.errors import UserError
 from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever
-from attribution.retrievers.detect import family_of
+from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.specs import RetrieverSpec
@@ -230,5 +230,5 @@ def test_a_template_that_changes_the_texts_is_refused(
 def test_folders_say_what_they_are(make: Make) -> None:
     for kind in ("bert", "generative"):
         folder = Path(make(kind).spec.source.removeprefix("folder:"))
-        assert family_of(folder) == "cross_encoder"
-    assert family_of(folder.parent / "raw") == "dense"
+        assert family_of_folder(folder).name == "cross_encoder"
+    assert family_of_folder(folder.parent / "raw").name == "dense"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.detect import family_of
+from attribution.retrievers.detect import family_of, family_of_folder
 from attribution.retrievers.late_interaction import LateInteractionRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import prove
@@ -188,7 +188,7 @@ def test_the_layout_of_colbertv2_is_read(tiny_folder: Callable[..., Path], tmp_p
             }
         )
     )
-    assert family_of(folder) == "late_interaction"
+    assert family_of_folder(folder).name == "late_interaction"
     retriever = load(RetrieverSpec("c", "c", "late_interaction", f"folder:{folder}"), "cpu")
     assert any(torch.equal(p, projection) for p in retriever.model.parameters())
     (found,) = attribute(retriever, "maxsim", PAIRS[:1])
@@ -215,4 +215,4 @@ def test_a_bare_encoder_is_refused(tiny_folder: Callable[..., Path]) -> None:
 
 
 def test_decomposition_is_not_for_it(late: LateInteractionRetriever) -> None:
-    assert late.family not in METHODS["decomposition"].families
+    assert not METHODS["decomposition"].fits(family_of(late.spec))

@@ -19,7 +19,9 @@ from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers import resolve
 from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import choose_device, choose_precision, load, must_spread
+from attribution.retrievers.dense_loading import must_spread
+from attribution.retrievers.family import Placement
+from attribution.retrievers.load import choose_device, choose_precision, load
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.specs import POOLINGS, ModelFiles, RetrieverSpec, with_pooling
 from attribution.types import TextPair
@@ -272,30 +274,30 @@ def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.Mon
     need = 4 * n
 
     def spread(precision: str = "float32", asked: str = "auto") -> bool:
-        return must_spread(spec, files, gpu, precision, asked)
+        return must_spread(spec, files, Placement(gpu, precision, asked))
 
     Gpus(monkeypatch, 2 * need)
     assert not spread()
-    assert not must_spread(spec, files, torch.device("cpu"), "float32", "auto")
+    assert not must_spread(spec, files, Placement(torch.device("cpu"), "float32"))
     Gpus(monkeypatch, need, need)
     assert spread() and not spread("bfloat16"), "half as large in 16 bits"
     # Both encoders count.
     Gpus(monkeypatch, 2 * need, 2 * need)
-    assert must_spread(spec, ModelFiles(copy, query=copy), gpu, "float32", "auto")
+    assert must_spread(spec, ModelFiles(copy, query=copy), Placement(gpu, "float32"))
     Gpus(monkeypatch, need)
     with pytest.raises(UserError, match="choose bfloat16 precision, a smaller model, or"):
         spread()
     Gpus(monkeypatch, need, need)
     with pytest.raises(UserError, match="more than the graphics memory here"):
         spread(asked="cuda:0")  # one was asked for
-    monkeypatch.setattr("attribution.retrievers.load.find_spec", lambda name: None)
+    monkeypatch.setattr("attribution.retrievers.dense_loading.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install accelerate"):
         spread()
 
 
 def test_a_spread_model_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through accelerate's placement, here of all layers on the CPU."""
-    monkeypatch.setattr("attribution.retrievers.load.must_spread", lambda *_: True)
+    monkeypatch.setattr("attribution.retrievers.dense_loading.must_spread", lambda *_: True)
     pair = TextPair("p", "tide", "the Moon pulls the water")
     spread = load(spec_of(copy), device="cpu")
     monkeypatch.undo()

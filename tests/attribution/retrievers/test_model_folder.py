@@ -283,7 +283,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
     # Adding it by name and asking for its family read files too.
     with pytest.raises(UserError, match="which is no regular file"):
         resolve.register_folder("mine", copy)
-    assert detect.family_of(copy) == "dense"
+    assert detect.family_of_folder(copy).name == "dense"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.detect import family_of
+from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.seq2seq import Seq2SeqRetriever
@@ -201,7 +201,7 @@ def test_a_folder_says_what_it_is_and_missing_weights_are_refused(
     from safetensors.torch import load_file, save_file
 
     folder = Path(make("mt5").spec.source.removeprefix("folder:"))
-    assert family_of(folder) == "cross_encoder"
+    assert family_of_folder(folder).name == "cross_encoder"
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     weights = load_file(copy / "model.safetensors")
     weights = {k: v for k, v in weights.items() if k != "decoder.final_layer_norm.weight"}
@@ -210,7 +210,7 @@ def test_a_folder_says_what_it_is_and_missing_weights_are_refused(
         load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
     # An encoder for embeddings stays one.
     (copy / "modules.json").write_text("[]")
-    assert family_of(copy) == "dense"
+    assert family_of_folder(copy).name == "dense"
 
 
 def test_the_preset_answers_in_polish() -> None:

@@ -12,7 +12,7 @@ import torch
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.detect import family_of
+from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import prove
 from attribution.retrievers.sparse import SparseRetriever
@@ -136,4 +136,4 @@ def test_what_is_no_max_pooling_is_refused(make: Make) -> None:
 
 
 def test_a_folder_says_that_it_is_sparse(sparse: SparseRetriever) -> None:
-    assert family_of(Path(sparse.spec.source.removeprefix("folder:"))) == "sparse"
+    assert family_of_folder(Path(sparse.spec.source.removeprefix("folder:"))).name == "sparse"

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.dense import FAMILY, DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import locate
 from attribution.retrievers.self_check import prove
@@ -91,7 +91,7 @@ def test_the_score_is_the_product_of_the_two_encoders_own_vectors(
         two.embeddings_of("query").weight,  # type: ignore[arg-type]
         two.embeddings_of("document").weight,  # type: ignore[arg-type]
     )
-    for method in (name for name, entry in METHODS.items() if "dense" in entry.families):
+    for method in (name for name, entry in METHODS.items() if entry.fits(FAMILY)):
         for result, pair in zip(compute(two, method, PAIR, OTHER), (PAIR, OTHER), strict=True):
             q, d = (
                 encoders[s].embed(encoders[s].inputs(getattr(pair, s)))

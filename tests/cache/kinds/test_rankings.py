@@ -13,6 +13,7 @@ from attribution.datasets import from_pairs
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.datasets.types import DataSet
 from attribution.evaluation.search import BLOCK
+from attribution.retrievers.specs import presets
 from attribution.types import TextPair
 from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
 from cache.storage.store import ModelKey
@@ -99,7 +100,7 @@ def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
             return torch.tensor(lengths, dtype=torch.float32)
 
     class Bm25:
-        family, k1, b = "lexical", 1.2, 0.75
+        spec, k1, b = presets()["BM25"], 1.2, 0.75
 
     pairs = tuple(
         TextPair(str(n), "which ice", f"ice {'very ' * n}cold", dataset="p") for n in range(5)

@@ -1,0 +1,210 @@
+"""Loading dense encoders: sentence-transformers models with their adapter, their queries' encoder
+and their pooling as the spec says, over several GPUs where one is too small."""
+
+from __future__ import annotations
+
+import logging
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer, SimilarityFunction
+from sentence_transformers.sentence_transformer.modules import Pooling, Router
+
+from attribution.errors import UserError
+from attribution.retrievers.bounded import header
+from attribution.retrievers.family import Placement
+from attribution.retrievers.model_folder import contents
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
+
+ROOM = 0.8
+"""Part of a GPU's memory that weights may take; the rest is for what is computed with them."""
+
+
+def load_encoders(
+    spec: RetrieverSpec, files: ModelFiles, place: Placement
+) -> tuple[SentenceTransformer, SentenceTransformer | None]:
+    """The documents' encoder, and the queries' where they have their own.
+
+    Raises:
+        UserError: the files are no model that sentence-transformers reads, or the model needs more
+            memory than there is.
+    """
+    spread = must_spread(spec, files, place)
+    query_model: SentenceTransformer | None = None
+    try:
+        model = _load_model(spec, files.folder, place, files.code, spread)
+        if files.adapter is not None:
+            _merge_adapter(model, files.adapter, spec.strength)
+        if files.query is not None:
+            query_model = _load_model(spec, files.query, place, files.code, spread)
+        elif routes := _routes(model):
+            query_model, model = routes
+    except UserError:
+        raise
+    except Exception as error:
+        logging.getLogger(__name__).exception("loading %s failed", spec.name)
+        without = "" if files.code else " without remote code"
+        raise UserError(
+            f"{spec.name} could not be loaded ({type(error).__name__}): check that its folder "
+            f"holds a complete sentence-transformers or transformers model{without}."
+        ) from error
+    for encoder in (model, query_model):
+        if encoder is not None:
+            _adjust(encoder, spec)
+    return model, query_model
+
+
+def _load_model(
+    spec: RetrieverSpec,
+    folder: Path,
+    place: Placement,
+    code: bool,
+    spread: bool,
+) -> SentenceTransformer:
+    settings: dict[str, object] = {
+        "use_safetensors": True,
+        "dtype": getattr(torch, place.precision),
+    }
+    if spread:
+        settings["device_map"] = "auto"
+    model = SentenceTransformer(
+        str(folder),
+        device=None if spread else str(place.device),
+        trust_remote_code=code,
+        local_files_only=True,
+        model_kwargs=settings,
+    )
+    _require_complete(model)
+    if runs_bidirectional(spec):
+        _unmask(spec, model)
+    return model
+
+
+def _routes(model: SentenceTransformer) -> tuple[SentenceTransformer, SentenceTransformer] | None:
+    """The query and the document encoder of a model that sends them different ways (Router)."""
+    router, *rest = model.children()
+    if not isinstance(router, Router) or not {"query", "document"} <= set(router.sub_modules):
+        return None
+    query, document = (
+        SentenceTransformer(
+            modules=[*router.sub_modules[side].children(), *rest],
+            device=str(model.device),
+            prompts={name: text or "" for name, text in model.prompts.items()},
+            similarity_fn_name=model.similarity_fn_name,
+        )
+        for side in ("query", "document")
+    )
+    return query, document
+
+
+def _adjust(model: SentenceTransformer, spec: RetrieverSpec) -> None:
+    """Length, similarity and pooling as the spec says, where it says."""
+    if spec.max_length is not None:
+        model.max_seq_length = spec.max_length
+    if spec.similarity is not None:
+        model.similarity_fn_name = SimilarityFunction(spec.similarity)
+    if spec.pooling is not None:
+        _pool(model, spec)
+
+
+def _pool(model: SentenceTransformer, spec: RetrieverSpec) -> None:
+    poolings = [module for module in model if isinstance(module, Pooling)]
+    if len(poolings) != 1:
+        raise UserError(
+            f"{spec.name} does not pool its tokens in a way that can be replaced: choose "
+            f"{spec.base} without a pooling behind @."
+        )
+    (pooling,) = poolings
+    # Several poolings side by side make a wider vector, which what follows was trained on.
+    if not isinstance(pooling.pooling_mode, str):
+        raise UserError(
+            f"{spec.name} joins several poolings into one vector: choose {spec.base} without a "
+            "pooling behind @."
+        )
+    pooling.pooling_mode = spec.pooling
+
+
+def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:
+    """Let every token see all others, as the model's own code does."""
+    backbone: Any = model.transformers_model
+    backbone.config.is_causal = False
+    for module in backbone.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    tokenizer: Any = model.tokenizer
+    ids = tokenizer("a")["input_ids"]
+    if getattr(tokenizer, "add_eos_token", False) and ids[-1] != tokenizer.eos_token_id:
+        # What is pooled is the token that ends a text; without it the vector is another one.
+        raise UserError(
+            f"{spec.name} ends texts with a token that only its own code adds: start with "
+            f"--allow-code {spec.base} to run that code."
+        )
+
+
+def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> bool:
+    """Whether the weights take more than one GPU and so have to be spread over all of them.
+
+    Raises:
+        UserError: they take more memory than there is, or spreading them needs a package.
+    """
+    device, precision = place.device, place.precision
+    if device.type != "cuda":
+        return False
+    itemsize = getattr(torch, precision).itemsize
+    needed = sum(_numbers(path) for f in files.folders() for path in contents(f).weights) * itemsize
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    if needed < ROOM * torch.cuda.get_device_properties(index).total_memory:
+        return False
+    count = torch.cuda.device_count() if place.asked == "auto" else 1
+    memory = [torch.cuda.get_device_properties(i).total_memory for i in range(count)]
+    if count < 2 or needed >= ROOM * sum(memory):
+        smaller = "bfloat16 precision, " if precision == "float32" else ""
+        raise UserError(
+            f"{spec.name} takes {needed / 1e9:.0f} GB in {precision}, more than the graphics "
+            f"memory here: choose {smaller}a smaller model, or POSLENS_DEVICE=cpu."
+        )
+    if find_spec("accelerate") is None:
+        raise UserError(
+            f"{spec.name} has to be spread over {count} GPUs, which needs the package accelerate: "
+            "install it with `pip install accelerate`."
+        )
+    return True
+
+
+def _numbers(path: Path) -> int:
+    """How many numbers a safetensors file holds; reads its header alone."""
+    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
+
+
+def _require_complete(model: SentenceTransformer) -> None:
+    """transformers fills in with random numbers, and a warning, what the weights lack; only a
+    pooler, which sentence-transformers does not use, may be missing."""
+    from transformers import PreTrainedModel
+
+    backbones = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    missing = [
+        name
+        for backbone in backbones
+        for name, parameter in backbone.named_parameters()
+        if not getattr(parameter, "_is_hf_initialized", False) and "pooler." not in name
+    ]
+    if missing:
+        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+
+
+def _merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:
+    """Add the adapter's low-rank updates, scaled, to the weights: it costs nothing at use."""
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+
+    backbone = model[0].auto_model
+    # Saved without the device, so that loading asks neither a hub nor a GPU.
+    merged = PeftModel.from_pretrained(backbone, str(adapter), local_files_only=True)
+    if strength is not None:
+        for module in merged.modules():
+            if isinstance(module, LoraLayer):
+                module.set_scale("default", strength)
+    model[0].model = merged.merge_and_unload()

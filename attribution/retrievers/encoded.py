@@ -1,0 +1,39 @@
+"""A batch of texts as a model takes them, and as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attribution.types import Side, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch of B texts as the model takes them, and as people read them.
+
+    `features` hold tensors [B, T] on the model's device; `texts[b].tokens` are the first
+    `len(texts[b].tokens)` of row b's T positions where padding is on the right, the last where
+    it is on the left (`offsets[b]` is where they begin). `side` says which encoder reads them,
+    where queries and documents have one each.
+    """
+
+    features: dict[str, Any]
+    texts: tuple[TokenizedText, ...]
+    offsets: tuple[int, ...]
+    side: Side = "document"
+
+    def repeated(self, n: int) -> Encoded:
+        """A batch of one text, n times over: for inputs that vary while the text does not."""
+        features = {
+            key: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
+            for key, value in self.features.items()
+        }
+        return Encoded(features, self.texts * n, self.offsets * n, self.side)
+
+    def row(self, values: Tensor, b: int) -> Tensor:
+        """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
+        start = self.offsets[b]
+        return values[b, start : start + len(self.texts[b].tokens)]

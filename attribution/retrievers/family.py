@@ -1,0 +1,90 @@
+"""What a family of retrievers says of itself. Each family's module registers its record here;
+`detect` imports them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from attribution.retrievers.base import Retriever
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
+
+
+class Capability(StrEnum):
+    """What a family has and a method may need."""
+
+    EMBEDDINGS = "embeddings"
+    """Its input embeddings can be replaced."""
+    GRADIENTS = "gradients"
+    """Its score has a gradient at its input embeddings."""
+    LINEAR = "linear"
+    """Its network can be linearised."""
+    TERMS = "terms"
+    """Its score is a sum over terms that both texts have."""
+    MAXSIM = "maxsim"
+    """Its score is a sum over query tokens of their best document token."""
+
+
+Search = Literal["vectors", "token_vectors", "term_weights", "index", "rerank"]
+"""How a corpus is searched: by one vector for each text, by one for each token, by a weight for
+each term of a vocabulary, by an index of words; or not at all, only reordered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a model goes and in which precision; `asked` is the device as it was asked for, `auto`
+    or a name."""
+
+    device: torch.device
+    precision: str
+    asked: str = "auto"
+
+
+Loader = Callable[[RetrieverSpec, ModelFiles, Placement], Retriever]
+
+
+def _shows_nothing(_folder: Path, _architectures: Sequence[str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of retrievers.
+
+    `name` stands in specs, `title` in sentences, and `order` is its place in lists. `load` makes a
+    retriever of checked files; it may raise UserError, and whatever else it raises becomes one. A
+    folder is of this family where its configuration names the sentence-transformers class
+    `library_class`, or else where `shown_by` (folder, architectures) says so. `has_weights` says
+    that there are files to check and a device to choose, `has_statistics` that its scores depend
+    on word statistics of a data set.
+    """
+
+    name: str
+    title: str
+    order: int
+    capabilities: frozenset[Capability]
+    search: Search
+    load: Loader
+    library_class: str = ""
+    shown_by: Callable[[Path, Sequence[str]], bool] = _shows_nothing
+    has_weights: bool = True
+    has_statistics: bool = False
+
+
+FAMILIES: dict[str, Family] = {}
+"""Every family by name, in the order of lists; complete once `detect` was imported."""
+
+
+def register(family: Family) -> Family:
+    """Make a family known. Called once by its module."""
+    if family.name in FAMILIES:
+        raise ValueError(f"two families are named {family.name}")
+    ordered = sorted([*FAMILIES.values(), family], key=lambda known: known.order)
+    FAMILIES.clear()
+    FAMILIES.update((known.name, known) for known in ordered)
+    return family

@@ -1,0 +1,48 @@
+"""Loading what sentence-transformers reads by one of its classes besides SentenceTransformer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sentence_transformers
+import torch
+
+from attribution.retrievers.family import Placement
+from attribution.retrievers.specs import RetrieverSpec
+
+
+def load_model(
+    library_class: str,
+    spec: RetrieverSpec,
+    folder: Path,
+    place: Placement,
+    *,
+    uses_pooler: bool = False,
+) -> Any:
+    """A model of that class, untyped as the library's are, at the length that `spec` says.
+
+    transformers makes up what the weights lack; only a pooler may be missing, unless the model
+    `uses_pooler`.
+
+    Raises:
+        ValueError: weights are missing.
+    """
+    model = getattr(sentence_transformers, library_class)(
+        str(folder),
+        device=str(place.device),
+        trust_remote_code=False,
+        local_files_only=True,
+        model_kwargs={"use_safetensors": True, "dtype": getattr(torch, place.precision)},
+    )
+    missing = [
+        name
+        for name, parameter in model.transformers_model.named_parameters()
+        if not getattr(parameter, "_is_hf_initialized", False)
+        and (uses_pooler or "pooler." not in name)
+    ]
+    if missing:
+        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+    if spec.max_length is not None:
+        model.max_seq_length = spec.max_length
+    return model
