@@ -221,7 +221,7 @@ def test_export_a_figure(app: App, visit: Visit, tmp_path: Path, fmt: str) -> No
     text = path.read_text(encoding="utf-8")
     assert path.suffix == f".{fmt}" and "food-sourdough-q2" in path.name
     # A figure says where it came from: model, weights, method and pair.
-    for fact in ("MiniLM", "6ae360a541ea33e0", "saliency(", "food-sourdough-q2"):
+    for fact in ("MiniLM", "c006c9485a9bef2b", "saliency(", "food-sourdough-q2"):
         assert fact in text
     if fmt == "svg":
         assert ElementTree.fromstring(text).tag.endswith("svg")
@@ -244,7 +244,7 @@ def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
     download.value.save_as(path)
     root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     words = "".join(root.itertext())
-    assert "sourdough" in words.lower() and "6ae360a541ea33e0" in words
+    assert "sourdough" in words.lower() and "c006c9485a9bef2b" in words
 
 
 @pytest.mark.parametrize(

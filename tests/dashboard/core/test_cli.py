@@ -24,6 +24,8 @@ KEYS = {
     "matrix",
     "bias_share",
     "completeness_error",
+    "positions",
+    "magnitudes",
     "curve",
     "provenance",
 }
@@ -60,7 +62,7 @@ def test_explain_prints_one_object(tmp_path: Path) -> None:
         "ice"
     ]
     assert found["document"]["truncated"] is False and found["matrix"] is None
-    assert found["provenance"]["weights"] == "6ae360a541ea33e0"
+    assert found["provenance"]["weights"] == "c006c9485a9bef2b"
 
 
 def test_decomposition_adds_up_and_has_a_matrix_on_request() -> None:

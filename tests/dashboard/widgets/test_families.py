@@ -210,22 +210,25 @@ def test_a_hub_model_that_is_not_dense_just_works(
 ) -> None:
     """Its family shows only once its files have come; nothing is chosen twice."""
     folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
-    come: list[str] = []
+    fetched = False
 
-    def from_hub(hub_id: str, download: bool, code: bool) -> Path:
-        if not download and not come:
-            raise UserError("not here yet")
-        come.append(hub_id)
+    def from_hub(name: str, hub_id: str, code: bool) -> Path:
+        assert hub_id == "organisation/reranker" and not code
+        if not fetched:
+            raise UserError(f"{name} is not here yet")
         return folder
 
     monkeypatch.setattr(resolve, "_from_hub", from_hub)
     spec = resolve.resolve("organisation/reranker")
-    assert spec.family == "dense" and not come
-    found = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
-    assert found.model.spec.family == "cross_encoder" and found.attribution.document_scores.any()
-    assert found.model.key == Compute(tmp_path).identify(resolve.resolve(spec.name)).key
-    come.clear()
     pooled = resolve.resolve("organisation/reranker@cls")
+    assert spec.family == "dense"
+    with pytest.raises(UserError, match="organisation/reranker is not here yet"):
+        Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
+    fetched = True
+    explained = Compute(tmp_path).explain(PAIR, spec, make_method("saliency"))
+    assert explained.model.spec.family == "cross_encoder"
+    assert explained.attribution.document_scores.any()
+    assert explained.model.key == Compute(tmp_path).identify(resolve.resolve(spec.name)).key
     with pytest.raises(UserError, match="is a cross-encoder model, which has no pooling"):
         Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
 
