@@ -26,6 +26,7 @@ from dashboard.core.runs import Run
 from dashboard.drawing.curves import Style
 from dashboard.widgets import choices, panels, url_state
 from dashboard.widgets.guard import fragment
+from dashboard.widgets.tables import chosen_row
 
 MAX_PAIRS = 250  # as many a test as the paper has
 
@@ -289,14 +290,11 @@ def behind(found: list[Tested]) -> None:
         return
     st.caption(f"d1: {TESTS[one.result.test].d1}. d2: {TESTS[one.result.test].d2}.")
     frame = bias_service.pair_frame(one)
-    key = f"bias.pairs.{under}.{test}"
-    event = st.dataframe(
+    row = chosen_row(
         frame,
-        hide_index=True,
+        f"bias.pairs.{under}.{test}",
+        "pair",
         height=260,
-        on_select="rerun",
-        selection_mode="single-row",
-        key=key,
         column_config={
             name: st.column_config.NumberColumn(format="%.4f")
             for name in ("difference", "s(d1)", "s(d2)")
@@ -309,8 +307,8 @@ def behind(found: list[Tested]) -> None:
         [bias_service.provenance_of([one])],
         frame=frame,
     )
-    if rows := event.selection.rows:  # type: ignore[union-attr]
-        url_state.put("item", str(frame["pair"].iloc[rows[0]]))
+    if row is not None:
+        url_state.put("item", str(frame["pair"].iloc[row]))
     item = url_state.get("item")
     pair = next((p for p in one.pairs.pairs if p.item_id == item), None)
     if pair is None:

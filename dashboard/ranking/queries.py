@@ -11,6 +11,7 @@ from attribution.evaluation.ranking_measures import NDCG, TOP
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking.service import FILTERS, Ranked
 from dashboard.widgets import panels, url_state
+from dashboard.widgets.tables import chosen_row
 
 
 def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: str = "") -> None:
@@ -28,13 +29,11 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
     st.caption(
         f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
-    event = st.dataframe(
+    asked = chosen_row(
         frame,
-        hide_index=True,
+        f"ranking.queries.{name}",
+        "id",
         height=280,
-        on_select="rerun",
-        selection_mode="single-row",
-        key=f"ranking.queries.{name}.{'.'.join(filters)}",
         column_config={
             "query": st.column_config.TextColumn(width="large"),
             NDCG: st.column_config.NumberColumn(format="%.3f"),
@@ -42,35 +41,31 @@ def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: 
             "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
         },
     )
-    rows = event.selection.rows  # type: ignore[union-attr]
-    if not rows:
+    if asked is None:
         return
-    query = ranking_service.query_of(one, str(frame["id"].iloc[rows[0]]))
+    query = ranking_service.query_of(one, str(frame["id"].iloc[asked]))
     top = ranking_service.top_frame(one, query)
     rank = ranking_service.first_rank(one, query)
     where = f"first at rank {rank:,}" if rank else "not among those found"
     st.markdown(f"**{panels.plain(query.text)}**")
     st.caption(f"{len(query.relevant):,} relevant, {where}.")
-    chosen = st.dataframe(
+    opened_row = chosen_row(
         top.drop(columns="pair"),
-        hide_index=True,
-        on_select="rerun",
-        selection_mode="single-row",
-        key=f"ranking.top.{query.query_id}",
+        f"ranking.top.{query.query_id}",
+        "id",
         column_config={
             "score": st.column_config.NumberColumn(format="%.4f"),
             "relevant": st.column_config.CheckboxColumn(),
             "document": st.column_config.TextColumn(width="large"),
         },
     )
-    picked = chosen.selection.rows  # type: ignore[union-attr]
     # The models that every method fits, where there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     if note:
         st.caption(panels.plain(note))
     links = dict(list(query.pairs.items())[:3])
-    if picked:
-        row = top.iloc[picked[0]]
+    if opened_row is not None:
+        row = top.iloc[opened_row]
         if row["pair"]:
             links[str(row["id"])] = str(row["pair"])
         else:

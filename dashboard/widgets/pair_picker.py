@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -27,6 +26,7 @@ from dashboard.widgets.choices import (
 )
 from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.widgets.orders import HELP as ORDER_HELP
+from dashboard.widgets.tables import rows_key
 
 _TYPED = "Own text"
 _FROM_DATA = "Data set"
@@ -155,12 +155,12 @@ def _pair_table(
     pairs: Sequence[TextPair], at: int | None, order: str, values: Mapping[str, float]
 ) -> None:
     ids = tuple(p.pair_id for p in pairs)
-    # A table of other rows is another widget: its selection must not point into the old rows.
-    key = f"pairs.{hashlib.sha256(repr(ids).encode()).hexdigest()[:12]}"
+    key = rows_key("pairs", ids)
 
     def choose() -> None:
-        if rows := st.session_state[key].selection.rows:
-            url_state.put("pair", ids[rows[0]])
+        for row in st.session_state[key].selection.rows:
+            if row in range(len(ids)):
+                url_state.put("pair", ids[row])
 
     frame = pd.DataFrame(
         {

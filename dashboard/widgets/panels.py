@@ -47,6 +47,7 @@ from dashboard.heatmap.data import MAX_COLUMNS, Pane
 from dashboard.heatmap.standalone import to_html, to_image
 from dashboard.widgets import url_state
 from dashboard.widgets.guard import guarded
+from dashboard.widgets.tables import chosen_row
 
 _CLEAR = "rgba(0,0,0,0)"
 HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
@@ -387,12 +388,9 @@ def open_pairs(
     frame: pd.DataFrame, dataset: str, models: Sequence[str], key: str, method: Method | None = None
 ) -> None:
     """A table of pairs (column `pair` holds their ids); the row chosen opens in Explain."""
-    event = st.dataframe(
-        frame, hide_index=True, height=240, on_select="rerun", selection_mode="single-row", key=key
-    )
-    rows = event.selection.rows  # type: ignore[union-attr]
-    if rows:
-        explain_link("Explain this pair", dataset, str(frame["pair"].iloc[rows[0]]), models, method)
+    row = chosen_row(frame, key, "pair", height=240)
+    if row is not None:
+        explain_link("Explain this pair", dataset, str(frame["pair"].iloc[row]), models, method)
 
 
 def explain_link(

@@ -1,0 +1,57 @@
+"""A row that is chosen in a table is a row of that table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
+from streamlit.testing.v1 import AppTest
+
+
+def page() -> None:
+    import pandas as pd
+    import streamlit as st
+
+    from dashboard.widgets.tables import chosen_row
+
+    ids = st.text_input("ids", "a b c").split()
+    frame = pd.DataFrame({"pair": ids, "value": range(len(ids))})
+    row = chosen_row(frame, "table", "pair")
+    st.text("none" if row is None else ids[row])
+
+
+def table(app: AppTest) -> str:
+    return app.dataframe[0].proto.id
+
+
+def send(app: AppTest, widget: str, rows: list[int]) -> AppTest:
+    """The page after a browser has sent these rows for a table."""
+    value = json.dumps({"selection": {"rows": rows, "columns": [], "cells": []}})
+    state = WidgetState(id=widget, string_value=value)
+    return app._run(widget_state=WidgetStates(widgets=[state]))
+
+
+@pytest.fixture
+def app() -> AppTest:
+    return AppTest.from_function(page, default_timeout=60).run()
+
+
+def test_the_row_that_is_clicked_is_chosen(app: AppTest) -> None:
+    assert app.text[0].value == "none"
+    assert send(app, table(app), [2]).text[0].value == "c"
+
+
+@pytest.mark.parametrize("row", [3, 99_999, -1])
+def test_a_row_that_the_table_does_not_have_chooses_nothing(app: AppTest, row: int) -> None:
+    after = send(app, table(app), [row])
+    assert not after.exception and after.text[0].value == "none"
+
+
+def test_a_choice_does_not_point_into_other_rows(app: AppTest) -> None:
+    old = table(app)
+    send(app, old, [2])
+    app.text_input[0].set_value("d e f").run()
+    assert not app.exception and app.text[0].value == "none"
+    assert table(app) != old
+    assert send(app, old, [2]).text[0].value == "none"
