@@ -6,7 +6,7 @@ the result knows. What it does not know is left out. No Streamlit here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -192,7 +192,7 @@ def of_ranking(
         n_documents=n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval="1,000 resamples of queries; S@10 Agresti-Coull",
+        interval="; ".join(_of_measures(found.estimates)),
     )
 
 
@@ -214,7 +214,9 @@ def of_bias(
         max_length=model.spec.max_length,
         truncated=sum(one.n_truncated for one in found),
         selection=f"tests {names}; {source}{left_out}",
-        interval="t interval of the mean difference",
+        interval="95%, t interval of the mean difference over documents"
+        if any(one.low is not None for one in found)
+        else "",
     )
 
 
@@ -294,6 +296,16 @@ def _resampled(number: Estimate | None) -> str:
     if number is None or number.interval is None or not number.n_resampled:
         return ""
     return _resampling(number.n_resampled, number.resampled)
+
+
+def _of_measures(estimates: Mapping[str, Estimate]) -> Iterator[str]:
+    """What the intervals of measures resampled, and which of them come from a formula."""
+    yield from dict.fromkeys(filter(None, map(_resampled, estimates.values())))
+    formulas = [
+        name for name, number in estimates.items() if number.interval and not number.resampled
+    ]
+    if formulas:
+        yield f"{' and '.join(formulas)}: 95%, Agresti-Coull"
 
 
 def _resampling(n: int, what: str = "documents") -> str:

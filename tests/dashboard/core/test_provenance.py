@@ -260,3 +260,39 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
     }
     assert found["sum"] != found["mean"] and metric.value == f"{found[how]:.3f}"
     assert f"the {how} of its tokens" in metric.help
+
+
+def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
+    from dataclasses import replace
+
+    data = datasets.read("sample")
+    setup = ranking_service.Setup(ranking_service.collection_of(data))
+    run = ranking_service.start(compute, bm25, setup)
+    run.wait()
+    ranked = ranking_service.stored(compute, bm25, setup)
+    assert ranked is not None
+    n = ranked.evaluation.estimates[NDCG].n_resampled
+    assert n > 100
+    said = ranked.provenance().interval
+    assert said == (
+        f"95%, resampling {n:,} queries; {SUCCESS} and {SUCCESS_OF_PAIRS}: 95%, Agresti-Coull"
+    )
+    bare = {
+        name: replace(number, low=None, high=None)
+        for name, number in ranked.evaluation.estimates.items()
+    }
+    without = replace(ranked, evaluation=replace(ranked.evaluation, estimates=bare))
+    assert without.provenance().interval == ""
+
+
+def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
+    from dataclasses import replace
+
+    data = datasets.read("sample-bias")
+    tests = [pairs_for(data, "position", "end", 12)]
+    bias_service.start(compute, bm25, tests, "x").wait()
+    (tested,) = bias_service.tested(compute, bm25, tests)
+    assert tested.result.low is not None
+    assert "t interval" in bias_service.provenance_of([tested]).interval
+    bare = replace(tested, result=replace(tested.result, low=None, high=None))
+    assert bias_service.provenance_of([bare]).interval == ""
