@@ -16,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 from attribution import datasets
 from attribution.datasets import DataSet
 from attribution.evaluation.bias_pairs import pairs_for
+from attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
@@ -30,6 +31,7 @@ from dashboard.export.files import figure_bytes
 from dashboard.heatmap import View
 from dashboard.interventions import service as interventions
 from dashboard.interventions.figures import minus_null_curves
+from dashboard.ranking import service as ranking_service
 from dashboard.widgets import panels
 from tests.support.pages import page_file
 from tests.test_imports import FILES, dotted, name_of, parse
@@ -263,13 +265,11 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
 
 
 def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
-    from dataclasses import replace
-
     data = datasets.read("sample")
     setup = ranking_service.Setup(ranking_service.collection_of(data))
     run = ranking_service.start(compute, bm25, setup)
     run.wait()
-    ranked = ranking_service.stored(compute, bm25, setup)
+    ranked = ranking_service.ranked(compute, bm25, setup)
     assert ranked is not None
     n = ranked.evaluation.estimates[NDCG].n_resampled
     assert n > 100
@@ -286,8 +286,6 @@ def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Comp
 
 
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
-    from dataclasses import replace
-
     data = datasets.read("sample-bias")
     tests = [pairs_for(data, "position", "end", 12)]
     bias_service.start(compute, bm25, tests, "x").wait()
