@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
+from attribution.retrievers.detect import families_with
 from attribution.retrievers.specs import RetrieverSpec, presets
 from dashboard.__main__ import app
 from dashboard.core.settings import SETTINGS
@@ -112,7 +113,7 @@ def methods_table() -> str:
                 entry.unit,
                 "yes" if entry.signed else "no",
                 "yes" if entry.additive else "no",
-                ", ".join(family.replace("_", " ") for family in entry.families),
+                ", ".join(family.name.replace("_", " ") for family in families_with(entry.needs)),
                 entry.citation,
             )
             for entry in METHODS.values()
