@@ -25,7 +25,7 @@ from attribution.types import Attribution, Method, TextPair, Token, TokenizedTex
 from cache.storage import index
 from cache.storage.store import ModelKey, Store
 
-METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
+METHOD = Method("saliency", {"version": 1}, curve_params())
 MODEL = ModelKey("M", "0123456789abcdef")
 SIZE = 40
 

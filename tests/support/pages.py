@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from streamlit.testing.v1 import AppTest
+
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
 _FOLDERS = {"cause": "interventions", "cache": "cache_page"}
@@ -17,3 +19,13 @@ def page_file(name: str) -> Path:
 def page_files() -> dict[str, Path]:
     """Every page's file by its folder's name."""
     return {path.parent.name: path for path in sorted(DASHBOARD.glob("*/page.py"))}
+
+
+def open_page(name: str, **query: object) -> AppTest:
+    """A page within the whole app, as an address with this query opens it; not run yet."""
+    app = AppTest.from_file(str(DASHBOARD / "app.py"), default_timeout=300)
+    if name != "explain":
+        app.switch_page(page_file(name).relative_to(DASHBOARD).as_posix())
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app

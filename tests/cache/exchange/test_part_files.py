@@ -199,7 +199,7 @@ def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(cache.parts, "take", dies)
+    monkeypatch.setattr(cache.exchange.part_files, "take", dies)
     with pytest.raises(KeyboardInterrupt):
         ingest(store, place)
     monkeypatch.undo()

@@ -321,7 +321,9 @@ def test_names_that_would_leave_the_folder_are_refused(
     source = Store(tmp_path / "source")
     filled(source, result)
     real = cache.exchange.parquet_file._described
-    monkeypatch.setattr(cache.sealed, "_described", lambda source: real(source) | change)
+    monkeypatch.setattr(
+        cache.exchange.parquet_file, "_described", lambda source: real(source) | change
+    )
     data = written(source, tmp_path / "bad.parquet").read_bytes()
     monkeypatch.undo()
     rejected(store, data, "is damaged or not a Parquet file")
@@ -342,7 +344,7 @@ def test_a_payload_under_another_pair_is_refused(
         rows[0]["payload"], rows[1]["payload"] = rows[1]["payload"], rows[0]["payload"]
         return pa.RecordBatch.from_pylist(rows, schema=real(batch).schema)
 
-    monkeypatch.setattr(cache.share, "attributions", exchanged)
+    monkeypatch.setattr(cache.exchange.transfer, "attributions", exchanged)
     data = written(source, tmp_path / "bad.parquet").read_bytes()
     rejected(store, data, "The row of set p0 in f.parquet is damaged")
 

@@ -178,7 +178,7 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
         from attribution.curves.positions import curve_params
         from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
         from cache.storage.store import ModelKey, Store
-        METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
+        METHOD = Method("saliency", {"version": 1}, curve_params())
         store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
         text = TokenizedText((Token("a", 0, 1),), 1, 9)
         def put(name):

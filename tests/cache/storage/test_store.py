@@ -433,7 +433,7 @@ PREAMBLE = textwrap.dedent("""
     from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
     from cache.storage.store import ModelKey, Store
 
-    METHOD = Method("saliency", {"norm": "l2", "version": 1}, curve_params())
+    METHOD = Method("saliency", {"version": 1}, curve_params())
     MODEL = ModelKey("M", "0123456789abcdef")
     store, who = Store(Path(sys.argv[1])), sys.argv[2]
 

@@ -110,7 +110,7 @@ def test_a_browser_that_comes_back_finds_its_results(
 
 HOLDS = """
 import sys, time
-from dashboard import own_texts
+from dashboard.core import own_texts
 folder = own_texts._new_folder()
 (folder / "words").write_text("quixotic")
 print(folder, flush=True)

@@ -22,7 +22,7 @@ from dashboard.core import stored_models
 from dashboard.core.compute import Compute, service
 from dashboard.core.protocols import posir_spec
 from dashboard.drawing.plain import plain
-from tests.support.pages import page_file
+from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -168,10 +168,7 @@ def test_what_is_kept_of_a_model_is_read_back() -> None:
 
 
 def page(name: str, **query: object) -> AppTest:
-    app = AppTest.from_file(str(page_file(name)), default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
+    return open_page(name, **query).run()
 
 
 def test_explain_shows_the_heatmap_and_offers_the_model(home: Path, sample) -> None:

@@ -26,7 +26,7 @@ def page() -> None:
     from dashboard.widgets import choices
 
     with st.sidebar:
-        name = st.text_input("name", "typed")
+        name = st.text_input("name", "rows")
         found = choices.filters(datasets.read(name))
         st.text(f"{[p.query for p in found.pairs]} {found.words}")
 
@@ -35,7 +35,7 @@ def page() -> None:
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     (tmp_path / "rows.csv").write_text(ROWS)
-    datasets.register("typed", tmp_path / "rows.csv")
+    datasets.register("rows", tmp_path / "rows.csv")
     return AppTest.from_function(page, default_timeout=60).run()
 
 
