@@ -17,10 +17,15 @@ from streamlit.testing.v1 import AppTest
 
 import attribution.datasets
 import attribution.methods
+import attribution.retrievers
 import dashboard
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.family import FAMILIES
+from attribution.retrievers.load import load
+from attribution.retrievers.self_check import prove
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +99,34 @@ def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever
         wanted = table[ids].norm(dim=-1).detach().numpy()
         content = result.document.content
         np.testing.assert_allclose(result.document_scores[content], wanted[content], rtol=1e-5)
+
+
+@pytest.fixture
+def no_new_families() -> Iterator[None]:
+    before = dict(FAMILIES)
+    yield
+    FAMILIES.clear()
+    FAMILIES.update(before)
+
+
+def test_a_family(install: Install, no_new_families: None) -> None:
+    install("attribution/retrievers/overlap.py", attribution.retrievers)
+    compile(changed("attribution/retrievers/detect.py"), "detect.py", "exec")
+    retriever = load(RetrieverSpec("overlap", "Word overlap", "overlap", "builtin:overlap"))
+    assert prove(retriever).reading == 0
+    fitting = [name for name, entry in METHODS.items() if entry.fits(FAMILIES["overlap"])]
+    assert fitting == ["terms"]
+    pair = TextPair("p", "when does the tide turn", "The tide turns. The Moon pulls.")
+    ((outcome,),) = attribute_batches(retriever, make_method("terms"), [pair])
+    result = outcome.attribution
+    assert result is not None
+    assert result.score == 2
+    shares = zip(result.document.tokens, result.document_scores.tolist(), strict=True)
+    assert [(token.text, share) for token, share in shares if share] == [
+        ("The", 0.5),
+        ("tide", 1),
+        ("The", 0.5),
+    ]
 
 
 def test_a_data_format(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
-from attribution.retrievers.detect import families_with
+from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.specs import RetrieverSpec, presets
 from dashboard.__main__ import app
 from dashboard.core.settings import SETTINGS
@@ -113,7 +113,7 @@ def methods_table() -> str:
                 entry.unit,
                 "yes" if entry.signed else "no",
                 "yes" if entry.additive else "no",
-                ", ".join(family.name.replace("_", " ") for family in families_with(entry.needs)),
+                ", ".join(family.title for family in families_with(entry.needs)),
                 entry.citation,
             )
             for entry in METHODS.values()
@@ -148,7 +148,7 @@ def presets_table() -> str:
     def row(spec: RetrieverSpec) -> Sequence[str]:
         size = "" if spec.size_mb is None else f"{spec.size_mb:,}"
         length = "" if spec.max_length is None else f"{spec.max_length:,}"
-        family = spec.family.replace("_", " ")
+        family = family_of(spec).title
         note = (
             f"Runs code: only with `--allow-code`. {spec.note}" if spec.remote_code else spec.note
         )
