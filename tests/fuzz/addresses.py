@@ -26,7 +26,7 @@ from urllib.parse import urlencode
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 from streamlit.testing.v1 import AppTest
 
-from tests.support.pages import page_file
+from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[2]
 Query = dict[str, str | list[str]]
@@ -238,11 +238,7 @@ def prepare(folder: Path) -> None:
 
 def opened(page: str, query: Query, state: dict[str, Any] | None = None) -> AppTest:
     """A page as the app shows it in a new session."""
-    app = AppTest.from_file(str(ROOT / "dashboard" / "app.py"), default_timeout=300)
-    if page != "explain":
-        app.switch_page(page_file(page).relative_to(ROOT / "dashboard").as_posix())
-    for key, value in query.items():
-        app.query_params[key] = value
+    app = open_page(page, **query)
     for key, value in (state or {}).items():
         app.session_state[key] = value
     return app.run()

@@ -159,7 +159,7 @@ def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
     deadly = f"""
 import os
 from attribution import isolated
-from cache import incoming
+from cache.exchange import incoming
 read = incoming.checked
 def checked(data, name, path):
     if name == {names[1]!r}:
