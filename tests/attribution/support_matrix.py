@@ -3,8 +3,8 @@
     python -m tests.attribution.support_matrix docs/support.md
 
 Every architecture is a two-layer random model (tiny_models.py, tiny_families.py), loaded as a
-user's folder is, put to its proof, and then attributed by every method on one pair alone and in a
-padded batch of three.
+user's folder is, checked, and then attributed by every method on one pair alone and in a padded
+batch of three.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ HEAD = """\
 # What works on what
 
 Made by `python -m tests.attribution.support_matrix docs/support.md`: each architecture is a
-two-layer random model of its configuration class, loaded from a folder as a user's is, put to its
-proof and attributed by every method, one pair alone and in a padded batch of three.
+two-layer random model of its configuration class, loaded and checked as a user's folder is, and
+attributed by every method, one pair alone and in a padded batch of three.
 
 Numbers are the largest difference between a pair alone and in the batch, relative to the largest
 value of a token (float32, CPU). After the slash stands the completeness error relative to the sum
 of the absolute shares, of methods that claim completeness. "–" is a method that is not for the
 family; "no" one that the model refuses, with its reason below. A real model of the same
-architecture is put to the same proof when it is loaded, and what it fails is not offered.
+architecture goes through the same check when it is loaded, and what it fails is not offered.
 Integrated gradients add up as far as 512 steps bring them; on random weights with RMSNorm that is
 not far, and each result says how far.
 """
