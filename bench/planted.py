@@ -81,7 +81,7 @@ class Bench:
     def relocate(self, name: str) -> interventions.DataSetCause:
         """The causal curve of a model."""
         spec = resolve(name)
-        finish(interventions.start(self.compute, spec, self.relocation, self.pairs, "bench"))
+        finish(interventions.job(self.compute, spec, self.relocation, self.pairs, "bench").start())
         return interventions.data_set_cause(
             self.compute, spec, self.relocation, self.pairs, "sample"
         )
@@ -89,14 +89,14 @@ class Bench:
     def index(self, name: str, method: Method) -> Estimate | None:
         """The primacy-recency index of a method's mean curve."""
         spec = resolve(name)
-        finish(self.compute.start_run(spec, method, self.pairs, "bench"))
+        finish(self.compute.attribution_job(spec, method, self.pairs, "bench").start())
         curve = self.compute.curve(spec, method, self.pairs, "sample")
         return curve.summary.primacy_recency_index
 
     def control(self, name: str, method: Method) -> ControlledCurve:
         """The method's curves less those of an unrelated query."""
         spec = resolve(name)
-        finish(self.compute.start_run(spec, method, self.nulls, "bench nulls"))
+        finish(self.compute.attribution_job(spec, method, self.nulls, "bench nulls").start())
         return interventions.controlled(
             self.compute, spec, method, "unrelated", self.pairs, self.among
         )

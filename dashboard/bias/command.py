@@ -70,7 +70,8 @@ def bias(
         watched(
             spec.name,
             partial(
-                bias_service.start, service(), spec, tests, data.name, retry_failed=retry_failed
+                bias_service.job(service(), spec, tests, data.name).start,
+                retry_failed=retry_failed,
             ),
         )
         results += bias_service.tested(service(), spec, tests)

@@ -22,10 +22,11 @@ from dashboard.bias import service as bias_service
 from dashboard.bias.figures import MEASURES, bar, bias_chart
 from dashboard.bias.service import Tested
 from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Run
+from dashboard.core.runs import Job
 from dashboard.drawing.curves import Style
 from dashboard.widgets import choices, panels, url_state
 from dashboard.widgets.guard import fragment
+from dashboard.widgets.run_board import any_active, run_board
 from dashboard.widgets.tables import chosen_row
 
 MAX_PAIRS = 250  # as many a test as the paper has
@@ -95,76 +96,22 @@ for one in tests:
         st.caption(panels.plain(f"{TESTS[one.test].title}, pairs left out: {lines}"))
 
 
-def start() -> None:
-    """Score what is missing, model by model."""
-    for model in models:
-        try:
-            bias_service.start(
-                service_for(the_data.name), choices.spec(model, the_data.name), tests, scope
-            )
-        except UserError as error:
-            st.session_state["bias.error"] = str(error)
-
-
-def active_runs() -> list[Run]:
-    """The runs that score these pairs now."""
+def jobs() -> list[Job]:
+    """A job for each model that is here; of the others it is said where results are read."""
     found = []
     for model in models:
-        try:
-            run = bias_service.run_of(
-                service_for(the_data.name), choices.spec(model, the_data.name), scope
-            )
-        except UserError:
-            continue
-        if run is not None and run.active:
-            found.append(run)
+        with suppress(UserError):
+            spec = choices.spec(model, the_data.name)
+            found.append(bias_service.job(service_for(the_data.name), spec, tests, scope))
     return found
 
 
-def stop() -> None:
-    """End all of them after the batch at hand."""
-    for run in active_runs():
-        run.stop()
-
-
-ticking = bool(active_runs())
-
-
-def status(results: list[Tested]) -> None:
-    """Progress of all models, and the button that goes with it."""
-    total = sum(len(bias_service.distinct(one.pairs)) for one in results)
-    done = total - sum(one.missing for one in results)
-    runs = active_runs()
-    text = f"{done:,} of {total:,} pairs of documents scored"
-    seconds = [r.progress.remaining_seconds for r in runs if r.progress.remaining_seconds]
-    if seconds:
-        text += f" · about {max(seconds):.0f} s left"
-    left, right = st.columns([8, 2], vertical_alignment="center")
-    left.progress(done / total if total else 1.0, text=text)
-    if runs:
-        right.button("Stop", key="bias.stop", on_click=stop, width="stretch")
-    elif done < total:
-        right.button(
-            "Resume" if done else "Test",
-            key="bias.start",
-            on_click=start,
-            type="primary",
-            width="stretch",
-        )
-    for model in models:
-        with suppress(UserError):  # said where the results are read
-            run = bias_service.run_of(
-                service_for(the_data.name), choices.spec(model, the_data.name), scope
-            )
-            if run is not None and run.error and not run.active:
-                st.error(panels.plain(f"{model}: {run.error}"))
+ticking = any_active(jobs())
 
 
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress, chart and pairs; refreshed by itself while a run is active."""
-    if error := st.session_state.pop("bias.error", ""):
-        st.error(panels.plain(error))
     results: list[Tested] = []
     for model in models:
         with panels.guarded():
@@ -175,8 +122,8 @@ def board() -> None:
             for one in tests:
                 with panels.guarded():
                     results += bias_service.tested(service_for(the_data.name), spec, [one])
-    status(results)
-    if bool(active_runs()) != ticking:
+    run_board(jobs(), "bias.", unit="pairs of documents scored", verb="Test")
+    if any_active(jobs()) != ticking:
         st.rerun()
     found = bias_service.with_adjusted_p([one for one in results if one.scores])
     if not found:

@@ -29,7 +29,7 @@ from cache.storage.results import Stored
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, Explained, run_key
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.runs import Report, Run
+from dashboard.core.runs import Job, Report, Run
 
 NOTHING = 1e-4
 """Shares of the query below this share of the score are rounding, and not shown."""
@@ -73,16 +73,8 @@ def _items(tests: Sequence[Pairs]) -> list[DocumentPair]:
     return [pair for pairs in tests for pair in distinct(pairs)]
 
 
-def start(
-    compute: Compute,
-    spec: RetrieverSpec,
-    tests: Sequence[Pairs],
-    scope: str,
-    on_progress: Report = lambda progress: None,
-    *,
-    retry_failed: bool = False,
-) -> Run:
-    """Score what is missing of all `tests`, in a thread."""
+def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: str) -> Job:
+    """Score the pairs of all `tests`."""
     model, items = compute.identify(spec), _items(tests)
 
     def work(run: Run, report: Report) -> Progress:
@@ -94,15 +86,15 @@ def start(
             should_stop=lambda: run.stopping,
             on_progress=report,
             turn=compute.turn,
-            retry_failed=retry_failed,
+            retry_failed=run.retry_failed,
         )
 
-    return compute.start(run_key(model, BIAS_SCORES, scope), len(items), work, on_progress)
+    def n_done() -> int:
+        missing = bias_scores.store(compute.root).missing(model.key, BIAS_SCORES, items)
+        return len(items) - len(missing)
 
-
-def run_of(compute: Compute, spec: RetrieverSpec, scope: str) -> Run | None:
-    """The latest run of this kind in this process."""
-    return compute.run_of(spec, BIAS_SCORES, scope)
+    key = run_key(model, BIAS_SCORES, scope)
+    return compute.job(key, spec.name, len(items), work, n_done=n_done)
 
 
 def tested(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs]) -> list[Tested]:

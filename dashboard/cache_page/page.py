@@ -17,6 +17,7 @@ from dashboard.core.runs import Run
 from dashboard.core.settings import KEEP_OWN_TEXTS
 from dashboard.widgets import panels
 from dashboard.widgets.guard import fragment
+from dashboard.widgets.run_board import run_bar
 
 ALL = "all methods"
 SHOWN_FAILURES = 1000
@@ -250,11 +251,7 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
     if now is None:
         return
     if now.active:
-        left, right = st.columns([8, 2], vertical_alignment="center")
-        done, total = now.progress.done, now.progress.total
-        text = f"{now.stage} · {done:,} of {total:,}" if total else now.stage
-        left.progress(min(1.0, done / total) if total else 0.0, text=panels.plain(text))
-        right.button("Stop", key=key, on_click=now.stop, width="stretch")
+        run_bar(now, key)
     if now.active != was_active:
         st.rerun()
     if not now.active and now.error:

@@ -87,7 +87,7 @@ def summary(files: Sequence[StoredFile]) -> str:
 
 def current(compute: Compute) -> Run | None:
     """The latest upkeep of this process; one is at work at a time."""
-    return compute.run(_KEY)
+    return compute.runs.find(compute.root, _KEY)
 
 
 def current_export(compute: Compute, exports: Exports) -> Run | None:
@@ -113,7 +113,7 @@ def _start(
 
     if exports is not None:
         return compute.runs.start(exports.folder, _EXPORT, 0, whole)
-    return compute.start(_KEY, 0, whole)
+    return compute.job(_KEY, doing, 0, whole).start()
 
 
 def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:

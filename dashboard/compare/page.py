@@ -150,8 +150,7 @@ whole: list[DataSetCurve] = []
 for name in (first, second):
     with panels.guarded():
         spec = choices.spec(name, pair.dataset)
-        stored = service_for(pair.dataset).n_missing(spec, method, data.pairs)
-        if stored == len(data.pairs):
+        if not service_for(pair.dataset).attribution_job(spec, method, data.pairs, "").n_done():
             said = f"No curve of {name} is stored for {pair.dataset} yet"
             st.info(f"{panels.plain(said)}: the Curves page computes it.")
         else:

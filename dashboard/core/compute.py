@@ -42,7 +42,7 @@ from dashboard.core.model_pool import ModelPool
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
 from dashboard.core.recent import Recent
-from dashboard.core.runs import Report, Run, RunKey, Runs
+from dashboard.core.runs import Job, Report, Run, RunKey, Runs, Work
 from dashboard.core.settings import (
     DEVICE,
     MODEL_MEMORY_GB,
@@ -281,31 +281,22 @@ class Compute:
         )
         return DataSetCurve(content, summary, stored, model, len(pairs), selection)
 
-    def n_missing(self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]) -> int:
-        """How many of `pairs` still have to be computed."""
-        return len(self.store.missing(self.identify(spec).key, method, pairs))
-
-    def failures(
-        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
-    ) -> dict[str, str]:
-        """Why those of `pairs` that failed gave no result, by pair id."""
-        return self.store.curves(self.identify(spec).key, method, pairs).failed
-
-    def start_run(
+    def attribution_job(
         self,
         spec: RetrieverSpec,
         method: Method,
         pairs: Sequence[TextPair],
-        dataset: str,
-        on_progress: Report = lambda progress: None,
+        scope: str,
         *,
-        retry_failed: bool = False,
         executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
         store: Destination | None = None,
-    ) -> Run:
-        """Compute what is missing of `pairs` in a thread; a run of the same kind that is active
-        is returned instead of a second one. `executor` is where to, if not on this process's
-        device; `store` is what to fill, if not the cache."""
+    ) -> Job:
+        """Attribute `pairs`; `scope` tells this choice of pairs from others. `executor` is where
+        to, if not on this process's device; `store` is what to fill, if not the cache.
+
+        Raises:
+            UserError: the model's files are not here, and no results of it either.
+        """
         model = self.identify(spec)
 
         def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
@@ -321,40 +312,27 @@ class Compute:
                     store or self.store,
                     should_stop=lambda: run.stopping,
                     on_progress=report,
-                    retry_failed=retry_failed,
+                    retry_failed=run.retry_failed,
                 )
 
-        return self.start(run_key(model, method, dataset), len(pairs), work, on_progress)
+        return self.job(
+            run_key(model, method, scope),
+            spec.name,
+            len(pairs),
+            work,
+            n_done=lambda: len(pairs) - len(self.store.missing(model.key, method, pairs)),
+            failures=lambda: self.store.curves(model.key, method, pairs).failed,
+            n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
+            can_start=not model.stored_only,
+        )
+
+    def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
+        """A job that fills this folder; `details` are those of `Job`."""
+        return Job(self.runs, self.root, key, label, total, work, **details)
 
     def turn(self) -> AbstractContextManager[None]:
         """Wait for a turn at the device and hold it; a run takes one for each batch."""
         return self.queue.turn()
-
-    def start(
-        self,
-        key: RunKey,
-        total: int,
-        work: Callable[[Run, Report], Progress],
-        on_progress: Report = lambda progress: None,
-    ) -> Run:
-        """Run `work` in a thread; a run with the same key that is active is returned instead.
-
-        Raises:
-            UserError: as many runs as there may be are active.
-        """
-        return self.runs.start(self.root, key, total, work, on_progress)
-
-    def run(self, key: RunKey) -> Run | None:
-        """The latest run with this key in this process."""
-        return self.runs.find(self.root, key)
-
-    def run_of(self, spec: RetrieverSpec, method: Method, dataset: str) -> Run | None:
-        """The latest run of this kind in this process."""
-        return self.run(run_key(self.identify(spec), method, dataset))
-
-    def jobs(self, spec: RetrieverSpec, method: Method) -> int:
-        """How many runs of any process of this host compute for this model and method now."""
-        return at_work(claims_folder(self.store, self.identify(spec).key, method))
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

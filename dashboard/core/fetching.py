@@ -10,7 +10,7 @@ from attribution.retrievers.hub import Size
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.loop import Progress
 from dashboard.core.compute import Compute
-from dashboard.core.runs import Report, Run, RunKey
+from dashboard.core.runs import Job, Report, Run
 from dashboard.core.settings import FETCH_LIMIT_GB
 
 
@@ -34,8 +34,8 @@ def size_of(spec: RetrieverSpec) -> Size:
     return size
 
 
-def start(compute: Compute, spec: RetrieverSpec) -> Run:
-    """Fetch in a thread; ends between two blocks when it is stopped."""
+def job(compute: Compute, spec: RetrieverSpec) -> Job:
+    """Fetch a model; ends between two blocks when it is stopped."""
 
     def work(run: Run, report: Report) -> Progress:
         started = time.perf_counter()
@@ -49,16 +49,7 @@ def start(compute: Compute, spec: RetrieverSpec) -> Run:
         fetch.fetch(spec.base, told, _limit())
         return run.progress
 
-    return compute.start(_key(spec), 0, work)
-
-
-def run_of(compute: Compute, spec: RetrieverSpec) -> Run | None:
-    """The latest fetch of this model in this process."""
-    return compute.run(_key(spec))
-
-
-def _key(spec: RetrieverSpec) -> RunKey:
-    return ("fetch", spec.base, "", "", "")
+    return compute.job(("fetch", spec.base, "", "", ""), spec.base, 0, work)
 
 
 def _limit() -> float:

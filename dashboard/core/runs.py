@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from attribution.errors import UserError
@@ -13,6 +14,7 @@ from cache.jobs.loop import Progress
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]
+Work = Callable[["Run", Report], Progress]
 
 KEPT_RUNS = 256
 """Runs that are remembered, so that pages can say how they ended."""
@@ -21,8 +23,9 @@ KEPT_RUNS = 256
 class Run:
     """A data set run in a thread of its own; it goes on while pages come and go."""
 
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int, retry_failed: bool = False) -> None:
         self.label = label
+        self.retry_failed = retry_failed
         self.stage = ""
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
@@ -82,8 +85,10 @@ class Runs:
         owner: Path,
         key: RunKey,
         total: int,
-        work: Callable[[Run, Report], Progress],
+        work: Work,
         on_progress: Report = lambda progress: None,
+        *,
+        retry_failed: bool = False,
     ) -> Run:
         """Run `work` in a thread; a run of the same owner and key that is active is returned
         instead.
@@ -100,7 +105,7 @@ class Runs:
                 raise UserError(
                     f"{active} runs are at work already: try again when one has ended, or stop one."
                 )
-            run = Run(" ".join(key), total)
+            run = Run(" ".join(key), total, retry_failed)
             self._runs[owner, key] = run
             self._runs.move_to_end((owner, key))
 
@@ -139,3 +144,83 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+
+def _none() -> int:
+    return 0
+
+
+def _no_failures() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something that can be computed in a run: what names it, how much it is, and how it is done.
+
+    `total` items are wanted, `n_done` tells how many of them are stored (or why they failed), and
+    `failures` why, by item. `n_at_work` counts the runs of any process of this host. Without
+    `can_start` only what is stored can be shown. `parts` are jobs that it starts, which stop with
+    it.
+    """
+
+    runs: Runs
+    owner: Path
+    key: RunKey
+    label: str
+    total: int
+    work: Work
+    n_done: Callable[[], int] = _none
+    failures: Callable[[], Mapping[str, str]] = _no_failures
+    n_at_work: Callable[[], int] = _none
+    can_start: bool = True
+    parts: tuple[Job, ...] = ()
+
+    def start(
+        self, on_progress: Report = lambda progress: None, *, retry_failed: bool = False
+    ) -> Run:
+        """Compute what is missing, in a thread; a run of this job that is active is returned
+        instead.
+
+        Raises:
+            UserError: as many runs as there may be are active.
+        """
+        return self.runs.start(
+            self.owner, self.key, self.total, self.work, on_progress, retry_failed=retry_failed
+        )
+
+    @property
+    def run(self) -> Run | None:
+        """The latest run in this process."""
+        return self.runs.find(self.owner, self.key)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is being computed in this process."""
+        run = self.run
+        return run is not None and run.active
+
+    @property
+    def active_elsewhere(self) -> bool:
+        """Whether another process of this host is computing it, and this one is not."""
+        return not self.active and self.n_at_work() > 0
+
+    @property
+    def error(self) -> str:
+        """What ended the latest run too early; empty while one is active."""
+        run = self.run
+        return "" if run is None or run.active else run.error
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Estimate for the rest of the active run."""
+        run = self.run
+        return run.progress.remaining_seconds if run is not None and run.active else None
+
+    def stop(self) -> None:
+        """End its run after the batch at hand; what was computed is kept."""
+        # Its own first: it would start the next part where the one at hand ended.
+        if (run := self.run) is not None:
+            run.stop()
+        for part in self.parts:
+            part.stop()

@@ -128,16 +128,15 @@ def precompute(
                 bar.set_postfix(failed=progress.failed, refresh=False)
             bar.update(progress.done - bar.n)
 
-        running = service().start_run(
+        job = service().attribution_job(
             spec,
             chosen,
             pairs,
             data.name,
-            show,
-            retry_failed=retry_failed,
             executor=on_ray if executor is Place.ray else None,
             store=_published(parts) if parts else None,
         )
+        running = job.start(show, retry_failed=retry_failed)
         wait(running)
         bar.refresh()
     if running.error:
@@ -174,7 +173,7 @@ def failures(
 
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
     data, pairs = pairs_of(dataset, posir)
-    failed = service().failures(for_data(spec, data.name), chosen, pairs)
+    failed = service().attribution_job(for_data(spec, data.name), chosen, pairs, "").failures()
     rows = [{"pair": pair, "reason": reason} for pair, reason in failed.items()]
     print(
         json.dumps(

@@ -14,7 +14,7 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method
 from dashboard.core.compute import DataSetCurve
 from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Run
+from dashboard.core.runs import Job
 from dashboard.curves.words import counted, over_what, why_no_number
 from dashboard.drawing.curves import Style, mean_curves
 from dashboard.export.files import curve_frame
@@ -22,6 +22,7 @@ from dashboard.interventions import null_controls
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from dashboard.widgets.run_board import failed_items, run_board
 
 WATCH_S = 3.0
 
@@ -88,75 +89,18 @@ BAND_WORDS = {
 scope = f"{data.name}: {selection.words}"
 
 
-def run_of(name: str) -> Run | None:
-    """The model's run on this selection, if there was one."""
-    return service_for(data.name).run_of(choices.spec(name, data.name, posir=posir), method, scope)
-
-
-def elsewhere(name: str) -> bool:
-    """Whether other processes are computing for this model and method."""
-    return service_for(data.name).jobs(choices.spec(name, data.name, posir=posir), method) > 0
-
-
-def start(name: str, retry_failed: bool = False) -> None:
-    """Compute what this model lacks."""
-    try:
-        service_for(data.name).start_run(
-            choices.spec(name, data.name, posir=posir),
-            method,
-            selection.pairs,
-            scope,
-            retry_failed=retry_failed,
-        )
-    except UserError as error:
-        st.session_state["curves.error"] = str(error)
-
-
-def stop(name: str) -> None:
-    """End the model's run after the batch at hand."""
-    if (run := run_of(name)) is not None:
-        run.stop()
+def job_of(name: str) -> Job:
+    """The model's attributions of this selection."""
+    spec = choices.spec(name, data.name, posir=posir)
+    return service_for(data.name).attribution_job(spec, method, selection.pairs, scope)
 
 
 def status_row(name: str) -> DataSetCurve | None:
     """One model's progress and buttons; its curve where something is stored."""
     spec = choices.spec(name, data.name, posir=posir)
-    missing = service_for(data.name).n_missing(spec, method, selection.pairs)
-    total = len(selection.pairs)
-    run = run_of(name)
-    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
-    label.markdown(f"**{panels.plain(name)}**")
-    active = run is not None and run.active
-    text = f"{total - missing:,} of {total:,}"
-    if active and run is not None:
-        progress = run.progress
-        if progress.rate:
-            text += f" · {progress.rate:.1f} pairs/s"
-        if progress.remaining_seconds is not None:
-            text += f" · about {_duration(progress.remaining_seconds)} left"
-        if run.stopping:
-            text += " · stopping"
-    elif missing and elsewhere(name):
-        text += " · another process is computing"
-    bar.progress((total - missing) / total, text=panels.plain(text))
-    if active:
-        button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
-    elif missing and service_for(data.name).identify(spec).stored_only:
-        button.markdown("from the cache")
-    elif missing:
-        button.button(
-            "Compute" if missing == total else "Resume",
-            key=f"start.{name}",
-            on_click=start,
-            args=(name,),
-            width="stretch",
-            type="primary",
-        )
-    else:
-        button.markdown("complete")
-    if run is not None and run.error and not active:
-        st.error(panels.plain(run.error))
-    if missing == total:
+    job = job_of(name)
+    label = f"**{panels.plain(name)}**"
+    if not run_board([job], suffix=f".{name}", label=label, rate_unit="pairs", others=True):
         return None
     curve = None
     try:
@@ -165,16 +109,9 @@ def status_row(name: str) -> DataSetCurve | None:
         )
         failed = curve.stored.failed
     except UserError:  # whatever was tried failed
-        failed = service_for(data.name).failures(spec, method, selection.pairs)
-    if failed:
-        with st.expander(f"{len(failed):,} pairs of {panels.plain(name)} gave no result"):
-            st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
-            st.button("Try them again", key=f"retry.{name}", on_click=start, args=(name, True))
+        failed = dict(job.failures())
+    failed_items(job, failed, suffix=f".{name}")
     return curve
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def notes(curves: list[DataSetCurve]) -> dict[str, str]:
@@ -215,12 +152,10 @@ def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
 def is_active() -> bool:
     """Whether any of the chosen models is being run, here or by another process."""
     for name in names:
-        try:
-            run = run_of(name)
-            if (run is not None and run.active) or elsewhere(name):
+        with suppress(UserError):
+            job = job_of(name)
+            if job.active or job.active_elsewhere:
                 return True
-        except UserError:
-            continue
     with suppress(UserError):
         return null_controls.active(service_for(data.name), specs(), method, scope, control)
     return False
@@ -236,8 +171,6 @@ ticking = is_active()
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress and curves; refreshed by itself while a run is active."""
-    if error := st.session_state.pop("curves.error", ""):
-        st.error(panels.plain(error))
     curves: list[DataSetCurve] = []
     for name in names:
         with panels.guarded():

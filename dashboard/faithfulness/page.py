@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pandas as pd
 import streamlit as st
 
@@ -16,7 +18,7 @@ from attribution.methods import METHODS, make_method
 from attribution.types import Method, Provenance
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_faithfulness, of_faithfulness_set
-from dashboard.core.runs import Run
+from dashboard.core.runs import Job
 from dashboard.core.waiting import wait
 from dashboard.drawing.curves import Style
 from dashboard.faithfulness import service as faithfulness_service
@@ -25,6 +27,7 @@ from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from dashboard.widgets.run_board import any_active, run_board
 
 PARAMETERS = Parameters()
 
@@ -175,45 +178,19 @@ if not chosen:
     st.stop()
 
 
-def run_of(model: str, method: Method) -> Run | None:
-    """The test run of this kind, if there was one."""
-    return faithfulness_service.run_of(
-        service_for(data.name), choices.spec(model, data.name), method, scope, PARAMETERS
-    )
-
-
-def start() -> None:
-    """Test every method on every model."""
+def jobs() -> list[Job]:
+    """A job for each method on each model that is here."""
+    found = []
     for model in models:
         for method in methods.values():
-            try:
-                faithfulness_service.start(
-                    service_for(data.name),
-                    choices.spec(model, data.name),
-                    method,
-                    chosen,
-                    scope,
-                    PARAMETERS,
+            with suppress(UserError):
+                spec = choices.spec(model, data.name)
+                found.append(
+                    faithfulness_service.job(
+                        service_for(data.name), spec, method, chosen, scope, PARAMETERS
+                    )
                 )
-            except UserError as error:
-                st.session_state["faithfulness.error"] = str(error)
-
-
-def stop() -> None:
-    """End all of them after the batch at hand."""
-    for model in models:
-        for method in methods.values():
-            if (run := run_of(model, method)) is not None:
-                run.stop()
-
-
-def is_active() -> bool:
-    """Whether any of them runs."""
-    try:
-        runs = [run_of(model, method) for model in models for method in methods.values()]
-    except UserError:
-        return False
-    return any(run is not None and run.active for run in runs)
+    return found
 
 
 def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
@@ -237,17 +214,14 @@ def summary_row(label: str, found: FaithfulnessSummary) -> dict[str, object]:
     }
 
 
-ticking = is_active()
+ticking = any_active(jobs())
 
 
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress and the table; refreshed by itself while a run is active."""
-    if error := st.session_state.pop("faithfulness.error", ""):
-        st.error(panels.plain(error))
     summaries: list[tuple[str, FaithfulnessSummary]] = []
     made: list[Provenance] = []
-    done = 0
     with panels.guarded():
         for model in models:
             spec = choices.spec(model, data.name)
@@ -255,7 +229,6 @@ def board() -> None:
                 stored = faithfulness_service.stored(
                     service_for(data.name), spec, method, chosen, PARAMETERS
                 )
-                done += len(stored.results) + len(stored.failed)
                 if stored.results:
                     try:
                         documents = [by_id[i].document for i in stored.results]
@@ -269,21 +242,8 @@ def board() -> None:
                             service_for(data.name).identify(spec), data.name, found, scope
                         )
                     )
-    total = len(chosen) * len(models) * len(methods)
-    bar, button = st.columns([8, 2], vertical_alignment="center")
-    bar.progress(min(done / total, 1.0), text=f"{done:,} of {total:,} tests")
-    active = is_active()
-    if active:
-        button.button("Stop", key="faithfulness.stop", on_click=stop, width="stretch")
-    elif done < total:
-        button.button(
-            "Test" if not done else "Resume",
-            key="faithfulness.start",
-            on_click=start,
-            type="primary",
-            width="stretch",
-        )
-    if active != ticking:
+    run_board(jobs(), "faithfulness.", unit="tests", verb="Test")
+    if any_active(jobs()) != ticking:
         st.rerun()
     if not summaries:
         return

@@ -14,7 +14,7 @@ from cache.kinds.faithfulness import run as run_tests
 from cache.storage.results import Stored
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.queue import Place, ready
-from dashboard.core.runs import Report, Run
+from dashboard.core.runs import Job, Report, Run
 
 
 def ask(
@@ -71,15 +71,15 @@ def of_pair(
     return found
 
 
-def start(
+def job(
     compute: Compute,
     spec: RetrieverSpec,
     method: Method,
     pairs: Sequence[TextPair],
     scope: str,
     parameters: Parameters,
-) -> Run:
-    """Test a method on what is missing of `pairs`, in a thread."""
+) -> Job:
+    """Test a method on `pairs`."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
@@ -94,16 +94,15 @@ def start(
             should_stop=lambda: run.stopping,
             on_progress=report,
             turn=compute.turn,
+            retry_failed=run.retry_failed,
         )
 
-    return compute.start(run_key(model, method, f"{scope} {parameters!r}"), len(pairs), work)
+    def n_done() -> int:
+        tests = FaithfulnessStore(compute.root).tests(model.key, method, parameters)
+        return len(pairs) - len(tests.missing(model.key, method, pairs))
 
-
-def run_of(
-    compute: Compute, spec: RetrieverSpec, method: Method, scope: str, parameters: Parameters
-) -> Run | None:
-    """The latest test run of this kind in this process."""
-    return compute.run_of(spec, method, f"{scope} {parameters!r}")
+    key = run_key(model, method, f"{scope} {parameters!r}")
+    return compute.job(key, f"{spec.name}, {method.name}", len(pairs), work, n_done=n_done)
 
 
 def stored(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from attribution.errors import UserError
-from attribution.types import Method
 from dashboard.core.command_options import (
     Dataset,
     Model,
@@ -85,13 +83,9 @@ def cause(
 
     compute = service()
 
-    def started(one: Method, show: Any) -> Any:
-        if one is what:
-            return interventions.start(compute, spec, what, chosen, data.name, show)
-        return compute.start_run(spec, one, chosen, data.name, show)
-
-    for one in (what, *judged):
-        watched(one.name, partial(started, one))
+    watched(what.name, interventions.job(compute, spec, what, chosen, data.name).start)
+    for one in judged:
+        watched(one.name, compute.attribution_job(spec, one, chosen, data.name).start)
     result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
     if format is TextFormat.csv:
         from dashboard.export.files import table_bytes

@@ -18,7 +18,7 @@ from attribution.types import Method, Provenance, TextPair
 from dashboard.core.compute import Compute
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_agreement
-from dashboard.core.runs import Run
+from dashboard.core.runs import Job
 from dashboard.drawing.curves import Style, mean_curves
 from dashboard.interventions import (
     null_controls,
@@ -32,6 +32,7 @@ from dashboard.interventions import (
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from dashboard.widgets.run_board import any_active, run_board
 
 """Methods judged by default: those that take less than a second a pair."""
 
@@ -48,47 +49,15 @@ class Choice:
     scope: str
     words: str
 
-    @property
-    def total(self) -> int:
-        """Results wanted."""
-        return len(self.pairs) * len(self.specs) * (len(self.interventions) + len(self.judged))
-
-    def done(self) -> int:
-        """Results (or reasons why there is none) that are stored."""
-        n = 0
-        for spec in self.specs:
-            for what in self.interventions.values():
-                kept = interventions.stored(self.compute, spec, what, self.pairs)
-                n += len(kept.results) + len(kept.failed)
-            for one in self.judged.values():
-                n += len(self.pairs) - self.compute.n_missing(spec, one, self.pairs)
-        return n
-
-    def runs(self) -> list[Run]:
-        """Every run of these."""
+    def jobs(self) -> list[Job]:
+        """Every intervention and every judged method, under each model."""
         found = []
         for spec in self.specs:
             for what in self.interventions.values():
-                found.append(interventions.run_of(self.compute, spec, what, self.scope))
+                found.append(interventions.job(self.compute, spec, what, self.pairs, self.scope))
             for one in self.judged.values():
-                found.append(self.compute.run_of(spec, one, self.scope))
-        return [run for run in found if run is not None]
-
-    def start(self) -> None:
-        """Compute what is missing."""
-        try:
-            for spec in self.specs:
-                for what in self.interventions.values():
-                    interventions.start(self.compute, spec, what, self.pairs, self.scope)
-                for one in self.judged.values():
-                    self.compute.start_run(spec, one, self.pairs, self.scope)
-        except UserError as error:
-            st.session_state["cause.error"] = str(error)
-
-    def stop(self) -> None:
-        """End all of them."""
-        for run in self.runs():
-            run.stop()
+                found.append(self.compute.attribution_job(spec, one, self.pairs, self.scope))
+        return found
 
 
 def section(models: Sequence[str], method: Method, ablation: Method, data: DataSet) -> None:
@@ -150,7 +119,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     control = null_controls.switch()
 
     def is_active() -> bool:
-        return any(run.active for run in choice.runs()) or null_controls.active(
+        return any_active(choice.jobs()) or null_controls.active(
             choice.compute, choice.specs, method, choice.scope, control
         )
 
@@ -159,10 +128,8 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
         """Refreshed by itself while something runs."""
-        if error := st.session_state.pop("cause.error", ""):
-            st.error(panels.plain(error))
         active = is_active()
-        done = _progress(choice)
+        done = run_board(choice.jobs(), "cause.", unit="results")
         if active != ticking:
             st.rerun()
         if not done:
@@ -189,33 +156,6 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
                 )
 
     board()
-
-
-def _progress(choice: Choice) -> int:
-    """Bar and button; how many results are stored."""
-    done = choice.done()
-    bar, button = st.columns([8, 2], vertical_alignment="center")
-    runs = choice.runs()
-    active = [run for run in runs if run.active]
-    text = f"{done:,} of {choice.total:,} results"
-    left = [r.progress.remaining_seconds for r in active if r.progress.remaining_seconds]
-    if left:
-        # They share one device: what each would take by itself adds up at most to this.
-        text += f" · about {max(left) / 60:.0f} min left"
-    bar.progress(min(done / choice.total, 1.0), text=text)
-    if active:
-        button.button("Stop", key="cause.stop", on_click=choice.stop, width="stretch")
-    elif done < choice.total:
-        button.button(
-            "Resume" if done else "Compute",
-            key="cause.start",
-            on_click=choice.start,
-            type="primary",
-            width="stretch",
-        )
-    for message in dict.fromkeys(run.error for run in runs if run.error and not run.active):
-        st.error(panels.plain(message))
-    return done
 
 
 def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:

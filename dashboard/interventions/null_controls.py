@@ -26,6 +26,7 @@ from dashboard.interventions import service as interventions
 from dashboard.interventions.figures import minus_null_curves
 from dashboard.interventions.tables import controlled_frame
 from dashboard.widgets import panels
+from dashboard.widgets.run_board import run_board
 
 
 def switch() -> Control | None:
@@ -96,10 +97,10 @@ def active(
     kind: Control | None,
 ) -> bool:
     """Whether controls are being computed."""
-    if kind is None:
-        return False
-    found = [compute.run_of(spec, method, _scope(scope, kind)) for spec in specs]
-    return any(run is not None and run.active for run in found)
+    # Its pairs do not tell one run from another: the scope does.
+    return kind is not None and any(
+        compute.attribution_job(spec, method, (), _scope(scope, kind)).active for spec in specs
+    )
 
 
 def section(
@@ -119,7 +120,10 @@ def section(
     provenance: list[Provenance] = []
     for spec in specs:
         with panels.guarded():
-            _progress(compute, spec, method, kind, nulls, scope, key)
+            job = compute.attribution_job(spec, method, nulls, _scope(scope, kind))
+            if job.active or job.n_done() < job.total:
+                label = panels.plain(f"{spec.name}, {CONTROLS[kind]}")
+                run_board([job], f"{key}.null.", f".{spec.name}", label=label)
             try:
                 found = interventions.controlled(compute, spec, method, kind, pairs, among)
             except UserError:
@@ -168,40 +172,3 @@ def section(
         figures={"Minus null": draw},
         frame=frame,
     )
-
-
-def _progress(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    nulls: Sequence[TextPair],
-    scope: str,
-    key: str,
-) -> None:
-    missing = compute.n_missing(spec, method, nulls)
-    run = compute.run_of(spec, method, _scope(scope, kind))
-    if not missing and not (run and run.active):
-        return
-    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
-    label.markdown(panels.plain(f"{spec.name}, {CONTROLS[kind]}"))
-    done = len(nulls) - missing
-    bar.progress(done / max(len(nulls), 1), text=f"{done:,} of {len(nulls):,}")
-
-    def start() -> None:
-        compute.start_run(spec, method, nulls, _scope(scope, kind))
-
-    if run is not None and run.active:
-        button.button(
-            "Stop", key=f"{key}.null.stop.{spec.name}", on_click=run.stop, width="stretch"
-        )
-    else:
-        button.button(
-            "Resume" if done else "Compute",
-            key=f"{key}.null.start.{spec.name}",
-            on_click=start,
-            type="primary",
-            width="stretch",
-        )
-        if run is not None and run.error:
-            st.error(panels.plain(run.error))

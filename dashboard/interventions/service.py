@@ -44,7 +44,7 @@ from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.recent import Recent
-from dashboard.core.runs import Report, Run
+from dashboard.core.runs import Job, Report, Run
 
 T = TypeVar("T")
 
@@ -114,17 +114,14 @@ def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[
 # -- data sets -------------------------------------------------------------------------------------
 
 
-def start(
+def job(
     compute: Compute,
     spec: RetrieverSpec,
     method: Method,
     pairs: Sequence[TextPair],
     scope: str,
-    on_progress: Report = lambda progress: None,
-    *,
-    retry_failed: bool = False,
-) -> Run:
-    """Carry out an intervention on what is missing of `pairs`, in a thread."""
+) -> Job:
+    """Carry out an intervention on `pairs`."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
@@ -138,15 +135,14 @@ def start(
             should_stop=lambda: run.stopping,
             on_progress=report,
             turn=compute.turn,
-            retry_failed=retry_failed,
+            retry_failed=run.retry_failed,
         )
 
-    return compute.start(run_key(model, method, scope), len(pairs), work, on_progress)
+    def n_done() -> int:
+        return len(pairs) - len(causes(compute.root, method).missing(model.key, method, pairs))
 
-
-def run_of(compute: Compute, spec: RetrieverSpec, method: Method, scope: str) -> Run | None:
-    """The latest run of this kind in this process."""
-    return compute.run_of(spec, method, scope)
+    key = run_key(model, method, scope)
+    return compute.job(key, f"{spec.name}, {method.name}", len(pairs), work, n_done=n_done)
 
 
 def stored(

@@ -14,11 +14,13 @@ from attribution.errors import UserError
 from attribution.types import Provenance, TextPair
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_map
+from dashboard.core.runs import Job
 from dashboard.map import service as map_service
 from dashboard.map.figures import MANY, point_map
 from dashboard.map.service import CurveMap, StoredMap, TextMap
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
+from dashboard.widgets.run_board import run_board
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (
@@ -73,12 +75,9 @@ st.markdown(
 )
 
 
-def start() -> None:
-    """Compute and fit."""
-    try:
-        map_service.start_map(service_for(data.name), choices.spec(name, data.name), source, layout)
-    except UserError as error:
-        st.session_state["map.error"] = str(error)
+def job() -> Job:
+    """This map."""
+    return map_service.job(service_for(data.name), choices.spec(name, data.name), source, layout)
 
 
 def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
@@ -112,38 +111,22 @@ def provenance(found: StoredMap) -> Provenance:
     return of_map(found.model, how, data.name, of, len(found.items), words)
 
 
-def status(found: StoredMap) -> bool:
-    """Progress and buttons; whether a run is active."""
-    run = map_service.map_run(service_for(data.name), choices.spec(name, data.name), source, layout)
-    if run is not None and run.active:
-        left, right = st.columns([8, 2], vertical_alignment="center")
-        progress = run.progress
-        share = min(1.0, progress.done / max(1, progress.total))
-        text = run.stage
-        if progress.total:
-            text += f" · {progress.done:,} of {progress.total:,}"
-        if progress.remaining_seconds is not None:
-            text += f" · about {progress.remaining_seconds:.0f} s left"
-        left.progress(share, text=panels.plain(text + (" · stopping" if run.stopping else "")))
-        right.button("Stop", on_click=run.stop, key="map.stop", width="stretch")
-        return True
-    if run is not None and run.error and found.points is None:
-        st.error(panels.plain(run.error))
-    if found.n_flat:
+def status(found: StoredMap) -> None:
+    """Progress and button, and what is left out."""
+    making = job()
+    missing = len(source) - len(found.items) - found.n_flat
+    if found.n_flat and not making.active:
         st.caption(
             f"{found.n_flat:,} of {len(source):,} are left out: their vector is zero or flat, so "
             "that it lies near no other."
         )
-    missing = len(source) - len(found.items) - found.n_flat
-    if missing or found.points is None:
-        left, right = st.columns([8, 2], vertical_alignment="center")
-        left.caption(
+    if making.active or missing or found.points is None:
+        idle = (
             f"{missing:,} of {len(source):,} are still to compute."
             if missing
             else "All vectors are there; the map is still to fit."
         )
-        right.button("Compute", on_click=start, key="map.start", type="primary", width="stretch")
-    return False
+        run_board([making], "map.", idle=idle)
 
 
 def opened(chosen: list[TextPair]) -> None:
@@ -162,12 +145,9 @@ def opened(chosen: list[TextPair]) -> None:
 def is_active() -> bool:
     """Whether this map is being made."""
     try:
-        run = map_service.map_run(
-            service_for(data.name), choices.spec(name, data.name), source, layout
-        )
+        return job().active
     except UserError:
         return False
-    return run is not None and run.active
 
 
 ticking = is_active()
@@ -176,8 +156,6 @@ ticking = is_active()
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
-    if error := st.session_state.pop("map.error", ""):
-        st.error(panels.plain(error))
     found = map_service.stored_map(
         service_for(data.name), choices.spec(name, data.name), source, layout
     )

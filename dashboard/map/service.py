@@ -20,7 +20,7 @@ from cache.jobs.loop import Progress
 from cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.runs import Report, Run, RunKey
+from dashboard.core.runs import Job, Report, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def _comparable(found: tuple[list[str], Array], layout: Layout) -> tuple[list[st
     return left, vectors[kept], len(items) - len(left)
 
 
-def start_map(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run:
-    """Compute what is missing of a map's vectors and fit it, in a thread."""
+def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:
+    """Compute what is missing of a map's vectors and fit it."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
@@ -167,13 +167,5 @@ def start_map(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: 
         make_map(model.key, vectors, layout, compute.embeddings, fitted)
         return progress
 
-    return compute.start(_key(model, source, layout), len(source), work)
-
-
-def map_run(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Run | None:
-    """The latest run of this map in this process."""
-    return compute.run(_key(compute.identify(spec), source, layout))
-
-
-def _key(model: ModelIdentity, source: MapSource, layout: Layout) -> RunKey:
-    return run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
+    key = run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
+    return compute.job(key, spec.name, len(source), work)

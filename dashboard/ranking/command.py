@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -96,7 +95,7 @@ def rank(
         if ranking_service.ranked(service(), spec, setup) is None:
             watched(
                 spec.name,
-                partial(ranking_service.start, service(), spec, setup),
+                ranking_service.job(service(), spec, setup).start,
                 unit="it",
             )
         one = ranking_service.ranked(service(), spec, setup)

@@ -14,8 +14,9 @@ from attribution.methods import POSIR_CURVE, make_method
 from attribution.retrievers import resolve
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Provenance
-from dashboard.core.compute import DataSetCurve, Run
+from dashboard.core.compute import DataSetCurve
 from dashboard.core.own_texts import service_for
+from dashboard.core.runs import Job
 from dashboard.drawing import curves as curve_figures
 from dashboard.drawing.curves import Style
 from dashboard.published import files as published_files
@@ -27,6 +28,7 @@ from dashboard.ranking.service import Ranked, Setup
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import what_is_read
+from dashboard.widgets.run_board import run_board
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
@@ -111,45 +113,24 @@ def specs() -> list[RetrieverSpec]:
     return found
 
 
-def run_of(name: str) -> Run | None:
-    """The model's run, if there was one."""
-    return ranking_service.run_of(service_for(data.name), spec_of(name), the_setup)
+def job_of(name: str) -> Job:
+    """Ranking with this model."""
+    return ranking_service.job(service_for(data.name), spec_of(name), the_setup)
 
 
-def start(name: str) -> None:
-    """Rank with this model."""
-    try:
-        ranking_service.start(service_for(data.name), spec_of(name), the_setup)
-    except UserError as error:
-        st.session_state["ranking.error"] = str(error)
-
-
-def start_all() -> None:
-    """Rank with every model that has not, one after the other."""
-    try:
-        ranking_service.start_all(service_for(data.name), specs(), the_setup)
-    except UserError as error:
-        st.session_state["ranking.error"] = str(error)
-
-
-def stop(name: str) -> None:
-    """End the model's run after the batch at hand; what it has is kept."""
-    if (run := run_of(name)) is not None:
-        run.stop()
+def job_of_all() -> Job:
+    """Ranking with every model that has no rankings, one after the other."""
+    return ranking_service.job_of_all(service_for(data.name), specs(), the_setup)
 
 
 def is_active() -> bool:
     """Whether any of the models is ranking, or waits for its turn."""
-    chain = ranking_service.all_run(service_for(data.name), specs(), the_setup)
-    if chain is not None and chain.active:
+    if job_of_all().active:
         return True
     for name in names:
-        try:
-            run = run_of(name)
-        except UserError:
-            continue
-        if run is not None and run.active:
-            return True
+        with suppress(UserError):
+            if job_of(name).active:
+                return True
     return False
 
 
@@ -158,63 +139,33 @@ def status_row(name: str, waits: bool) -> Ranked | None:
     found = ranking_service.ranked(service_for(data.name), spec_of(name), the_setup)
     if found is not None:
         return found
-    run = run_of(name)
-    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
-    label.markdown(f"**{panels.plain(name)}**")
-    if run is not None and run.active:
-        progress = run.progress
-        text = f"{run.stage} · {progress.done:,} of {progress.total:,}"
-        if progress.remaining_seconds is not None:
-            text += f" · about {progress.remaining_seconds:.0f} s left"
-        text += " · stopping" if run.stopping else ""
-        share = min(1.0, progress.done / max(1, progress.total))
-        bar.progress(share, text=panels.plain(text))
-        button.button("Stop", key=f"stop.{name}", on_click=stop, args=(name,), width="stretch")
-        return None
-    again = run is not None and run.progress.stopped
-    said = "Stopped; what was computed is kept." if again else "Not ranked yet."
-    bar.caption(f"{said} Waits for its turn." if waits else said)
-    button.button(
-        "Resume" if again else "Rank",
-        key=f"start.{name}",
-        on_click=start,
-        args=(name,),
-        type="primary",
-        width="stretch",
+    job = job_of(name)
+    again = job.run is not None and job.run.progress.stopped
+    idle = "Stopped; what was computed is kept." if again else "Not ranked yet."
+    run_board(
+        [job],
+        suffix=f".{name}",
+        label=f"**{panels.plain(name)}**",
+        verb="Resume" if again else "Rank",
+        idle=f"{idle} Waits for its turn." if waits else idle,
     )
-    if run is not None and run.error:
-        st.error(panels.plain(run.error))
     return None
 
 
 def row_of_all(n_ranked: int) -> None:
     """Progress and button of ranking with all models."""
-    chosen = specs()
-    chain = ranking_service.all_run(service_for(data.name), chosen, the_setup)
-    active = chain is not None and chain.active
-    if not active and len(chosen) - n_ranked < 2:
+    chain, n_left = job_of_all(), len(specs()) - n_ranked
+    if not chain.active and n_left < 2:
         return
-    label, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
-    label.markdown("**All models**")
-    if chain is not None and active:
-        progress = chain.progress
-        text = f"{chain.stage} · {progress.done} of {progress.total} models ranked"
-        text += " · stopping" if chain.stopping else ""
-        bar.progress(progress.done / max(1, progress.total), text=panels.plain(text))
-        button.button(
-            "Stop all",
-            key="ranking.stop",
-            width="stretch",
-            on_click=ranking_service.stop_all,
-            args=(service_for(data.name), chosen, the_setup),
-        )
-    else:
-        if chain is not None and chain.error:
-            st.error(panels.plain(chain.error))
-        bar.caption(f"{len(chosen) - n_ranked:,} models have no rankings yet; one after the other.")
-        button.button(
-            "Rank all", key="ranking.start", on_click=start_all, type="primary", width="stretch"
-        )
+    run_board(
+        [chain],
+        "ranking.",
+        label="**All models**",
+        unit="models ranked",
+        verb="Rank all",
+        stop="Stop all",
+        idle=f"{n_left:,} models have no rankings yet; one after the other.",
+    )
 
 
 def measures_table(found: list[Ranked]) -> None:
@@ -408,10 +359,8 @@ ticking = is_active()
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress, measures and figures; refreshed by itself while a model ranks."""
-    if error := st.session_state.pop("ranking.error", ""):
-        st.error(panels.plain(error))
     top = st.container()
-    chain = ranking_service.all_run(service_for(data.name), specs(), the_setup)
+    chain = job_of_all().run
     waits = chain is not None and chain.active and not chain.stopping
     found = []
     for name in names:

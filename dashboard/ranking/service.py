@@ -34,7 +34,7 @@ from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.recent import Recent
-from dashboard.core.runs import Report, Run, RunKey
+from dashboard.core.runs import Job, Report, Run
 
 OVERALL, READ_WHOLE = "all lengths", "evidence read whole"
 WITHIN_LANGUAGES = "each query among the documents of its language"
@@ -135,10 +135,8 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
     return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
 
 
-def start(
-    compute: Compute, spec: RetrieverSpec, setup: Setup, on_progress: Report = lambda p: None
-) -> Run:
-    """Rank what is missing, in a thread; a run of the same kind that is active is returned.
+def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
+    """Rank what is missing; progress counts what the stage at hand is over.
 
     Raises:
         UserError: the model's files are not here, or it lacks a first stage.
@@ -196,26 +194,20 @@ def start(
         return read(model, progress)
 
     key = run_key(model, method, setup.collection.name)
-    return compute.start(key, len(setup.collection.queries), work, on_progress)
+    return compute.job(key, spec.name, len(setup.collection.queries), work)
 
 
-def run_of(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run | None:
-    """The latest run of this kind in this process."""
-    model, method = compute.identify(spec), method_for(compute, spec, setup)
-    return compute.run(run_key(model, method, setup.collection.name))
-
-
-def start_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Run:
-    """Rank with each of `specs` that has no rankings, one after the other, in a thread; progress
-    counts models. Each has a run of its own, which says how far it is and what went wrong; one
-    that is stopped by itself makes way for the next.
+def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Job:
+    """Rank with each of `specs` that has no rankings, one after the other; progress counts models.
+    Each has a run of its own, which says how far it is and what went wrong; one that is stopped by
+    itself makes way for the next.
 
     Raises:
         UserError: a model's files are not here, or it lacks a first stage.
     """
-    todo = [spec for spec in specs if ranked(compute, spec, setup) is None]
 
     def work(run: Run, report: Report) -> Progress:
+        todo = [spec for spec in specs if ranked(compute, spec, setup) is None]
         started = time.perf_counter()
 
         def progress(done: int, stopped: bool = False) -> Progress:
@@ -226,33 +218,18 @@ def start_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) ->
             if run.stopping:
                 return progress(number, stopped=True)
             run.stage = spec.name
-            one = start(compute, spec, setup)
+            one = job(compute, spec, setup).start()
             # Whoever stopped all of them in between has not seen this one.
             if run.stopping:
                 one.stop()
             one.wait()
         return progress(len(todo), stopped=run.stopping)
 
-    return compute.start(_all_key(compute, specs, setup), len(todo), work)
-
-
-def all_run(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Run | None:
-    """The latest run of `start_all` with these in this process."""
-    return compute.run(_all_key(compute, specs, setup))
-
-
-def stop_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> None:
-    """End it after the batch at hand; what was computed is kept."""
-    # The chain first: it would start the next model where the one at hand ended.
-    for run in (all_run(compute, specs, setup), *(run_of(compute, s, setup) for s in specs)):
-        if run is not None:
-            run.stop()
-
-
-def _all_key(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> RunKey:
     models = " ".join(sorted(compute.identify(spec).key.fingerprint for spec in specs))
     methods = " ".join(sorted({repr(method_for(compute, spec, setup)) for spec in specs}))
-    return "all models", models, methods, setup.collection.name, ""
+    key = ("all models", models, methods, setup.collection.name, "")
+    parts = tuple(job(compute, spec, setup) for spec in specs)
+    return compute.job(key, "All models", len(specs), work, parts=parts)
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:

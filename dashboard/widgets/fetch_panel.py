@@ -33,7 +33,7 @@ def fetch_panel(names: Sequence[str]) -> None:
 
 
 def _offer(spec: RetrieverSpec) -> None:
-    run = fetching.run_of(service(), spec)
+    run = fetching.job(service(), spec).run
     if run is not None and run.active:
         _watched(spec)
         return
@@ -72,14 +72,14 @@ def _start(spec: RetrieverSpec) -> None:
     if not rights.may_change():
         return
     try:
-        fetching.start(service(), spec)
+        fetching.job(service(), spec).start()
     except UserError as error:
         st.session_state["fetch sizes"][spec.base] = str(error)
 
 
 @fragment(run_every=1.0)
 def _watched(spec: RetrieverSpec) -> None:
-    run = fetching.run_of(service(), spec)
+    run = fetching.job(service(), spec).run
     if run is None or not run.active:
         st.rerun()
     done, total = run.progress.done, run.progress.total

@@ -64,7 +64,7 @@ def results(
 ) -> dict[str, list[bias_service.Tested]]:
     found = {}
     for spec in (resolve("MiniLM-primacy"), resolve("MiniLM-recency"), bm25()):
-        run = bias_service.start(compute, spec, tests, "all")
+        run = bias_service.job(compute, spec, tests, "all").start()
         run.wait()
         assert not run.error and run.progress.done == 84
         found[spec.name] = bias_service.tested(compute, spec, tests)
@@ -110,7 +110,7 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
     some = Pairs("position", (*same[:3], *others), pairs.source)
     spec = with_corpus(resolve("BM25"), "sample")
-    bias_service.start(compute, spec, [some], "own").wait()
+    bias_service.job(compute, spec, [some], "own").start().wait()
     (found,) = bias_service.tested(compute, spec, [some])
     assert (found.result.n, found.result.n_identical, found.missing) == (2, 3, 0)
     assert found.result.remarks[0] == "3 pairs with identical documents left out."
@@ -195,7 +195,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     assert not page.exception and not page.error
     assert any("press Test" in info.value for info in page.info)
     page.button(key="bias.start").click().run()
-    run = bias_service.run_of(service(), bm25(), f"sample-bias: {', '.join(TESTS)}; end; 250")
+    run = bias_service.job(service(), bm25(), [], f"sample-bias: {', '.join(TESTS)}; end; 250").run
     assert run is not None
     run.wait()
     page = opened(models=["BM25"], test="brevity", item="brevity_bias/iss")
@@ -218,7 +218,7 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     assert any("Not literal match" in caption.value for caption in page.caption)
     page.button(key="bias.start").click().run()
     spec = with_corpus(resolve("BM25"), "sample")
-    run = bias_service.run_of(service(), spec, "sample: position; end; 5")
+    run = bias_service.job(service(), spec, [], "sample: position; end; 5").run
     assert run is not None
     run.wait()
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
@@ -229,7 +229,7 @@ def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
     page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
     assert not page.exception and len(page.error) == 1
     page.button(key="bias.start").click().run()
-    run = bias_service.run_of(service(), bm25(), "sample-bias: literal, brevity; end; 250")
+    run = bias_service.job(service(), bm25(), [], "sample-bias: literal, brevity; end; 250").run
     assert run is not None
     run.wait()
     page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
@@ -237,9 +237,8 @@ def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
 
 
 def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
-    bias_service.start(
-        service(), bm25(), [pairs_for(datasets.read("sample-bias"), "literal", limit=5)], "few"
-    ).wait()
+    tests = [pairs_for(datasets.read("sample-bias"), "literal", limit=5)]
+    bias_service.job(service(), bm25(), tests, "few").start().wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]
     assert any("Only 5 documents" in warning.value for warning in page.warning)

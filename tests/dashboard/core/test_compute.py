@@ -91,9 +91,9 @@ def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_p
             reached.set()
             go_on.wait(20)
 
-    run = compute.start_run(spec, METHOD, pairs, "d", report)
+    run = compute.attribution_job(spec, METHOD, pairs, "d").start(report)
     assert reached.wait(60)
-    assert compute.start_run(spec, METHOD, pairs, "d") is run
+    assert compute.attribution_job(spec, METHOD, pairs, "d").start() is run
     run.stop()
     go_on.set()
     run.wait()
@@ -101,7 +101,7 @@ def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_p
     with pytest.raises(UserError):
         compute.curve(spec, make_method("decomposition"), pairs, "d")
     stopped_at = run.progress.done
-    resumed = compute.start_run(spec, METHOD, pairs, "d")
+    resumed = compute.attribution_job(spec, METHOD, pairs, "d").start()
     resumed.wait()
     assert resumed.progress.done == 60 and resumed.progress.computed == 60 - stopped_at
     assert compute.curve(spec, METHOD, pairs, "d").summary.curve.n == 60
@@ -201,13 +201,14 @@ def test_a_run_publishes_parts_that_another_cache_takes_in(
 
     def published() -> int:
         writer = PartWriter(place, compute.root, "1")
-        run = compute.start_run(spec, METHOD, pairs, "typed", store=writer)
+        run = compute.attribution_job(spec, METHOD, pairs, "typed", store=writer).start()
         run.wait()
         assert run.error == ""
         return run.progress.computed
 
     assert (published(), published()) == (2, 0)
-    assert compute.n_missing(spec, METHOD, pairs) == 2
+    job = compute.attribution_job(spec, METHOD, pairs, "typed")
+    assert job.total - job.n_done() == 2
     assert ingest(compute.store, place).taken.added == 2
     assert compute.explain(pairs[1], spec, METHOD).from_cache
 

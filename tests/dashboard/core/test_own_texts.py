@@ -85,7 +85,7 @@ def test_a_session_that_ends_stops_its_runs(own: Session) -> None:
         own.compute.root.mkdir(parents=True)  # the batch at hand is written
         return run.progress
 
-    run = own.compute.start(("m", "f", "c", "s", "cpu"), 1, work)
+    run = own.compute.job(("m", "f", "c", "s", "cpu"), "m", 1, work).start()
     begun.wait(10)
     own.end()
     assert not run.active and not own.folder.is_dir()

@@ -79,7 +79,7 @@ def test_a_model_without_a_limit_states_none(compute: Compute, bm25, sample: Dat
         and "n_pairs" not in said
         and "max length" not in str(one.provenance().caption())
     )
-    compute.start_run(bm25, OCCLUSION, pairs, "x").wait()
+    compute.attribution_job(bm25, OCCLUSION, pairs, "x").start().wait()
     whole = compute.curve(bm25, OCCLUSION, pairs, "sample").provenance().entry()
     assert "max_length" not in whole and whole["n_pairs"] == 3
     assert whole["n_documents"] == len({pair.document for pair in pairs})
@@ -92,8 +92,8 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     pairs = [p for p in sample.pairs if p.language == "slk"]
     # One pair fewer has a control: the plain curve's n would be wrong.
     nulls = interventions.controls("unrelated", pairs, sample.pairs)[:-1]
-    compute.start_run(bm25, OCCLUSION, pairs, "a").wait()
-    compute.start_run(bm25, OCCLUSION, nulls, "b").wait()
+    compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
+    compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
     assert made.n_pairs == len(pairs) - 1 and made.control == "minus unrelated query"
@@ -108,7 +108,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
     tests = [pairs_for(sample, name, "end", 6) for name in ("position", "brevity")]
-    bias_service.start(compute, spec, tests, "x").wait()
+    bias_service.job(compute, spec, tests, "x").start().wait()
     moved, short = bias_service.tested(compute, spec, tests)
     cut = sum(scores.truncated for scores in short.scores.values())
     made = bias_service.provenance_of([short])
@@ -216,7 +216,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
 
     spec, method = choices.spec("BM25", "mine"), make_method("terms")
     scope = "mine: 3 pairs spread evenly"
-    run = faithfulness_service.run_of(service(), spec, method, scope, Parameters())
+    run = faithfulness_service.job(service(), spec, method, (), scope, Parameters()).run
     assert run is not None
     run.wait()
     page.run()

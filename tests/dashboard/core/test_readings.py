@@ -148,7 +148,7 @@ def captions(page: AppTest) -> str:
 
 def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
-    service().start_run(spec, method, datasets.read(mixed).pairs, "x").wait()
+    service().attribution_job(spec, method, datasets.read(mixed).pairs, "x").start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"])
     said = captions(page)
     assert "in 1 of 3 pairs evidence lies behind its limit" in said
@@ -161,7 +161,8 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
 @pytest.mark.parametrize("method", ["saliency", "decomposition"])
 def test_saliency_says_that_it_hardly_depends_on_the_query(mixed: str, method: str) -> None:
     pairs = datasets.read(mixed).pairs
-    service().start_run(resolve("MiniLM"), make_method(method), pairs, "x").wait()
+    job = service().attribution_job(resolve("MiniLM"), make_method(method), pairs, "x")
+    job.start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"], method=method)
     assert ("hardly depends on the query" in captions(page)) == (method == "saliency")
     if method == "saliency":

@@ -69,7 +69,7 @@ def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
     assert curve.summary.curve.n == 2
     with pytest.raises(UserError, match=ABSENT):
         compute.explain(sample.pairs[5], spec, METHOD)
-    run = compute.start_run(spec, METHOD, sample.pairs, "sample")
+    run = compute.attribution_job(spec, METHOD, sample.pairs, "sample").start()
     run.wait()
     assert run.error == ABSENT
     # Other settings are another model: what was computed under them, and nothing else.

@@ -48,10 +48,10 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     with pytest.raises(UserError, match="compute the curves first"):
         interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample")
     for what in (MOVE, CUT):
-        run = interventions.start(compute, bm25, what, pairs, "test")
+        run = interventions.job(compute, bm25, what, pairs, "test").start()
         run.wait()
         assert not run.error and run.progress.done == len(pairs)
-        assert interventions.run_of(compute, bm25, what, "test") is run
+        assert interventions.job(compute, bm25, what, pairs, "test").run is run
     found = interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
     # Where words stand does not enter BM25.
     assert np.abs(found.summary.curve.mean).max() == 0
@@ -59,7 +59,7 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert found.summary.curve.n == len(pairs) and found.provenance().selection == "Polish"
     cut = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
     assert cut.summary.curve.mean.max() > 0
-    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+    compute.attribution_job(bm25, OCCLUSION, pairs, "test").start().wait()
     agreed = interventions.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
     assert agreed.n == len(pairs) and agreed.each is not None and agreed.each.value > 0.8
     blind = interventions.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
@@ -85,7 +85,7 @@ def test_what_did_not_change_is_not_averaged_again(
             lambda *given, of=original, name=name: made.append(name) or of(*given),
         )
     pairs = [p for p in sample.pairs if p.language == "pol"][:6]
-    compute.start_run(bm25, OCCLUSION, pairs, "test").wait()
+    compute.attribution_job(bm25, OCCLUSION, pairs, "test").start().wait()
 
     def asked() -> tuple[list[float], str, str]:
         mean = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
@@ -93,7 +93,7 @@ def test_what_did_not_change_is_not_averaged_again(
         return mean.summary.curve.mean.tolist(), str(mean.lean), str(agreed)
 
     for n in (4, 6):  # two more results are another mean
-        interventions.start(compute, bm25, CUT, pairs[:n], f"first {n}").wait()
+        interventions.job(compute, bm25, CUT, pairs[:n], f"first {n}").start().wait()
         made.clear()
         first = asked()
         assert made == ["_average", "agreement"]
@@ -113,15 +113,17 @@ def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet
     pairs = [p for p in sample.pairs if p.language == "slk"]
     nulls = interventions.controls("unrelated", pairs, sample.pairs)
     assert len(nulls) == len(pairs)
-    compute.start_run(bm25, OCCLUSION, pairs, "a").wait()
+    compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     with pytest.raises(UserError, match="its control"):
         interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
-    compute.start_run(bm25, OCCLUSION, nulls, "b").wait()
+    compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     own = compute.curve(bm25, OCCLUSION, pairs, "sample").summary.curve.mean
     null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
     np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
-    assert compute.n_missing(bm25, OCCLUSION, pairs) == 0, "controls replace nothing"
+    assert compute.attribution_job(bm25, OCCLUSION, pairs, "a").n_done() == len(pairs), (
+        "controls replace nothing"
+    )
     assert found.n_documents == len({pair.document for pair in pairs}) < 10
     (line,) = minus_null_curves([("<b>BM25", found)], OCCLUSION, STYLE).data
     assert "<b>" not in str(line.name) and f"{found.n_documents} documents" in str(line.name)

@@ -12,7 +12,7 @@ from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from dashboard.core.compute import Compute
-from dashboard.map.service import CurveMap, start_map, stored_map
+from dashboard.map.service import CurveMap, job, stored_map
 
 LAYOUT = Layout(metric=METRICS["curves"], n_neighbors=3)
 METHOD = make_method("terms")
@@ -33,7 +33,7 @@ def test_curves_of_zeros_have_no_place_on_a_map(tmp_path: Path) -> None:
     strangers = [pair(n, "nothing") for n in range(2)]
     strangers = [TextPair(f"s{n}", one.query, one.document) for n, one in enumerate(strangers)]
     source = CurveMap(METHOD, [*pairs, *strangers])
-    run = start_map(compute, spec, source, LAYOUT)
+    run = job(compute, spec, source, LAYOUT).start()
     run.wait()
     assert run.error == ""
     found = stored_map(compute, spec, source, LAYOUT)
@@ -45,7 +45,7 @@ def test_curves_of_zeros_have_no_place_on_a_map(tmp_path: Path) -> None:
 def test_a_map_of_nothing_but_zeros_is_one_sentence(tmp_path: Path) -> None:
     compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
     source = CurveMap(METHOD, [pair(n, "nothing") for n in range(6)])
-    run = start_map(compute, spec, source, LAYOUT)
+    run = job(compute, spec, source, LAYOUT).start()
     run.wait()
     assert run.error.startswith("All 6 vectors are zero or flat")
     found = stored_map(compute, spec, source, LAYOUT)

@@ -48,7 +48,7 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     setup = ranking_service.Setup(ranking_service.collection_of(data))
     from dashboard.widgets.choices import spec
 
-    run = ranking_service.run_of(service(), spec("BM25", mine), setup)
+    run = ranking_service.job(service(), spec("BM25", mine), setup).run
     assert run is not None
     run.wait()
     app.run()
@@ -78,9 +78,8 @@ def test_each_query_among_the_documents_of_its_language(
     from dashboard.widgets.choices import ranking_spec
 
     collection = ranking_service.monolingual(ranking_service.collection_of(datasets.read("langs")))
-    run = ranking_service.run_of(
-        service(), ranking_spec("BM25", "langs"), ranking_service.Setup(collection, own_corpus=True)
-    )
+    setup = ranking_service.Setup(collection, own_corpus=True)
+    run = ranking_service.job(service(), ranking_spec("BM25", "langs"), setup).run
     assert run is not None
     run.wait()
     app.run()
@@ -138,7 +137,7 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     from dashboard.widgets.choices import ranking_spec
 
     own, posir = ranking_spec("MiniLM", mine), ranking_spec("MiniLM", mine, posir=True)
-    ranking_service.start(service(), own, setup).wait()
+    ranking_service.job(service(), own, setup).start().wait()
     app.run()
     assert app.dataframe[0].value["model"].tolist() == ["MiniLM"]
     app.toggle(key="posir").set_value(True).run()
@@ -146,7 +145,7 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
     app.button(key="ranking.start").click().run()
     recency = ranking_spec("MiniLM-recency", mine, posir=True)
-    chain = ranking_service.all_run(service(), [posir, recency], setup)
+    chain = ranking_service.job_of_all(service(), [posir, recency], setup).run
     assert chain is not None
     chain.wait()
     app.run()

@@ -31,7 +31,7 @@ from dashboard.__main__ import app
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from dashboard.core.recent import Recent
-from dashboard.core.runs import Report, Run
+from dashboard.core.runs import Job, Report, Run
 from dashboard.drawing.palettes import Style
 from dashboard.published import service as published_service
 from dashboard.ranking import service as ranking_service
@@ -58,7 +58,7 @@ def upload() -> Setup:
 def ranked(upload: Setup, tmp_path: Path) -> Ranked:
     compute = Compute(tmp_path)
     assert ranking_service.ranked(compute, BM25, upload) is None
-    run = ranking_service.start(compute, BM25, upload)
+    run = ranking_service.job(compute, BM25, upload).start()
     run.wait()
     assert run.error == ""
     found = ranking_service.ranked(compute, BM25, upload)
@@ -289,7 +289,7 @@ def test_the_tiny_model_reranks_what_bm25_finds(
     folder = families.cross_encoder(tiny_folder("bert"), tmp_path / "ce")
     spec = RetrieverSpec("ce", "ce", "cross_encoder", f"folder:{folder}")
     compute, setup = Compute(tmp_path / "home"), replace(upload, first_stage=BM25)
-    running = ranking_service.start(compute, spec, setup)
+    running = ranking_service.job(compute, spec, setup).start()
     running.wait()
     assert running.error == ""
     first, second = (ranking_service.ranked(compute, one, setup) for one in (BM25, spec))
@@ -304,7 +304,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     at_work: list[str] = []
     begun: list[list[str]] = []
 
-    def start(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Run:
+    def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
         def work(run: Run, report: Report) -> Progress:
             at_work.append(spec.name)
             begun.append(list(at_work))
@@ -314,9 +314,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             return run.progress
 
         model, method = compute.identify(spec), ranking_service.method_for(compute, spec, setup)
-        return compute.start(run_key(model, method, setup.collection.name), 4, work)
+        key = run_key(model, method, setup.collection.name)
+        return compute.job(key, spec.name, 4, work)
 
-    monkeypatch.setattr(ranking_service, "start", start)
+    monkeypatch.setattr(ranking_service, "job", job)
     monkeypatch.setattr(ranking_service, "ranked", lambda c, spec, s: spec.name == "MiniLM" or None)
     return begun
 
@@ -333,16 +334,17 @@ def test_all_models_rank_one_after_the_other(
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("BM25", "MiniLM", "MiniLM-primacy", "MiniLM-recency")]
-    chain = ranking_service.start_all(compute, specs, upload)
+    chain = ranking_service.job_of_all(compute, specs, upload).start()
     until(lambda: len(watched) == 2)
-    assert ranking_service.all_run(compute, specs[::-1], upload) is chain
+    assert ranking_service.job_of_all(compute, specs[::-1], upload).run is chain
     assert (chain.progress.done, chain.progress.total) == (1, 3), "MiniLM is ranked already"
-    until(lambda: ranking_service.run_of(compute, specs[2], upload) is not None)
-    ranking_service.run_of(compute, specs[2], upload).stop()  # type: ignore[union-attr]
+    third = ranking_service.job(compute, specs[2], upload)
+    until(lambda: third.active)
+    third.stop()
     chain_and_last = [["BM25"], ["MiniLM-primacy"], ["MiniLM-recency"]]
     until(lambda: watched == chain_and_last)
     assert chain.active and not chain.stopping, "one was stopped by itself, not all"
-    ranking_service.stop_all(compute, specs, upload)
+    ranking_service.job_of_all(compute, specs, upload).stop()
     chain.wait()
     assert chain.progress.stopped and watched == chain_and_last
 
@@ -352,8 +354,8 @@ def test_all_models_stopped_begin_no_other(
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("MiniLM-primacy", "MiniLM-recency", "BM25")]
-    chain = ranking_service.start_all(compute, specs, upload)
+    chain = ranking_service.job_of_all(compute, specs, upload).start()
     until(lambda: bool(watched))
-    ranking_service.stop_all(compute, specs, upload)
+    ranking_service.job_of_all(compute, specs, upload).stop()
     chain.wait()
     assert chain.progress.stopped and watched == [["MiniLM-primacy"]]

@@ -115,7 +115,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     compute = Compute(tmp_path / "other")
     spec = with_corpus(resolve.resolve("BM25"), sample.name)
     method, pairs = make_method("terms"), sample.pairs[:6]
-    run = compute.start_run(spec, method, pairs, sample.name)
+    run = compute.attribution_job(spec, method, pairs, sample.name).start()
     run.wait()
     assert not run.error and run.progress.failed == 0
     curve = compute.curve(spec, method, pairs, sample.name)
@@ -237,7 +237,7 @@ def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> 
     folder, method = neural
     spec, compute = resolve.register_folder("mine", folder), service()
     pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
-    run = bias_service.start(compute, spec, [pairs], "some")
+    run = bias_service.job(compute, spec, [pairs], "some").start()
     run.wait()
     assert not run.error
     (found,) = bias_service.tested(compute, spec, [pairs])

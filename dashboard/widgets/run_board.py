@@ -1,0 +1,164 @@
+"""Runs on a page: how far they are and how long they take, their button, what failed, and what went
+wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from attribution.errors import UserError
+from dashboard.core.runs import Job, Run
+from dashboard.drawing.plain import plain
+
+
+def any_active(jobs: Sequence[Job]) -> bool:
+    """Whether any of them is computed now, in this process."""
+    return any(job.active for job in jobs)
+
+
+def run_board(
+    jobs: Sequence[Job],
+    prefix: str = "",
+    suffix: str = "",
+    *,
+    label: str = "",
+    unit: str = "",
+    rate_unit: str = "",
+    verb: str = "Compute",
+    stop: str = "Stop",
+    idle: str = "",
+    others: bool = False,
+) -> int:
+    """Progress and button of `jobs`, which start and stop together; how many items are stored.
+
+    Keys of widgets are `prefix`, what the widget does (start, stop), and `suffix`. Progress counts
+    what is stored, in `unit`s. With `idle`, that stands there while nothing runs, and progress is
+    the run's own. `label` is Markdown on the left; without it there is no such column. The button
+    says `verb`, or Resume where something is stored. With `others` it is said where another process
+    computes.
+    """
+    error_key = f"{prefix}error{suffix}"
+    runs = [run for job in jobs if (run := job.run) is not None and run.active]
+    done, total = sum(job.n_done() for job in jobs), sum(job.total for job in jobs)
+    bar, button = _columns(label)
+    if idle and runs:
+        _bar(bar, runs, *_own_counts(runs[0]), unit, rate_unit)
+    elif idle:
+        bar.caption(idle)
+    else:
+        elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
+        note = "another process is computing" if elsewhere else ""
+        _bar(bar, runs, done, total, unit, rate_unit, note)
+    if runs:
+        button.button(
+            stop, key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
+        )
+    elif (idle or done < total) and not any(job.can_start for job in jobs):
+        button.markdown("from the cache")
+    elif idle or done < total:
+        button.button(
+            "Resume" if done else verb,
+            key=f"{prefix}start{suffix}",
+            on_click=_start,
+            args=(jobs, error_key),
+            type="primary",
+            width="stretch",
+        )
+    elif label:
+        button.markdown("complete")
+    if error := st.session_state.pop(error_key, ""):
+        st.error(plain(error))
+    _errors(jobs)
+    return done
+
+
+def run_bar(run: Run, stop_key: str) -> None:
+    """Progress of one active run that says what it is at, and the button that stops it."""
+    bar, button = _columns("")
+    _bar(bar, [run], *_own_counts(run))
+    button.button("Stop", key=stop_key, on_click=run.stop, width="stretch")
+
+
+def failed_items(job: Job, failed: Mapping[str, str], prefix: str = "", suffix: str = "") -> None:
+    """The pairs that gave no result, why, and the button that tries them again."""
+    if not failed:
+        return
+    with st.expander(f"{len(failed):,} pairs of {plain(job.label)} gave no result"):
+        st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
+        st.button(
+            "Try them again",
+            key=f"{prefix}retry{suffix}",
+            on_click=_start,
+            args=([job], f"{prefix}error{suffix}", True),
+        )
+
+
+def _columns(label: str) -> tuple[DeltaGenerator, DeltaGenerator]:
+    if not label:
+        bar, button = st.columns([8, 2], vertical_alignment="center")
+        return bar, button
+    left, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
+    left.markdown(label)
+    return bar, button
+
+
+def _own_counts(run: Run) -> tuple[int, int]:
+    return run.progress.done, run.progress.total
+
+
+def _bar(
+    place: DeltaGenerator,
+    runs: Sequence[Run],
+    done: int,
+    total: int,
+    unit: str = "",
+    rate_unit: str = "",
+    note: str = "",
+) -> None:
+    stage = runs[0].stage if runs else ""
+    # A stage of unknown length has nothing to count.
+    counts = "" if stage and not total else f"{done:,} of {total:,} {unit}".rstrip()
+    rates = [run.progress.rate for run in runs]
+    rate = rates[0] if len(rates) == 1 and rate_unit else None
+    # Runs share one device: what each would take by itself adds up at most to the longest.
+    left = [s for run in runs if (s := run.progress.remaining_seconds) is not None]
+    parts = [
+        stage,
+        counts,
+        f"{rate:.1f} {rate_unit}/s" if rate else "",
+        f"about {_duration(max(left))} left" if left else "",
+        "stopping" if runs and all(run.stopping for run in runs) else "",
+        note,
+    ]
+    share = min(1.0, done / total) if total else float(not runs)
+    place.progress(share, text=plain(" · ".join(filter(None, parts))))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _errors(jobs: Sequence[Job]) -> None:
+    """What ended runs too early, each sentence once with the jobs that it is about."""
+    labels: dict[str, list[str]] = {}
+    for job in jobs:
+        if job.error:
+            labels.setdefault(job.error, []).append(job.label)
+    for message, about in labels.items():
+        st.error(plain(message if len(jobs) == 1 else f"{'; '.join(about)}: {message}"))
+
+
+def _start(jobs: Sequence[Job], error_key: str, retry_failed: bool = False) -> None:
+    for job in jobs:
+        try:
+            job.start(retry_failed=retry_failed)
+        except UserError as error:
+            st.session_state[error_key] = str(error)
+
+
+def _stop(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.stop()

@@ -1,0 +1,108 @@
+"""A job: one run for each key, and what it says of itself before, during and after."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from cache.jobs.loop import Progress
+from dashboard.core.runs import Job, Report, Run, RunKey, Runs
+
+
+def key(name: str) -> RunKey:
+    return (name, "f", "c", "s", "cpu")
+
+
+class Counted:
+    """Work of four items that waits to be let go on after each, and may end with a sentence."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.done, self.go, self.told = 0, threading.Semaphore(0), threading.Semaphore(0)
+        self.failing = failing
+        self.retried: list[bool] = []
+
+    def __call__(self, run: Run, report: Report) -> Progress:
+        self.retried.append(run.retry_failed)
+        while self.done < 4 and not run.stopping:
+            report(Progress(4, self.done, self.done, 0, 2.0 * self.done))
+            self.told.release()
+            self.go.acquire()
+            self.done += 1
+        if self.failing:
+            raise UserError(self.failing)
+        return Progress(4, self.done, self.done, 0, 1.0, run.stopping)
+
+
+def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
+    work, runs, told = Counted(), Runs(lambda: 2), []
+    elsewhere = [1]
+
+    def job() -> Job:
+        """Made anew for each look, as pages do."""
+        return Job(
+            runs,
+            tmp_path,
+            key("m"),
+            "M",
+            4,
+            work,
+            n_done=lambda: work.done,
+            n_at_work=lambda: elsewhere[0],
+        )
+
+    assert job().run is None and not job().active and job().active_elsewhere
+    job().stop()  # nothing to stop
+    run = job().start(told.append, retry_failed=True)
+    assert job().start() is run and job().run is run, "one run for a key"
+    assert job().active and not job().active_elsewhere, "the one at work is this one"
+    work.told.acquire()
+    assert job().remaining_seconds is None, "nothing is computed yet"
+    work.go.release()
+    work.told.acquire()
+    assert job().remaining_seconds == 3 * 2.0 and job().n_done() == 1
+    job().stop()
+    assert run.stopping and job().active, "it ends after the item at hand"
+    work.go.release()
+    run.wait()
+    assert run.progress.stopped and job().n_done() == 2 and not job().active
+    assert job().error == "" and job().remaining_seconds is None
+    assert [step.done for step in told] == [0, 1]
+    work.go.release(4)
+    again = job().start()
+    again.wait()
+    assert again is not run and not again.progress.stopped and work.retried == [True, False]
+
+
+def test_what_ended_a_run_is_said_until_it_is_started_again(tmp_path: Path) -> None:
+    work, runs = Counted(failing="The disk is full."), Runs(lambda: 1)
+    job = Job(runs, tmp_path, key("m"), "M", 4, work)
+    work.go.release(4)
+    job.start().wait()
+    assert job.error == "The disk is full."
+    work.done, work.failing = 0, ""
+    run = job.start()
+    assert job.error == ""
+    with pytest.raises(UserError, match="1 runs are at work already"):
+        Job(runs, tmp_path, key("other"), "O", 4, work).start()
+    work.go.release(4)
+    run.wait()
+    assert job.error == ""
+
+
+def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
+    """A chain that is stopped second would start its next part in between."""
+    runs, chain_work, part_work = Runs(lambda: 2), Counted(), Counted()
+    part = Job(runs, tmp_path, key("part"), "P", 4, part_work)
+    chain = Job(runs, tmp_path, key("chain"), "C", 4, chain_work, parts=(part,))
+    first, second = chain.start(), part.start()
+    part.stop()
+    assert second.stopping and not first.stopping
+    chain.stop()
+    assert first.stopping
+    chain_work.go.release(4)
+    part_work.go.release(4)
+    first.wait()
+    second.wait()

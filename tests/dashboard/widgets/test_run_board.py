@@ -1,0 +1,150 @@
+"""The board of runs: what it shows of jobs that are idle, at work, stopped, failed or elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution.errors import UserError
+from cache.jobs.loop import Progress
+from dashboard.core.runs import Job, Report, Run, Runs
+
+
+class Setting:
+    """Two jobs over four items each, whose state a test sets."""
+
+    def __init__(self, owner: Path) -> None:
+        self.runs, self.owner = Runs(lambda: self.limit), owner
+        self.limit, self.at_work, self.error = 2, 0, ""
+        self.done = {"A": 0, "B": 0}
+        self.can_start = True
+        self.stage = ""
+        self.end = threading.Event()
+        self.retried: list[bool] = []
+        self.options: dict[str, str | bool] = {}
+
+    def job(self, name: str) -> Job:
+        def work(run: Run, report: Report) -> Progress:
+            run.stage = self.stage
+            self.retried.append(run.retry_failed)
+            report(Progress(4, 1, 1, 0, 40.0))
+            while not run.stopping and not self.end.wait(0.01):
+                pass
+            if self.error:
+                raise UserError(self.error)
+            return run.progress
+
+        return Job(
+            self.runs,
+            self.owner,
+            (name, "", "", "", ""),
+            name,
+            4,
+            work,
+            n_done=lambda: self.done[name],
+            n_at_work=lambda: self.at_work,
+            can_start=self.can_start,
+        )
+
+    def shown(self) -> tuple[AppTest, str]:
+        """The page, and what stands on it as one text."""
+        page = AppTest.from_function(_page, kwargs={"setting": self}, default_timeout=60).run()
+        return page, text_of(page)
+
+
+def _page(setting):  # type: ignore[no-untyped-def]
+    from dashboard.widgets.run_board import failed_items, run_board
+
+    jobs = [setting.job(name) for name in setting.done]
+    run_board(jobs, "x.", ".y", **setting.options)
+    failed_items(jobs[0], {"p3": "It has no token."} if setting.error else {}, "x.", ".y")
+
+
+def text_of(page: AppTest) -> str:
+    assert not page.exception
+    bars = [one.proto.text for one in page.get("progress")]
+    said = [one.value for one in (*page.caption, *page.markdown, *page.error)]
+    return " | ".join([*bars, *said, *(button.label for button in page.button)]).replace("\\", "")
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    made = Setting(tmp_path)
+    yield made
+    made.end.set()
+    made.runs.end(tmp_path)
+
+
+def until_told(setting: Setting) -> None:
+    for name in setting.done:
+        run = setting.job(name).run
+        while run is not None and run.active and not run.progress.computed:
+            threading.Event().wait(0.01)
+
+
+def test_jobs_start_and_stop_together(setting: Setting) -> None:
+    setting.options = {"unit": "results", "verb": "Test"}
+    page, text = setting.shown()
+    assert text == "0 of 8 results | Test"
+    page.button(key="x.start.y").click().run()
+    until_told(setting)
+    setting.done["A"] = 1
+    page.run()
+    assert text_of(page) == "1 of 8 results · about 2 min left | Stop", "40 s an item, 3 are left"
+    page.button(key="x.stop.y").click().run()
+    for name in setting.done:
+        run = setting.job(name).run
+        assert run is not None and run.stopping
+        run.wait()
+    page.run()
+    assert text_of(page) == "1 of 8 results | Resume"
+    setting.done = {"A": 4, "B": 4}
+    assert setting.shown()[1] == "8 of 8 results"
+    setting.options = {"label": "**Model**"}
+    assert setting.shown()[1] == "8 of 8 | **Model** | complete"
+
+
+def test_one_job_says_its_rate_and_what_others_compute(setting: Setting) -> None:
+    setting.done = {"A": 2}
+    setting.at_work = 1
+    assert setting.shown()[1] == "2 of 4 | Resume"
+    setting.options = {"others": True}
+    assert setting.shown()[1] == "2 of 4 · another process is computing | Resume"
+    setting.options = {"rate_unit": "pairs"}
+    run = setting.job("A").start()
+    until_told(setting)
+    assert setting.shown()[1] == "2 of 4 · 0.0 pairs/s · about 2 min left | Stop"
+    run.stop()
+    run.wait()
+    setting.can_start, setting.at_work = False, 0
+    assert setting.shown()[1] == "2 of 4 | from the cache"
+
+
+def test_a_run_with_stages_shows_its_own_progress(setting: Setting) -> None:
+    setting.done = {"A": 0}
+    setting.options = {"idle": "Not ranked yet.", "verb": "Rank"}
+    assert setting.shown()[1] == "Not ranked yet. | Rank"
+    setting.stage = "Searching"
+    setting.job("A").start()
+    until_told(setting)
+    assert setting.shown()[1] == "Searching · 1 of 4 · about 2 min left | Stop"
+
+
+def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -> None:
+    setting.error = "The disk is full."
+    setting.end.set()
+    for name in setting.done:
+        setting.job(name).start().wait()
+    page, text = setting.shown()
+    assert "A; B: The disk is full." in text
+    assert "gave no result" in page.expander[0].label
+    page.button(key="x.retry.y").click().run()
+    assert setting.retried == [False, False, True]
+    setting.limit = 0
+    page.button(key="x.start.y").click().run()
+    assert "0 runs are at work already" in text_of(page)
+    assert "0 runs are at work already" not in text_of(page.run()), "said once"
