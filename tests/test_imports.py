@@ -245,3 +245,43 @@ def later():
         "k",
         "l.m",
     } <= found
+
+
+# The one place that may hand a function to Streamlit's own fragment: it puts the guard inside.
+FRAGMENT_ALLOWED = "dashboard/widgets/guard.py"
+
+
+def unguarded(tree: ast.AST) -> list[str]:
+    """Uses of Streamlit's own fragment, under whatever name it was imported."""
+    used = [
+        f"line {node.lineno}: {dotted(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("fragment", "experimental_fragment")
+    ]
+    return used + [
+        f"line {node.lineno}: from {node.module}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[0] == "streamlit"
+        and any("fragment" in alias.name for alias in node.names)
+    ]
+
+
+def test_parts_of_pages_that_run_by_themselves_are_guarded() -> None:
+    """What Streamlit's fragment raises is shown with its traceback before any guard around it."""
+    pages = [path for path in FILES if name_of(path).startswith("dashboard/")]
+    found = {name_of(path): uses for path in pages if (uses := unguarded(parse(path)))}
+    assert set(found) == {FRAGMENT_ALLOWED}, found
+
+
+@pytest.mark.parametrize(
+    ("code", "n"),
+    [
+        ("import streamlit as st\n@st.fragment\ndef f(): pass", 1),
+        ("import streamlit\n@streamlit.fragment(run_every=1)\ndef f(): pass", 1),
+        ("from streamlit import fragment\n@fragment\ndef f(): pass", 1),
+        ("from dashboard.widgets.guard import fragment\n@fragment()\ndef f(): pass", 0),
+    ],
+)
+def test_the_check_sees_an_unguarded_fragment(code: str, n: int) -> None:
+    assert len(unguarded(ast.parse(code))) == n

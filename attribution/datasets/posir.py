@@ -16,7 +16,6 @@ from __future__ import annotations
 import glob
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,8 @@ def _cross_lingual(
 ) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
     for folder in folders:
-        asked = _by_id(root / queries / folder.name, "queries.parquet")
+        asked, damaged = _by_id(root / queries / folder.name, "queries.parquet")
+        yield from damaged
         texts = {query_id: cells["text"] for query_id, cells in asked.items()}
         yield from _read_domain(folder, name, ids, (queries, texts))
 
@@ -187,14 +187,20 @@ def _rows(folder: Path, name: str) -> list[Row]:
     return list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
 
 
-def _by_id(folder: Path, name: str) -> dict[str, Mapping[str, Any]]:
-    """Rows by id. What has none that can be used is as good as missing: judgements of it are
-    rejected."""
-    found: dict[str, Mapping[str, Any]] = {}
+def _by_id(folder: Path, name: str) -> tuple[dict[str, Mapping[str, Any]], list[Rejection]]:
+    """Rows by id, and those that are damaged or have no id that can be used. These are as good as
+    missing: judgements of them are rejected too."""
+    where = f"{printable(folder.parent.name)}/{printable(folder.name)}/{name}"
+    by_id: dict[str, Mapping[str, Any]] = {}
+    damaged = []
     for row in _rows(folder, name):
-        with suppress(UserError):
-            found[checked_id(row.cells.get("_id"), "_id")] = row.cells
-    return found
+        try:
+            if row.problem:
+                raise UserError(row.problem)
+            by_id[checked_id(row.cells.get("_id"), "_id")] = row.cells
+        except UserError as error:
+            damaged.append(Rejection(where, row.number, str(error)))
+    return by_id, damaged
 
 
 def _text(value: object, what: str) -> str:
@@ -238,7 +244,9 @@ def _read_domain(
     """`translated`: another language's folder and its queries' texts by id, to be put in place."""
     place, domain = printable(folder.parent.name), printable(folder.name)
     language = iso_639_3(place)
-    documents, queries = _by_id(folder, "corpus.parquet"), _by_id(folder, "queries.parquet")
+    documents, damaged_documents = _by_id(folder, "corpus.parquet")
+    queries, damaged_queries = _by_id(folder, "queries.parquet")
+    yield from (*damaged_documents, *damaged_queries)
     where, part = f"{place}/{domain}/qrels/test.parquet", f"{place}/{domain}"
     asked_in = iso_639_3(translated[0]) if translated else language
     taken: set[tuple[str, str]] = set()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
 import sys
@@ -241,7 +240,14 @@ def opened(page: str, query: Query, state: dict[str, Any] | None = None) -> AppT
     app = open_page(page, **query)
     for key, value in (state or {}).items():
         app.session_state[key] = value
-    return app.run()
+    app.run()
+    assert app.session_state["app.page"] == address_of(page), "another page is shown"
+    return app
+
+
+def address_of(page: str) -> str:
+    """What stands in the address of a page; nothing for the first one."""
+    return "" if page == "explain" else page
 
 
 def damaged(page: str, random: random.Random) -> Query:
@@ -296,59 +302,59 @@ def fuzz(n: int, seed: int = 0, pages: list[str] | None = None) -> Iterator[tupl
 # -- widgets ---------------------------------------------------------------------------------------
 
 
-# What a browser may send of a table or chart whose rows have changed meanwhile, or of a component.
-JSON = [
-    "null",
-    "{}",
-    '{"selection": {}}',
-    '{"selection": {"rows": [99999], "columns": []}}',
-    '{"selection": {"rows": [-1], "columns": ["x"], "cells": []}}',
-    '{"selection": {"rows": [0, 1, 2], "columns": [], "cells": [[0, "x"]]}}',
-    '{"selection": {"points": [{"customdata": "x"}], "point_indices": [99999]}}',
-    '{"selection": {"points": [{"customdata": [1, 2]}], "box": [], "lasso": []}}',
-    '{"selection": {"points": [{}]}}',
-    '{"view": {"unit": 5}}',
-    '{"view": null}',
-    '{"view": {"unit": "nope", "scale": [], "tip": {"a": 1}}}',
-    "[]",
-    "5",
-    '"x"',
-]
+# What a browser may send of a table, a chart or a component whose contents have changed meanwhile.
+ROWS = [[], [0], [1], [7], [99_999]]
+POINTS = [[], [{}], [{"customdata": 0}], [{"customdata": 99_999}], [{"customdata": [3]}]]
+VIEWS = [None, {}, {"unit": "nope"}, {"scale": "each", "unit": "sentences"}, {"tip": {"a": 1}}]
 
 
-def _damage(state: WidgetState, chance: random.Random) -> None:
-    """Give a widget another value of the kind that it has."""
-    kind = state.WhichOneof("value") or "json_value"
-    if kind == "string_value":
-        state.string_value = chance.choice(VALUES)
-    elif kind == "int_value":
-        state.int_value = chance.choice([-1, 0, 7, 2**31, -(2**53)])
-    elif kind == "double_value":
-        state.double_value = chance.choice([math.nan, math.inf, -1.0, 1e300, 0.5])
-    elif kind == "string_array_value":
-        state.string_array_value.data[:] = chance.choices(VALUES, k=chance.choice([0, 1, 9]))
-    elif kind == "int_array_value":
-        state.int_array_value.data[:] = [chance.choice([-1, 99, 2**40])]
-    elif kind == "double_array_value":
-        state.double_array_value.data[:] = [chance.choice([math.nan, -5.0, 1e300])] * 2
-    elif kind == "bool_value":
+def _damage(state: WidgetState, proto: Any, chance: random.Random) -> None:
+    """Give a widget another value that a browser can send for it."""
+    kind = proto.DESCRIPTOR.name
+    if kind == "Dataframe":
+        selected = {"rows": chance.choice(ROWS), "columns": [], "cells": []}
+        state.string_value = json.dumps({"selection": selected})
+    elif kind == "PlotlyChart":
+        points = chance.choice(POINTS)
+        selected = {"points": points, "point_indices": [], "box": [], "lasso": []}
+        state.string_value = json.dumps({"selection": selected})
+    elif kind == "BidiComponent":
+        state.json_value = json.dumps({"view": chance.choice(VIEWS)})
+    elif kind == "Selectbox":
+        state.string_value = chance.choice(list(proto.options) or [""])
+    elif kind in ("MultiSelect", "ButtonGroup"):
+        options = [getattr(option, "content", option) for option in proto.options]
+        if kind == "MultiSelect" and proto.accept_new_options:
+            options += VALUES
+        single = kind == "ButtonGroup" and proto.click_mode == proto.SINGLE_SELECT
+        most = 1 if single else getattr(proto, "max_selections", 0) or len(options)
+        n = chance.randint(0, min(most, len(options)))
+        state.string_array_value.data[:] = chance.sample(options, n)
+    elif kind in ("TextInput", "TextArea"):
+        state.string_value = chance.choice(VALUES)[: proto.max_chars or None]
+    elif kind == "NumberInput":
+        state.double_value = chance.choice([proto.min, proto.max, proto.default])
+    elif kind == "Slider":
+        ends = sorted(chance.choice([proto.min, proto.max]) for _ in proto.default)
+        state.double_array_value.data[:] = ends
+    elif kind == "Checkbox":
         state.bool_value = not state.bool_value
-    elif kind == "trigger_value":
+    elif kind in ("Button", "DownloadButton"):
         state.trigger_value = True
-    else:
-        state.json_value = chance.choice(JSON)
+    # Of a file uploader nothing: an empty state is one without files.
 
 
-def widgets(app: AppTest) -> list[WidgetState]:
-    """The state of every widget of a page, those included that AppTest has no class for."""
+def widgets(app: AppTest) -> list[tuple[WidgetState, Any]]:
+    """The state and the description of every widget of a page, those included that AppTest has no
+    class for."""
     found = []
     for node in app._tree:
         state = getattr(node, "_widget_state", None)
         proto = getattr(node, "proto", None)
-        if state is not None:
-            found.append(state)
-        elif getattr(proto, "id", "").startswith("$$ID") and not hasattr(proto, "upload_url_path"):
-            found.append(WidgetState(id=proto.id))
+        if state is None and getattr(proto, "id", "").startswith("$$ID"):
+            state = WidgetState(id=proto.id)
+        if state is not None and not getattr(proto, "disabled", False):
+            found.append((state, proto))
     return found
 
 
@@ -364,9 +370,8 @@ def fuzz_widgets(
         known = widgets(app)
         if not known:
             continue
-        state = chance.choice(known)
-        _damage(state, chance)
-        # Streamlit itself refuses a value that is none of its widget's kind before any page runs.
+        state, proto = chance.choice(known)
+        _damage(state, proto, chance)
         yield page, f"{state}", problem(app._run(widget_state=WidgetStates(widgets=[state])))
 
 

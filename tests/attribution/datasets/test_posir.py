@@ -77,7 +77,8 @@ def write(tmp_path: Path) -> Write:
 
 def balanced(found: DataSet, judgements: int) -> DataSet:
     """Accepted + rejected = judgements, and every pair can be found by its id."""
-    assert len(found.pairs) + len(found.rejected) == judgements
+    rejected = [one for one in found.rejected if "/qrels/" in one.file]
+    assert len(found.pairs) + len(rejected) == judgements
     assert len(found.by_id) == len(found.pairs), "two pairs share an id"
     return found
 
@@ -320,3 +321,20 @@ def test_every_file_is_checked_before_it_is_read(write: Write, checked: list[str
 def test_a_column_with_the_type_of_query_is_read(write: Write) -> None:
     found = posir.read(write([query(query_type=" why ")]), "mine")
     assert [pair.query_type for pair in found.pairs] == ["why"]
+
+
+@pytest.mark.parametrize("unusable", [None, "", "x" * 5000])
+def test_a_damaged_row_of_corpus_or_queries_has_a_line_of_its_own(
+    write: Write, unusable: str | None
+) -> None:
+    root = write(
+        queries=[query(), query() | {"_id": unusable}],
+        corpus=[{"_id": unusable, "text": DOCUMENT}, *CORPUS],
+    )
+    found = posir.read(root, "mine")
+    assert [pair.pair_id for pair in found.pairs] == ["q1"]
+    assert [(one.file, one.row) for one in found.rejected] == [
+        ("eng/weather/corpus.parquet", 1),
+        ("eng/weather/queries.parquet", 2),
+    ]
+    assert all("_id" in one.reason for one in found.rejected)

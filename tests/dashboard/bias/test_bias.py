@@ -289,3 +289,29 @@ def test_identical_documents_alone_are_refused(tmp_path: Path) -> None:
     done = command("--model", "BM25", "--dataset", str(tmp_path))
     assert done.exit_code == 2
     assert "Brevity: both documents of every pair are identical" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.csv", b"query,document\n", "holds no rows"),
+        ("empty.csv", b"query,document\n,x\n", "None of the 1 rows"),
+        ("nothing.jsonl", b"", "holds no rows"),
+    ],
+)
+def test_an_empty_upload_is_one_sentence_and_the_page_stays(
+    name: str, content: bytes, said: str
+) -> None:
+    page = opened(models=["BM25"])
+    page.file_uploader[0].upload(name, content).run()
+    assert not page.exception
+    (error,) = page.error
+    assert said in error.value.replace("\\", "")
+    assert any("press Test" in info.value for info in page.info), "the former data set stays"
+
+
+def test_an_upload_without_evidence_says_what_tests_need() -> None:
+    page = opened(models=["BM25"])
+    page.file_uploader[0].upload("bare.csv", b"query,document\nwhat melts,Ice melts.\n").run()
+    assert not page.exception and not page.error
+    assert any("evidence spans" in info.value for info in page.info)
