@@ -72,6 +72,7 @@ def random_bert(positions: int) -> DenseRetriever:
     from transformers import AutoModel
 
     minilm = load(resolve("MiniLM"), device="cpu")
+    assert isinstance(minilm, DenseRetriever)
     config: Any = minilm.backbone.config
     config.max_position_embeddings = positions
     torch.manual_seed(7)
@@ -114,6 +115,7 @@ def measure(what: str, tokens: int) -> dict[str, float]:
     """Seconds and peak bytes of one run here and now, and how far literal shares are from ours."""
     long = tokens > MINILM_POSITIONS
     retriever = random_bert(tokens) if long else load(resolve("MiniLM"), device="cpu")
+    assert isinstance(retriever, DenseRetriever)
     work(retriever, what, pairs(1, 16)[0])()
     (pair,) = pairs(1, tokens)
     run = work(retriever, what, pair)
@@ -227,6 +229,7 @@ def main() -> None:
         print(json.dumps(measure(options.measure[0], int(options.measure[1]))))
         return
     retriever = load(resolve("MiniLM"), device="cpu")
+    assert isinstance(retriever, DenseRetriever)
     for tokens in (256, 512):
         timings(retriever, tokens, options.rounds, options.batch)
     memory(options.literal, options.long)

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 
 from attribution.methods import make_method, saliency
+from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
@@ -65,8 +66,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
-    retriever = load(resolve("MiniLM"), device="cpu")
-    trainable = load(resolve("MiniLM"), device="cpu").model
+    retriever, copy = (load(resolve("MiniLM"), device="cpu") for _ in range(2))
+    assert isinstance(retriever, DenseRetriever) and isinstance(copy, DenseRetriever)
+    trainable = copy.model
     backbone = trainable.transformers_model
     assert backbone is not None
     backbone.requires_grad_(True)

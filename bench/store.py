@@ -162,11 +162,13 @@ def writes(folder: Path) -> None:
     import torch
 
     from attribution.methods.saliency import attribute
+    from attribution.retrievers.dense import DenseRetriever
     from attribution.retrievers.load import load
     from attribution.retrievers.resolve import resolve
 
     torch.set_num_threads(1)
     retriever, store, shares = load(resolve("MiniLM"), device="cpu"), Store(folder), []
+    assert isinstance(retriever, DenseRetriever)
     for n in range(3):
         pairs = [result(BATCH * n + k)[0] for k in range(BATCH)]
         started = time.perf_counter()

@@ -24,7 +24,7 @@ from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.family import FAMILIES
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 
@@ -113,7 +113,7 @@ def test_a_family(install: Install, no_new_families: None) -> None:
     install("attribution/retrievers/overlap.py", attribution.retrievers)
     compile(changed("attribution/retrievers/detect.py"), "detect.py", "exec")
     retriever = load(RetrieverSpec("overlap", "Word overlap", "overlap", "builtin:overlap"))
-    assert prove(retriever).reading == 0
+    assert check_retriever(retriever).library.distance == 0
     fitting = [name for name, entry in METHODS.items() if entry.fits(FAMILIES["overlap"])]
     assert fitting == ["terms"]
     pair = TextPair("p", "when does the tide turn", "The tide turns. The Moon pulls.")

@@ -147,6 +147,72 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     assert output.stdout.strip() == "[]"
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which modules of the product each one imports, at its top or in its functions; what only
+    types need is left out."""
+    modules = {module_of(path): path for path in FILES}
+    graph = {}
+    for name, path in modules.items():
+        tree = Untyped().visit(parse(path))
+        asked = set(imports(tree, path))
+        # `from package import module` needs the module, not what the package makes of itself.
+        packages = {module.rpartition(".")[0] for module in asked if module in modules}
+        graph[name] = (asked & modules.keys()) - {name} - (packages & named_by_parts(tree, modules))
+    return graph
+
+
+class Untyped(ast.NodeTransformer):
+    """Leaves out what stands under `if TYPE_CHECKING`."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+
+def named_by_parts(tree: ast.AST, modules: dict[str, Path]) -> set[str]:
+    """Packages of which only modules are imported, and nothing of their own."""
+    own, parts = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                is_module = f"{node.module}.{alias.name}" in modules
+                (parts if is_module else own).add(node.module)
+    return parts - own
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Some modules that import each other in a circle; empty where none do."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            if circular := walk(other, [*path, name]):
+                return circular
+        done.add(name)
+        return []
+
+    return next(filter(None, (walk(name, []) for name in sorted(graph))), [])
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = import_graph()
+    assert graph["attribution.retrievers.load"] >= {"attribution.retrievers.detect"}
+    assert circle(graph) == []
+
+
+def test_the_check_sees_a_circle() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
 def tells_families_apart(tree: ast.AST) -> list[int]:
     """Lines that compare or match a family by its name."""
     asked = [n for n in ast.walk(tree) if isinstance(n, (ast.Compare, ast.Match))]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,16 @@ from torch import Tensor
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Side, TextPair, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCheck:
+    """How far a retriever is from the `library` it is checked against: the relative distance of
+    its embedding, or of its score, of a short pair."""
+
+    distance: float
+    compared: Literal["embedding", "score"]
+    library: str = "sentence-transformers"
 
 
 class Retriever(Protocol):
@@ -42,6 +52,10 @@ class Retriever(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Memory that it takes."""
+        ...
+
+    def check(self, pair: TextPair) -> LibraryCheck:
+        """Distance from what its library computes of the same pair."""
         ...
 
 

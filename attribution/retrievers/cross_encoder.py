@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attribution.errors import UserError
+from attribution.retrievers.base import LibraryCheck
 from attribution.retrievers.dense import require_vectors
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.specs import RetrieverSpec
@@ -42,8 +43,6 @@ class CrossEncoderRetriever:
     """
 
     family = "cross_encoder"
-    library = "sentence-transformers"
-    """Whose own score `check` compares with."""
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -292,7 +291,7 @@ class CrossEncoderRetriever:
         """The scores [B]; gradients as the caller's mode says."""
         return _relevance(self.model(dict(encoded.features))["scores"])
 
-    def check(self, pair: TextPair) -> float:
+    def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from the logit that sentence-transformers predicts, relative to it where it is
         above 1."""
         with torch.no_grad():
@@ -308,7 +307,8 @@ class CrossEncoderRetriever:
                 )
             )
         )
-        return abs(ours - theirs) / max(abs(theirs), 1.0)
+        distance = abs(ours - theirs) / max(abs(theirs), 1.0)
+        return LibraryCheck(distance, "score")
 
 
 def _texts(pair: TextPair) -> tuple[str, str]:

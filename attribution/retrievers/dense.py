@@ -12,11 +12,12 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from attribution.errors import UserError
+from attribution.retrievers.base import LibraryCheck
 from attribution.retrievers.dense_loading import load_encoders
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Side, Token, TokenizedText
+from attribution.types import Side, TextPair, Token, TokenizedText
 
 
 class _Encoder:
@@ -276,6 +277,28 @@ class DenseRetriever:
             content = torch.from_numpy(text.content).to(inputs.device)
             inputs[b, start : start + len(content)][content] = vector
         return inputs
+
+    def check(self, pair: TextPair) -> LibraryCheck:
+        """Distance from sentence-transformers' own embedding, over its length: the document's, and
+        the query's where that has its own encoder, whichever is larger."""
+        sides: dict[Side, str] = {"document": pair.document}
+        if self.asymmetric:
+            sides["query"] = pair.query
+        distances = [self._distance(side, text) for side, text in sides.items()]
+        return LibraryCheck(max(distances), "embedding")
+
+    def _distance(self, side: Side, text: str) -> float:
+        with torch.no_grad():
+            ours = self.embed(self.encode_texts([text], side)).float()
+        theirs = self.encoder(side).encode(
+            [text],
+            prompt=self.prompts[side] or None,
+            task=side,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        theirs = theirs.float()
+        return float((ours - theirs).norm() / theirs.norm())
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of pooled queries [B, H] with pooled documents [B, H], by the model's own

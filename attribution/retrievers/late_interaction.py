@@ -18,7 +18,7 @@ from sentence_transformers.multi_vector_encoder.modules import BaseTokenPooling
 from torch import Tensor
 
 from attribution.errors import UserError
-from attribution.retrievers.base import ExactScore
+from attribution.retrievers.base import ExactScore, LibraryCheck
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
@@ -155,14 +155,15 @@ class LateInteractionRetriever(DenseRetriever):
             cut(torch.where(scored, products, 0)),
         )
 
-    def check(self, pair: TextPair) -> float:
+    def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
         theirs = float(
             self.model.similarity_pairwise(
                 [self._library(pair.query, "query")], [self._library(pair.document, "document")]
             )
         )
-        return abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        distance = abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        return LibraryCheck(distance, "score")
 
     def _library(self, text: str, side: Side) -> Tensor:
         prompt = self.prompts[side] or None

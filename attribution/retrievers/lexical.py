@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from attribution.errors import UserError
-from attribution.retrievers.base import ExactScore
+from attribution.retrievers.base import ExactScore, LibraryCheck
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
@@ -270,7 +270,7 @@ class LexicalRetriever:
             as_array(matrix, matrix.shape, "a share"),
         )
 
-    def check(self, pair: TextPair) -> float:
+    def check(self, pair: TextPair) -> LibraryCheck:
         """Largest distance from bm25s's scores, relative to the largest of them: over some of the
         data set's documents, or over the pair's two texts."""
         import bm25s
@@ -288,7 +288,8 @@ class LexicalRetriever:
         known = statistics_of(corpus)
         bags = [self.embed(self.encode_texts([text], "document")) for text in texts]
         ours = [float(self._parts(asked, bag, known)[1].sum()) for bag in bags]
-        return float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
+        distance = float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
+        return LibraryCheck(distance, "score", "bm25s")
 
     def _words(self, encoded: Encoded) -> tuple[str, ...]:
         return encoded.features["words"][0]

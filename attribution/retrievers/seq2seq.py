@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attribution.errors import UserError
+from attribution.retrievers.base import LibraryCheck
 from attribution.retrievers.bounded import DamagedFolder
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
 from attribution.retrievers.dense import require_vectors
@@ -101,8 +102,6 @@ def _only_token(name: str, tokenizer: Any, word: str) -> int:
 class Seq2SeqRetriever(CrossEncoderRetriever):
     """A sequence-to-sequence reranker seen from its encoder's word embeddings."""
 
-    library = "transformers"
-
     def _configure(self) -> None:
         self.embeddings = self.backbone.encoder.get_input_embeddings()
         self.entry = self.embeddings
@@ -184,7 +183,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         ids = whole["input_ids"]
         return [ids[i] for i in kept], [sides[i] for i in kept], full
 
-    def check(self, pair: TextPair) -> float:
+    def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from what transformers generates for the prompt as a text, relative to it
         where it is above 1."""
         with torch.no_grad():
@@ -201,7 +200,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         yes, no = self.model.answer_ids
         logits = generated.logits[0][0].float()
         theirs = float(logits[yes] - logits[no])
-        return abs(ours - theirs) / max(abs(theirs), 1.0)
+        distance = abs(ours - theirs) / max(abs(theirs), 1.0)
+        return LibraryCheck(distance, "score", "transformers")
 
 
 def prompted(pair: TextPair) -> str:

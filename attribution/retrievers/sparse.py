@@ -16,7 +16,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 
 from attribution.errors import UserError
-from attribution.retrievers.base import ExactScore
+from attribution.retrievers.base import ExactScore, LibraryCheck
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
@@ -101,7 +101,7 @@ class SparseRetriever(DenseRetriever):
         score = float(sum(term.share for term in terms))
         return ExactScore(query, document, score, as_array(values, values.shape, "a share"))
 
-    def check(self, pair: TextPair) -> float:
+    def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
         texts: tuple[tuple[str, Side], ...] = ((pair.query, "query"), (pair.document, "document"))
         query, document = (
@@ -117,7 +117,8 @@ class SparseRetriever(DenseRetriever):
         # Encoding puts the model back into evaluation.
         self.model[1].train()
         theirs = float((query * document).sum())
-        return abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        distance = abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        return LibraryCheck(distance, "score")
 
 
 _CLASS = "SparseEncoder"

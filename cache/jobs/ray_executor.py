@@ -58,13 +58,13 @@ class _Worker:
         import torch
 
         from attribution.retrievers.load import load
-        from attribution.retrievers.self_check import prove
+        from attribution.retrievers.self_check import check_retriever
 
         if self._retriever is None:
             if not torch.cuda.is_available():
                 torch.set_num_threads(1)  # a worker is a core
             retriever = load(self._spec, self._device, self._precision)
-            if reason := prove(retriever).unfit.get(self._method.name, ""):
+            if reason := check_retriever(retriever).unfit.get(self._method.name, ""):
                 raise UserError(f"{self._method.name} does not fit {self._spec.name}: {reason}")
             self._retriever = retriever
         model = used_model(self._spec, self._device, self._precision)

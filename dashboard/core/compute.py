@@ -21,7 +21,7 @@ from attribution.retrievers import resolve, specs
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.family import Family
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import Proof, prove
+from attribution.retrievers.self_check import SelfCheck, check_retriever
 from attribution.retrievers.sparse import Term
 from attribution.retrievers.specs import RetrieverSpec, data_folder
 from attribution.types import Attribution, Method, Provenance, TextPair
@@ -135,7 +135,7 @@ class Compute:
         return self.models.get(
             (model.key.fingerprint, model.device),
             lambda: _loaded(model.spec),
-            lambda found: _proved(model.spec, found),
+            lambda found: _checked(model.spec, found),
             require_wanted,
         )
 
@@ -159,15 +159,15 @@ class Compute:
             said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
             raise UserError(f"{said}. Choose another method.")
 
-    def proof(self, model: ModelIdentity) -> Proof | None:
+    def self_check(self, model: ModelIdentity) -> SelfCheck | None:
         """What the model showed of itself when it was loaded; None before that."""
-        return self.models.proof((model.key.fingerprint, model.device))
+        return self.models.self_check((model.key.fingerprint, model.device))
 
     def unfit(self, model: ModelIdentity) -> dict[str, str]:
         """The methods that do not work on this model, and why, as far as is known; some
         reasons are known only once the model was loaded."""
-        proof = self.proof(model)
-        found = dict(proof.unfit) if proof else {}
+        checked = self.self_check(model)
+        found = dict(checked.unfit) if checked else {}
         family = family_of(model.spec)
         for name, entry in METHODS.items():
             if not entry.fits(family):
@@ -359,9 +359,9 @@ def _loaded(spec: RetrieverSpec) -> Any:
         return load(spec, DEVICE.get(), PRECISION.get())
 
 
-def _proved(spec: RetrieverSpec, found: Any) -> Proof:
+def _checked(spec: RetrieverSpec, found: Any) -> SelfCheck:
     with _not_the_end(spec.name):
-        return prove(found)
+        return check_retriever(found)
 
 
 def _listed(families: Sequence[Family]) -> str:

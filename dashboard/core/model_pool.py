@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from attribution.retrievers.self_check import Proof
+from attribution.retrievers.self_check import SelfCheck
 from dashboard.core.recent import Recent
 
 Key = tuple[str, str]
@@ -16,7 +16,7 @@ Key = tuple[str, str]
 MAX_MODELS = 64
 """Loaded at most, however small they are."""
 
-_MAX_PROOFS = 1024
+_MAX_CHECKS = 1024
 _POLL_S = 0.2
 
 
@@ -29,20 +29,20 @@ class ModelPool:
         self._guard = threading.Lock()
         self._loading = threading.Lock()
         self._loaded: OrderedDict[Key, Any] = OrderedDict()
-        self._proofs: Recent[Proof] = Recent(_MAX_PROOFS, made_again=False)
+        self._checks: Recent[SelfCheck] = Recent(_MAX_CHECKS, made_again=False)
 
     def get(
         self,
         key: Key,
         load: Callable[[], Any],
-        prove: Callable[[Any], Proof],
+        check: Callable[[Any], SelfCheck],
         give_up: Callable[[], None] = lambda: None,
     ) -> Any:
         """The retriever of this key; loads and checks it if needed. While another one is being
         loaded, `give_up` is called now and then and may end the wait by raising.
 
         Raises:
-            whatever `load`, `prove` and `give_up` raise.
+            whatever `load`, `check` and `give_up` raise.
         """
         if (found := self._find(key)) is not None:
             return found
@@ -56,8 +56,8 @@ class ModelPool:
             if (found := self._find(key)) is not None:
                 return found
             found = load()
-            if self._proofs.find(key) is None:
-                self._proofs.keep(key, prove(found))
+            if self._checks.find(key) is None:
+                self._checks.keep(key, check(found))
             with self._guard:
                 self._loaded[key] = found
                 self._make_room()
@@ -69,9 +69,9 @@ class ModelPool:
         """Whether the model is here at once."""
         return key in self._loaded
 
-    def proof(self, key: Key) -> Proof | None:
+    def self_check(self, key: Key) -> SelfCheck | None:
         """What the model showed of itself when it was loaded; None before that."""
-        return self._proofs.find(key)
+        return self._checks.find(key)
 
     def __len__(self) -> int:
         return len(self._loaded)
@@ -82,7 +82,7 @@ class ModelPool:
             if found is not None:
                 self._loaded.move_to_end(key)
         if found is not None:
-            self._proofs.find(key)  # used, as the model is: both are kept alike
+            self._checks.find(key)  # used, as the model is: both are kept alike
         return found
 
     def _make_room(self) -> None:

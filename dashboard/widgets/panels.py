@@ -349,8 +349,8 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
 
 def model_notes(result: Explained) -> None:
     """What the model read of the document, and what it showed of itself when it was loaded."""
-    proof = service().proof(result.model)
-    st.caption(plain(reading_note(result)), help=plain(proof.sentence()) if proof else None)
+    checked = service().self_check(result.model)
+    st.caption(plain(reading_note(result)), help=plain(checked.sentence()) if checked else None)
 
 
 def reading_note(result: Explained) -> str:

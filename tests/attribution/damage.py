@@ -282,13 +282,13 @@ def use(folder: Path) -> str:
     from attribution.errors import UserError
     from attribution.methods import METHODS, make_method
     from attribution.retrievers import load, resolve
-    from attribution.retrievers.self_check import PROBE, prove
+    from attribution.retrievers.self_check import PROBE, check_retriever
 
     resolve._registered.clear()
     try:
         spec = resolve.register_folder("mine", folder)
         retriever = load.load(spec, device="cpu")
-        unfit = prove(retriever).unfit
+        unfit = check_retriever(retriever).unfit
         if "saliency" not in unfit:
             METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])
     except UserError as error:

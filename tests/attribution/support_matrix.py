@@ -21,7 +21,7 @@ from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families, tiny_models
@@ -124,7 +124,7 @@ def table() -> list[str]:
             row = [label]
             try:
                 retriever = load(spec, device="cpu")
-                proof = prove(retriever)
+                checked = check_retriever(retriever)
             except UserError as error:
                 notes.append(f"- **{label}**: {error}")
                 lines.append(f"| {label} |" + " no |" * len(METHODS))
@@ -132,9 +132,9 @@ def table() -> list[str]:
             for name, entry in METHODS.items():
                 if not entry.fits(family_of(spec)):
                     row.append("–")
-                elif name in proof.unfit:
+                elif name in checked.unfit:
                     row.append("no")
-                    reasons.append(f"{name}: {proof.unfit[name]}")
+                    reasons.append(f"{name}: {checked.unfit[name]}")
                 else:
                     row.append(cell(retriever, name, reasons))
             lines.append("| " + " | ".join(row) + " |")

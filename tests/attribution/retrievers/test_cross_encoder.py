@@ -16,7 +16,7 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers.cross_encoder import CrossEncoderRetriever
 from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families
@@ -79,7 +79,8 @@ def test_scores_are_the_librarys(make: Make, kind: str) -> None:
         for pair, expected in zip(PAIRS, scores, strict=True):
             found = attribute(retriever, name, [pair])[0].score
             assert found == pytest.approx(expected, abs=1e-5, rel=1e-5)
-    assert prove(retriever).reading < 1e-5 and not prove(retriever).unfit
+    checked = check_retriever(retriever)
+    assert checked.library.distance < 1e-5 and not checked.unfit
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,16 +134,16 @@ def test_decomposition_is_complete_with_the_head(make: Make, kind: str) -> None:
         parts = abs(found.query_scores).sum() + abs(found.document_scores).sum()
         assert total == pytest.approx(found.score, abs=1e-4 * float(parts))
         assert found.query_scores.any() and found.document_scores.any()
-    proof = prove(retriever)
-    assert proof.completeness is not None and proof.completeness < 1e-3
-    assert proof.forward is not None and proof.forward < 1e-3
+    checked = check_retriever(retriever)
+    assert checked.completeness is not None and checked.completeness < 1e-3
+    assert checked.forward is not None and checked.forward < 1e-3
 
 
 def test_decomposition_is_refused_where_the_head_cannot_be_frozen(make: Make) -> None:
     retriever = make("bert")
     # Far from linear at every logit, small ones too.
     retriever.backbone.classifier.register_forward_hook(lambda _m, _a, out: 2 + torch.cos(out))
-    assert "cannot be linearised" in prove(retriever).unfit["decomposition"]
+    assert "cannot be linearised" in check_retriever(retriever).unfit["decomposition"]
     with pytest.raises(UserError, match="matrix = no"):
         attribute(make("bert"), "decomposition", PAIRS[:1], matrix="yes")
 

@@ -18,7 +18,7 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers.detect import family_of, family_of_folder
 from attribution.retrievers.late_interaction import LateInteractionRetriever
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from tests.support import tiny_families
@@ -76,7 +76,8 @@ def test_scores_are_the_librarys(make: Make, expansion: object, similarity: str)
         expected = library(retriever, pair)
         for name in ("maxsim", "saliency", "occlusion"):
             assert attribute(retriever, name, [pair])[0].score == pytest.approx(expected, abs=1e-5)
-    assert prove(retriever).reading < 1e-5 and not prove(retriever).unfit
+    checked = check_retriever(retriever)
+    assert checked.library.distance < 1e-5 and not checked.unfit
 
 
 def test_shares_add_up_and_fall_to_the_winners(late: LateInteractionRetriever) -> None:
@@ -193,7 +194,7 @@ def test_the_layout_of_colbertv2_is_read(tiny_folder: Callable[..., Path], tmp_p
     assert any(torch.equal(p, projection) for p in retriever.model.parameters())
     (found,) = attribute(retriever, "maxsim", PAIRS[:1])
     assert found.score == pytest.approx(library(retriever, PAIRS[0]), abs=1e-5)
-    assert len(found.query.tokens) == 16 and prove(retriever).reading < 1e-5
+    assert len(found.query.tokens) == 16 and check_retriever(retriever).library.distance < 1e-5
 
 
 def test_a_document_of_skipped_tokens_is_refused(late: LateInteractionRetriever) -> None:

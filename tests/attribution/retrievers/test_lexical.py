@@ -26,7 +26,7 @@ from attribution.retrievers.lexical import (
     with_corpus,
 )
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.text import sentences
 from attribution.types import Attribution, TextPair
 
@@ -187,12 +187,12 @@ def test_deletion_ends_at_zero_and_beats_chance(bound: LexicalRetriever, sample:
     assert result.gain.deletion_area > 0 and result.gain.insertion_area > 0
 
 
-def test_proof_compares_with_bm25s(
+def test_check_compares_with_bm25s(
     typed: LexicalRetriever, bound: LexicalRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for retriever in (typed, bound):
-        assert prove(retriever).reading < 1e-9
-        assert "bm25s" in prove(retriever).sentence()
+        assert check_retriever(retriever).library.distance < 1e-9
+        assert "bm25s" in check_retriever(retriever).sentence()
     parts = LexicalRetriever._parts
 
     def wrong(self: LexicalRetriever, *args: object) -> tuple:
@@ -201,7 +201,7 @@ def test_proof_compares_with_bm25s(
 
     monkeypatch.setattr(LexicalRetriever, "_parts", wrong)
     with pytest.raises(UserError, match="than bm25s does"):
-        prove(bound)
+        check_retriever(bound)
 
 
 def test_statistics_belong_to_the_fingerprint(

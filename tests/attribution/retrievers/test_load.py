@@ -22,7 +22,7 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.dense_loading import must_spread
 from attribution.retrievers.family import Placement
 from attribution.retrievers.load import choose_device, choose_precision, load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import POOLINGS, ModelFiles, RetrieverSpec, with_pooling
 from attribution.types import TextPair
 
@@ -249,7 +249,7 @@ def test_float16_that_overflows_names_a_wider_format(
         UserError,
         match="float16 is too narrow for it, set POSLENS_PRECISION to bfloat16 or float32",
     ):
-        prove(narrow)
+        check_retriever(narrow)
     with pytest.raises(UserError, match="load it in float32 or bfloat16"):
         attribute(narrow, METHOD, [pair])
     for precision in ("bfloat16", "float32"):

@@ -21,7 +21,7 @@ from attribution.errors import UserError
 from attribution.retrievers import bounded, detect, load, model_folder, resolve, specs
 from attribution.retrievers.allowed_names import is_activation, is_module
 from attribution.retrievers.load import plan
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from tests.support import tiny_families
 
@@ -366,7 +366,7 @@ def test_a_tokenizer_of_another_model(copy: Path) -> None:
     vocabulary["fog"] = max(vocabulary.values()) + 1
     (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
     retriever = load.load(spec_of(copy), device="cpu")
-    prove(retriever)  # what it reads well it may be used for
+    check_retriever(retriever)  # what it reads well it may be used for
     with pytest.raises(UserError, match=f"mine has no vector for token {vocabulary['fog']}, which"):
         retriever.encode_plain(["fog"], "document")
     with pytest.raises(UserError, match="mine has no vector for token"):
@@ -375,7 +375,7 @@ def test_a_tokenizer_of_another_model(copy: Path) -> None:
         vocabulary[token] += 10_000
     (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match=r"^mine .*\.$"):
-        prove(load.load(spec_of(copy), device="cpu"))
+        check_retriever(load.load(spec_of(copy), device="cpu"))
 
 
 # -- what is read and what is not --------------------------------------------------------------

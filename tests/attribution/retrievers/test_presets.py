@@ -23,7 +23,7 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.model_folder import contents
 from attribution.retrievers.model_rules import has_code
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec, presets
 from attribution.types import TextPair
 
@@ -129,8 +129,8 @@ def test_an_architecture_scores_and_is_attributed(
         assert result.score == pytest.approx(score, abs=1e-5)
         assert abs(result.completeness_error or 0.0) <= 1e-5
         assert result.document_scores.any() and result.query_scores.any()
-    proof = prove(retriever)
-    assert proof.unfit == {} and (proof.completeness or 0.0) <= 1e-5
+    checked = check_retriever(retriever)
+    assert checked.unfit == {} and (checked.completeness or 0.0) <= 1e-5
 
 
 @pytest.mark.parametrize("name", [n for n, a in ARCHITECTURE_OF.items() if a == "code"])

@@ -1,4 +1,4 @@
-"""Each model proves itself: what the proof measures, and what it catches."""
+"""Each model is checked on loading: what the check measures, and what it catches."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 
 from attribution.errors import UserError
 from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 
 
 def test_minilm_passes(minilm: DenseRetriever) -> None:
-    proof = prove(minilm)
-    assert proof.reading < 1e-5 and not proof.unfit
-    assert proof.forward is not None and proof.forward < 1e-5
-    assert proof.completeness is not None and proof.completeness < 1e-5
-    assert "Checked on loading" in proof.sentence()
+    checked = check_retriever(minilm)
+    assert checked.library.distance < 1e-5 and not checked.unfit
+    assert checked.forward is not None and checked.forward < 1e-5
+    assert checked.completeness is not None and checked.completeness < 1e-5
+    assert "Checked on loading" in checked.sentence()
 
 
 @pytest.mark.parametrize("name", ["roberta", "mpnet", "modernbert", "qwen3-left", "qwen3-right"])
 def test_architectures_pass(tiny: Callable[..., DenseRetriever], name: str) -> None:
-    assert not prove(tiny(name)).unfit
+    assert not check_retriever(tiny(name)).unfit
 
 
 def test_prompts_are_part_of_the_reading(tiny: Callable[..., DenseRetriever]) -> None:
-    assert prove(tiny("bert", document_prompt="passage: ")).reading < 1e-5
+    assert check_retriever(tiny("bert", document_prompt="passage: ")).library.distance < 1e-5
 
 
 def test_what_cannot_be_linearised_loses_decomposition_alone(
@@ -36,8 +36,8 @@ def test_what_cannot_be_linearised_loses_decomposition_alone(
     retriever.backbone.encoder.layer[0].register_forward_hook(  # type: ignore[index, union-attr]
         lambda _m, _a, output: torch.sin(output)
     )
-    proof = prove(retriever)
-    assert list(proof.unfit) == ["decomposition"] and "cannot be linearised" in str(proof.unfit)
+    checked = check_retriever(retriever)
+    assert list(checked.unfit) == ["decomposition"] and "cannot be linearised" in str(checked.unfit)
 
 
 def test_no_gradient_loses_the_gradient_methods(tiny: Callable[..., DenseRetriever]) -> None:
@@ -45,7 +45,7 @@ def test_no_gradient_loses_the_gradient_methods(tiny: Callable[..., DenseRetriev
     retriever.backbone.encoder.layer[0].register_forward_hook(  # type: ignore[index, union-attr]
         lambda _m, _a, output: output.detach()
     )
-    assert "saliency" in prove(retriever).unfit
+    assert "saliency" in check_retriever(retriever).unfit
 
 
 def test_a_different_reading_is_refused(
@@ -55,4 +55,4 @@ def test_a_different_reading_is_refused(
     embed = DenseRetriever.embed
     monkeypatch.setattr(DenseRetriever, "embed", lambda self, e: embed(self, e).flip(-1))
     with pytest.raises(UserError, match="embeds the same text differently"):
-        prove(retriever)
+        check_retriever(retriever)

@@ -17,7 +17,7 @@ from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.seq2seq import Seq2SeqRetriever
 from attribution.retrievers.specs import RetrieverSpec, presets
 from attribution.types import Attribution, TextPair
@@ -97,12 +97,12 @@ def test_scores_and_saliency_are_those_of_the_prompt_in_transformers(make: Make,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_proof_and_the_shares_add_up(make: Make, kind: str) -> None:
+def test_the_check_and_the_shares_add_up(make: Make, kind: str) -> None:
     retriever = make(kind)
-    proof = prove(retriever)
-    assert proof.reading < 1e-4 and proof.against == "score as in transformers"
+    checked = check_retriever(retriever)
+    assert checked.library.distance < 1e-4 and checked.library.library == "transformers"
     # Through the cross-attention too: all that the decoder brings of its own is the bias share.
-    assert proof.unfit == {}
+    assert checked.unfit == {}
     (found,) = attribute(retriever, "decomposition", PAIRS[:1])
     assert found.bias_share is not None
     total = float(found.query_scores.sum() + found.document_scores.sum()) + found.bias_share

@@ -14,7 +14,7 @@ from attribution.evaluation.faithfulness import deletion_insertion
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.detect import family_of_folder
 from attribution.retrievers.load import load
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.sparse import SparseRetriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
@@ -63,7 +63,7 @@ def test_scores_are_the_librarys(sparse: SparseRetriever) -> None:
         for name in ("terms", "saliency", "occlusion"):
             found = attribute(sparse, name, [pair])[0].score
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    assert prove(sparse).reading < 1e-5 and not prove(sparse).unfit
+    assert check_retriever(sparse).library.distance < 1e-5 and not check_retriever(sparse).unfit
 
 
 def test_terms_are_the_shared_ones_and_add_up(sparse: SparseRetriever) -> None:

@@ -17,7 +17,7 @@ from attribution.methods import METHODS, make_method
 from attribution.retrievers.dense import FAMILY, DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import locate
-from attribution.retrievers.self_check import prove
+from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
 from cache.keys import files_fingerprint
@@ -167,15 +167,19 @@ def test_integrated_gradients_add_up_on_both_sides(
         assert values(result, side).sum() == pytest.approx(gap, abs=0.02 * abs(result.score))
 
 
-def test_the_proof_covers_both_encoders(two: DenseRetriever) -> None:
-    proof = prove(two)
-    assert proof.unfit == {} and proof.reading < 1e-5 and (proof.completeness or 0) < 1e-5
+def test_the_check_covers_both_encoders(two: DenseRetriever) -> None:
+    checked = check_retriever(two)
+    assert (
+        checked.unfit == {}
+        and checked.library.distance < 1e-5
+        and (checked.completeness or 0) < 1e-5
+    )
     # An encoder of queries that PosLens reads otherwise than sentence-transformers is found out.
     query_model = two.encoder("query")
     encode = query_model.encode
     query_model.encode = lambda *a, **k: encode(*a, **k) * 1.1  # type: ignore[method-assign, assignment, operator]
     with pytest.raises(UserError, match="embeds the same text differently"):
-        prove(two)
+        check_retriever(two)
 
 
 def test_a_router_is_two_encoders(

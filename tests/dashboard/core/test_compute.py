@@ -13,7 +13,8 @@ import pytest
 
 from attribution.errors import Stopped, UserError
 from attribution.methods import make_method, perturbation
-from attribution.retrievers.self_check import Proof
+from attribution.retrievers.base import LibraryCheck
+from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.exchange.part_files import PartWriter, Place, ingest
@@ -183,9 +184,9 @@ def test_what_does_not_fit_is_said_and_refused(
     compute = Compute(tmp_path / "home")
     model = compute.identify(spec)
     assert "decomposition" not in compute.unfit(model)
-    assert compute.proof(model) is None
-    unfit = Proof(0.0, unfit={"decomposition": "because."})
-    monkeypatch.setattr("dashboard.core.compute.prove", lambda _: unfit)
+    assert compute.self_check(model) is None
+    unfit = SelfCheck(LibraryCheck(0.0, "score"), unfit={"decomposition": "because."})
+    monkeypatch.setattr("dashboard.core.compute.check_retriever", lambda _: unfit)
     with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(model)["decomposition"] == "because."

@@ -12,7 +12,8 @@ import pytest
 
 from attribution.errors import Stopped, UserError
 from attribution.methods import make_method
-from attribution.retrievers.self_check import Proof
+from attribution.retrievers.base import LibraryCheck
+from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.loop import Progress
@@ -23,7 +24,7 @@ from dashboard.core.compute import Compute
 from dashboard.core.model_pool import ModelPool
 from dashboard.core.runs import KEPT_RUNS, Report, Run, Runs
 
-PROOF = Proof(0.0)
+CHECKED = SelfCheck(LibraryCheck(0.0, "score"))
 
 
 @dataclass
@@ -79,7 +80,9 @@ def test_a_model_is_loaded_once_however_many_ask() -> None:
 
     found: list[object] = []
     threads = [
-        threading.Thread(target=lambda: found.append(pool.get(("a", "cpu"), load, lambda _: PROOF)))
+        threading.Thread(
+            target=lambda: found.append(pool.get(("a", "cpu"), load, lambda _: CHECKED))
+        )
         for _ in range(8)
     ]
     for thread in threads:
@@ -100,11 +103,11 @@ def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
     def give_up() -> None:
         raise Stopped("gone")
 
-    thread = threading.Thread(target=lambda: pool.get(("a", "cpu"), load, lambda _: PROOF))
+    thread = threading.Thread(target=lambda: pool.get(("a", "cpu"), load, lambda _: CHECKED))
     thread.start()
     begun.wait(10)
     with pytest.raises(Stopped):
-        pool.get(("b", "cpu"), Weights, lambda _: PROOF, give_up)
+        pool.get(("b", "cpu"), Weights, lambda _: CHECKED, give_up)
     hold.set()
     thread.join()
     assert len(pool) == 1
@@ -117,22 +120,22 @@ def test_a_load_that_exits_leaves_the_next_one_free() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        pool.get(("a", "cpu"), exits, lambda _: PROOF)
-    assert isinstance(pool.get(("a", "cpu"), Weights, lambda _: PROOF), Weights)
+        pool.get(("a", "cpu"), exits, lambda _: CHECKED)
+    assert isinstance(pool.get(("a", "cpu"), Weights, lambda _: CHECKED), Weights)
 
 
-def test_models_and_proofs_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_pool, "MAX_MODELS", 4)
-    monkeypatch.setattr(model_pool, "_MAX_PROOFS", 6)
+    monkeypatch.setattr(model_pool, "_MAX_CHECKS", 6)
     pool = ModelPool(lambda: 1000)
     for number in range(20):
-        pool.get((str(number), "cpu"), Weights, lambda _: PROOF)
-        pool.get(("0", "cpu"), Weights, lambda _: PROOF)
-    assert len(pool) == 4 and pool.proof(("0", "cpu")) is PROOF
-    assert sum(pool.proof((str(n), "cpu")) is not None for n in range(20)) == 6
+        pool.get((str(number), "cpu"), Weights, lambda _: CHECKED)
+        pool.get(("0", "cpu"), Weights, lambda _: CHECKED)
+    assert len(pool) == 4 and pool.self_check(("0", "cpu")) is CHECKED
+    assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(20)) == 6
     small = ModelPool(lambda: 25)
     for number in range(5):
-        small.get((str(number), "cpu"), Weights, lambda _: PROOF)
+        small.get((str(number), "cpu"), Weights, lambda _: CHECKED)
     assert len(small) == 2
 
 

@@ -183,9 +183,8 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     chosen = make_method(method)
     assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"
     assert service().explain(PAIR, spec, chosen).from_cache
-    assert (
-        "score as in sentence-transformers" in service().proof(service().identify(spec)).sentence()
-    )  # type: ignore[union-attr]
+    checked = service().self_check(service().identify(spec))
+    assert checked and "score as in sentence-transformers" in checked.sentence()
     assert faithfulness_service.of_pair(service(), PAIR, spec, chosen, Parameters()).score != 0
 
 
