@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,11 +92,12 @@ def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever
     method = make_method("embedding_length")
     outcomes = [o for batch in attribute_batches(minilm, method, pairs) for o in batch]
     results = {o.pair.pair_id: o.attribution for o in outcomes}
-    table = minilm.model[0].auto_model.get_input_embeddings().weight
+    model: Any = minilm.model  # its modules are typed as any module
+    table = model[0].auto_model.get_input_embeddings().weight
     for pair in pairs:
         result = results[pair.pair_id]
         assert result is not None
-        ids = minilm.model.tokenizer(pair.document)["input_ids"]
+        ids = model.tokenizer(pair.document)["input_ids"]
         wanted = table[ids].norm(dim=-1).detach().numpy()
         content = result.document.content
         np.testing.assert_allclose(result.document_scores[content], wanted[content], rtol=1e-5)
