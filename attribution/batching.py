@@ -20,6 +20,16 @@ CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
 
+def batch_tokens(device: str) -> int:
+    """How many tokens a batch may have on a device of this type."""
+    return CPU_BATCH_TOKENS if device == "cpu" else GPU_BATCH_TOKENS
+
+
+def estimated_tokens(text: str) -> int:
+    """Bytes over four are close to tokens in every script, and cost no tokenizing."""
+    return len(text.encode("utf-8", "replace")) // 4 + 8
+
+
 def batches(items: Sequence[T], length: Callable[[T], int], max_tokens: int) -> Iterator[list[T]]:
     """Group items, longest first, so that items x longest stays within `max_tokens`.
 

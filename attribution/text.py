@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import regex
+from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 
 from attribution.errors import UserError
+from attribution.types import EvidenceSpan, TokenizedText
 
 MAX_CHARACTERS = 2_000_000
 """Longest text taken at all: 250 times what the longest model here reads."""
@@ -136,3 +140,21 @@ def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], 
         cursor = start + len(stripped)
         spans.append((start, cursor))
     return tuple(spans)
+
+
+def unit_of(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """The number of the span (a word, say) that each token belongs to [T]; -1 for special tokens,
+    and for all where there is no span.
+
+    It is the span in which the token starts, or the next one where it starts between two (a
+    leading space), or the last one behind all.
+    """
+    starts = [token.start for token in text.tokens]
+    units = np.searchsorted([end for _, end in spans], starts, side="right")
+    return np.where(text.content, np.minimum(units, len(spans) - 1), -1)
+
+
+def inside(text: TokenizedText, span: EvidenceSpan) -> NDArray[np.bool_]:
+    """Mask [T] of the tokens that share a character with the span; no special tokens."""
+    shares = [token.start < span.end and token.end > span.start for token in text.tokens]
+    return np.array(shares, dtype=bool) & text.content

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from attribution import datasets
 from attribution.curves.bootstrap import Estimate
+from attribution.datasets.types import spread_evenly
 from attribution.interventions.null_controls import ControlledCurve
 from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
@@ -44,8 +45,7 @@ def chosen(n: int) -> list[TextPair]:
         for pair in datasets.read("sample").pairs
         if pair.language == "eng" and (pair.document_tokens or 0) <= 450
     ]
-    n = min(n, len(whole))
-    return [whole[int(i * len(whole) / n)] for i in range(n)]
+    return list(spread_evenly(whole, n))
 
 
 def finish(run: Run) -> None:

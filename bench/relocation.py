@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from attribution import datasets
+from attribution.datasets.types import spread_evenly
 from attribution.interventions.ablation import ablation, parts_of, without
 from attribution.interventions.relocation import relocated, relocation
 from attribution.retrievers.load import load
@@ -62,8 +63,7 @@ def main() -> None:
     options = parser.parse_args()
     retriever = load(resolve("MiniLM"), options.device)
     every = datasets.read("sample").pairs
-    n = min(options.pairs, len(every))
-    pairs = [every[int(i * len(every) / n)] for i in range(n)]
+    pairs = list(spread_evenly(every, options.pairs))
     interleaved(contenders(retriever, pairs[:1])[0], 1)  # warm-up
     seconds: dict[str, list[float]] = {}
     documents: Counter[str] = Counter()
@@ -73,7 +73,7 @@ def main() -> None:
         for name, took in interleaved(timed, 1, warm_up=False).items():
             seconds.setdefault(name, []).extend(took)
     print(
-        f"{n} pairs in {options.groups} groups, {torch.get_num_threads()} threads, "
+        f"{len(pairs)} pairs in {options.groups} groups, {torch.get_num_threads()} threads, "
         f"{retriever.device}"
     )
     for name, count in documents.items():

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attribution.text import sentences, words
+from attribution.text import sentences, unit_of, words
 from attribution.types import Array, Attribution, TextPair, TokenizedText, as_array
 
 RowLevel = Literal["word", "token"]
@@ -41,53 +42,45 @@ class Interactions:
 class _Units:
     labels: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
-    unit_of: tuple[int, ...]  # of each token; -1 for special ones
+    unit_of: NDArray[np.int64]  # of each token; -1 for special ones
 
 
 def _token_units(tokenized: TokenizedText, text: str) -> _Units:
     kept = [t for t in tokenized.tokens if not t.is_special]
-    numbers = iter(range(len(kept)))
     return _Units(
         tuple(text[t.start : t.end] or t.text for t in kept),
         tuple((t.start, t.end) for t in kept),
-        tuple(-1 if t.is_special else next(numbers) for t in tokenized.tokens),
+        _ranks(tokenized),
     )
+
+
+def _ranks(tokenized: TokenizedText) -> NDArray[np.int64]:
+    """Each token's number among those that are not special [T]; -1 for special ones."""
+    return np.where(tokenized.content, np.cumsum(tokenized.content) - 1, -1)
 
 
 def _span_units(
     tokenized: TokenizedText, text: str, spans: Sequence[tuple[int, int]], shorten: int = 60
 ) -> _Units:
-    ends = [end for _, end in spans]
     read = tokenized.read_until
     kept = [span for span in spans if span[0] < read] or list(spans[:1])
-    unit_of, unit = [], 0
-    for token in tokenized.tokens:
-        if token.is_special:
-            unit_of.append(-1)
-            continue
-        while unit < len(kept) - 1 and token.start >= ends[unit]:
-            unit += 1
-        unit_of.append(unit)
     labels = []
     for start, end in kept:
         label = " ".join(text[start:end].split())
         labels.append(label if len(label) <= shorten else label[: shorten - 1] + "…")
-    return _Units(tuple(labels), tuple(kept), tuple(unit_of))
+    return _Units(tuple(labels), tuple(kept), unit_of(tokenized, kept))
 
 
 def _bin_units(tokenized: TokenizedText, bins: int) -> _Units:
-    kept = [t for t in tokenized.tokens if not t.is_special]
-    n = min(bins, len(kept))
-    numbers = iter(range(len(kept)))
-    unit_of = tuple(
-        -1 if t.is_special else next(numbers) * n // len(kept) for t in tokenized.tokens
-    )
+    n_read = int(tokenized.content.sum())
+    n = min(bins, n_read)
+    bin_of = np.where(tokenized.content, _ranks(tokenized) * n // max(n_read, 1), -1)
     spans, labels = [], []
     for b in range(n):
-        inside = [t for t, u in zip(tokenized.tokens, unit_of, strict=True) if u == b]
+        inside = [t for t, at in zip(tokenized.tokens, bin_of, strict=True) if at == b]
         spans.append((inside[0].start, inside[-1].end))
         labels.append(f"{100 * b / n:.0f}-{100 * (b + 1) / n:.0f}%")
-    return _Units(tuple(labels), tuple(spans), unit_of)
+    return _Units(tuple(labels), tuple(spans), bin_of)
 
 
 def _units(tokenized: TokenizedText, text: str, level: str, language: str | None) -> _Units:

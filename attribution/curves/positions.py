@@ -22,6 +22,7 @@ from attribution.curves.bootstrap import (
     percentiles,
 )
 from attribution.errors import UserError
+from attribution.text import inside, unit_of
 from attribution.types import (
     N_BINS,
     Array,
@@ -152,9 +153,9 @@ def _resampled(scores: NDArray[np.floating], method: Method) -> Array:
 
 def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, float] | None:
     """The span as relative token positions [from, to) of what was read; None if none of it was."""
-    read = [t for t in document.tokens if not t.is_special]
-    inside = [j for j, t in enumerate(read) if t.start < span.end and t.end > span.start]
-    return (inside[0] / len(read), (inside[-1] + 1) / len(read)) if inside else None
+    covered = inside(document, span)[document.content]
+    at = np.flatnonzero(covered)
+    return (int(at[0]) / len(covered), (int(at[-1]) + 1) / len(covered)) if len(at) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +179,11 @@ def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShar
     """Share of |attribution| inside the evidence; None where the model read none of it."""
     content = attribution.document.content
     magnitude = np.abs(attribution.document_scores[content]).astype(np.float64)
-    tokens = [t for t in attribution.document.tokens if not t.is_special]
-    inside = np.array([t.start < span.end and t.end > span.start for t in tokens], dtype=bool)
+    covered = inside(attribution.document, span)[content]
     total = float(magnitude.sum())
-    if not inside.any() or total == 0.0:
+    if not covered.any() or total == 0.0:
         return None
-    return EvidenceShare(float(magnitude[inside].sum()) / total, float(inside.mean()))
+    return EvidenceShare(float(magnitude[covered].sum()) / total, float(covered.mean()))
 
 
 def aggregated(
@@ -217,16 +217,13 @@ def unit_scores(
     spans (a leading space). Shares add up, so a word's is the sum; a sum of lengths, such as
     saliency's, would count pieces: `MethodEntry.aggregate` says what suits a method.
     """
-    starts = np.array([start for start, _ in spans])
-    ends = np.array([end for _, end in spans])
-    unit_of = np.full(len(tokenized.tokens), -1)
+    units = unit_of(tokenized, spans)
     for at, token in enumerate(tokenized.tokens):
-        if token.is_special or token.end <= token.start:
-            continue
-        unit = int(np.searchsorted(ends, token.start, side="right"))
-        if unit < len(spans) and token.end > starts[unit]:
-            unit_of[at] = unit
-    return aggregated(scores, unit_of, len(spans), how)
+        start, end = spans[units[at]] if units[at] >= 0 else (0, 0)
+        # A token of white space that touches no span counts to none.
+        if token.end <= token.start or token.start >= end or token.end <= start:
+            units[at] = -1
+    return aggregated(scores, units, len(spans), how)
 
 
 def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from attribution.errors import UserError, printable
 from attribution.types import TextPair
+
+T = TypeVar("T")
 
 MAX_ID = 500
 """Longest id of a query or document, in characters."""
@@ -94,6 +97,12 @@ class DataSet:
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of one of its pairs, where the data set has it."""
         return self.versions.get(pair.pair_id)
+
+
+def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:
+    """`n` of the items at even distances, the first among them; all where there are no more."""
+    total = len(items)
+    return items if n >= total else [items[i * total // n] for i in range(n)]
 
 
 def checked_id(value: object, what: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from attribution.datasets.types import DataSet
+from attribution.datasets.types import DataSet, spread_evenly
 from attribution.errors import UserError
 from attribution.evaluation.bias_tests import TESTS, DocumentPair
 from attribution.text import require_sentences, sentences
@@ -88,17 +88,15 @@ def pairs_for(data: DataSet, test: str, place: str = PLACES[0], limit: int | Non
     if not _is_colder(data):
         return _built(data.pairs, test, place, limit)
     rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
-    chosen, note = _spread(rows, limit)
+    chosen, note = _chosen(rows, limit)
     return Pairs(test, tuple(chosen), f"ColDeR rows{note}")
 
 
-def _spread(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
+def _chosen(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
     """`limit` of the items at even distances, and what to say of that."""
-    total = len(items)
-    if limit is None or limit >= total:
+    if limit is None or limit >= len(items):
         return items, ""
-    chosen = [items[i * total // limit] for i in range(limit)]
-    return chosen, f"; {limit:,} of {total:,} spread evenly"
+    return spread_evenly(items, limit), f"; {limit:,} of {len(items):,} spread evenly"
 
 
 # -- ColDeR files ------------------------------------------------------------------------------
@@ -146,7 +144,7 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
             rejected[str(error)] += 1
         else:
             told.append(pair)
-    chosen, spread = _spread(told, limit)
+    chosen, spread = _chosen(told, limit)
     for pair in chosen:
         try:
             built.append(build(pair, test, place))

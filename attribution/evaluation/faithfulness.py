@@ -496,7 +496,7 @@ class _Document:
 def _document(retriever: Embedded, pair: TextPair, unit: Unit) -> _Document:
     text = varied(retriever, pair, "document")
     tokens = text.encoded.texts[0]
-    numbers, content = np.array(units(tokens, pair, unit)), tokens.content
+    numbers, content = units(tokens, pair, unit), tokens.content
     # Units of which nothing was read (behind the limit) get no number.
     _, compact = np.unique(numbers[content], return_inverse=True)
     unit_of = np.full(text.inputs.shape[1], -1)

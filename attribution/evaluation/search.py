@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
+from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, UserError
 from attribution.retrievers.detect import family_of
@@ -223,11 +223,11 @@ def _read(
 ) -> Iterator[tuple[list[int], Any]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
-    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    limit = batch_tokens(retriever.device.type)
     known = readable(retriever, texts, side)
 
     def length(number: int) -> int:
-        return min(len(texts[number].encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
+        return min(estimated_tokens(texts[number]), retriever.max_length)
 
     def run(numbers: list[int]) -> list[tuple[list[int], Any]]:
         with turn(), retriever.lock, torch.no_grad():
@@ -396,13 +396,12 @@ def rerank(retriever: Any, query: str, candidates: Ranking, texts: Sequence[str]
     pairs = [
         TextPair(key, query, text) for key, text in zip(candidates.document_ids, texts, strict=True)
     ]
-    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    limit = batch_tokens(retriever.device.type)
     scores = torch.full((1, len(pairs)), float("-inf"))
 
     def length(number: int) -> int:
         pair = pairs[number]
-        size = len((pair.query + pair.document).encode("utf-8", "replace")) // 4 + 8
-        return min(size, retriever.max_length)
+        return min(estimated_tokens(pair.query + pair.document), retriever.max_length)
 
     def run(numbers: list[int]) -> list[float]:
         try:

@@ -26,7 +26,7 @@ from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.methods.perturbation import varied
 from attribution.retrievers.scoring import score_texts
-from attribution.text import words
+from attribution.text import unit_of, words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
 
 Replacement = Literal["delete", "mask", "filler"]
@@ -161,11 +161,8 @@ def _masked(
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
         kept = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)
-        ends = [end for _, end in spans]
-        for j, token in enumerate(text.tokens):
-            if not token.is_special:
-                part = min(int(np.searchsorted(ends, token.start, side="right")), len(spans) - 1)
-                kept[part + 1, begin + j] = False
+        content = np.flatnonzero(text.content)
+        kept[unit_of(text, spans)[content] + 1, begin + content] = False
 
         def score(rows: list[Any]) -> list[float]:
             stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from captum.attr import FeatureAblation
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attribution.methods.base import (
@@ -19,7 +21,7 @@ from attribution.methods.base import (
 from attribution.methods.perturbation import Varied, varied
 from attribution.retrievers.base import Embedded
 from attribution.retrievers.family import Capability
-from attribution.text import sentences, words
+from attribution.text import sentences, unit_of, words
 from attribution.types import Attribution, Method, TextPair, TokenizedText
 
 
@@ -37,8 +39,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
             with torch.no_grad():
                 score = float(document.score(document.inputs))
                 of_document = _effects(document, units(document.encoded.texts[0], pair, level))
-                text = query.encoded.texts[0]
-                of_query = _effects(query, list(range(len(text.tokens))))
+                of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
         results += build_batch(
             retriever,
             method,
@@ -53,31 +54,23 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     return results
 
 
-def units(text: TokenizedText, pair: TextPair, level: str) -> list[int]:
-    """For each token the number of its unit: itself, or the word or sentence it starts in (the
-    next one, where it starts between two)."""
+def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
+    """The number of each token's unit [T]: the token itself, or its word or sentence."""
     if level == "token":
-        return list(range(len(text.tokens)))
+        return np.arange(len(text.tokens))
     spans = words(pair.document) if level == "word" else sentences(pair.document, pair.language)
-    ends = [end for _, end in spans]
-    found, unit = [], 0
-    for token in text.tokens:
-        while not token.is_special and unit < len(ends) - 1 and token.start >= ends[unit]:
-            unit += 1
-        found.append(unit)
-    return found
+    return unit_of(text, spans)
 
 
-def _effects(text: Varied, unit_of: list[int]) -> Tensor:
+def _effects(text: Varied, unit_numbers: NDArray[np.int64]) -> Tensor:
     """Effects [1, T] on the text's positions, zero for special tokens."""
     content = text.encoded.texts[0].content
     start = text.encoded.offsets[0]
     # Feature 0 is all that stays: special tokens and padding, where baseline and input are equal.
-    kept = sorted({unit_of[i] for i in range(len(content)) if content[i]})
-    number = {unit: n for n, unit in enumerate(kept, start=1)}
+    number = {unit: n for n, unit in enumerate(np.unique(unit_numbers[content]), start=1)}
     mask = torch.zeros(1, text.inputs.shape[1], 1, dtype=torch.long, device=text.inputs.device)
-    sizes = torch.zeros(len(kept) + 1)
-    for i, unit in enumerate(unit_of):
+    sizes = torch.zeros(len(number) + 1)
+    for i, unit in enumerate(unit_numbers):
         if content[i]:
             mask[0, start + i] = number[unit]
             sizes[number[unit]] += 1

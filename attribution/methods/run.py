@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attribution.batching import (
-    CPU_BATCH_TOKENS,
-    GPU_BATCH_TOKENS,
+    batch_tokens,
     batches,
+    estimated_tokens,
     halving,
     stoppable,
 )
@@ -33,11 +33,10 @@ def pair_batches(
     """Pairs in batches of like length, longest first, for a retriever on a device of this type
     that reads `max_length` tokens of a document."""
     if max_tokens is None:
-        max_tokens = CPU_BATCH_TOKENS if device == "cpu" else GPU_BATCH_TOKENS
+        max_tokens = batch_tokens(device)
 
     def length(pair: TextPair) -> int:
-        # Bytes over four are close to tokens in every script, and cost no tokenizing.
-        return min(len(pair.document.encode("utf-8", "replace")) // 4 + 8, max_length)
+        return min(estimated_tokens(pair.document), max_length)
 
     return batches(pairs, length, max_tokens)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, T, batches, halving
+from attribution.batching import T, batch_tokens, batches, estimated_tokens, halving
 from attribution.errors import Stopped
 from attribution.retrievers.base import Joint, Separate, compare
 from attribution.retrievers.late_interaction import Vectors
@@ -48,7 +48,7 @@ def score_texts(
     for number, pair in enumerate(pairs):
         wanted[pair].append(number)
     if max_tokens is None:
-        max_tokens = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+        max_tokens = batch_tokens(retriever.device.type)
     score = _joint if isinstance(retriever, Joint) else _separate
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in score(retriever, list(wanted), max_tokens, should_stop):
@@ -65,7 +65,7 @@ def _joint(
             return retriever.embed(encoded).double().tolist()
 
     def length(pair: Text) -> int:
-        return min(_tokens(pair[0]) + _tokens(pair[1]), retriever.max_length)
+        return min(estimated_tokens(pair[0]) + estimated_tokens(pair[1]), retriever.max_length)
 
     for batch in _asking(should_stop, batches(pairs, length, limit)):
         yield from zip(batch, halving(run, batch), strict=True)
@@ -81,7 +81,7 @@ def _separate(
         limit = 1  # it counts one text at a time
 
     def length(text: str) -> int:
-        return min(_tokens(text), retriever.max_length)
+        return min(estimated_tokens(text), retriever.max_length)
 
     def read_queries(batch: list[str]) -> list[Any]:
         # No gradients rather than inference mode: what a model keeps of a run (tables of
@@ -120,11 +120,6 @@ def _rows(vectors: Any, rows: list[int]) -> Any:
     if isinstance(vectors, Vectors):
         return Vectors(vectors.tokens[rows], vectors.mask[rows])
     return vectors[rows] if isinstance(vectors, torch.Tensor) else vectors
-
-
-def _tokens(text: str) -> int:
-    """Bytes over four are close to tokens in every script, and cost no tokenizing."""
-    return len(text.encode("utf-8", "replace")) // 4 + 8
 
 
 def _asking(should_stop: Callable[[], bool], parts: Iterable[list[T]]) -> Iterator[list[T]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attribution.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, batches, halving
+from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.curves.projection import Layout, project
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Array, Method, Side
@@ -123,11 +123,11 @@ def embed(
     """
     known = store.select(model, side, texts)
     todo = [text for text in dict.fromkeys(texts) if text not in known]
-    limit = CPU_BATCH_TOKENS if retriever.device.type == "cpu" else GPU_BATCH_TOKENS
+    limit = batch_tokens(retriever.device.type)
     started, computed = time.perf_counter(), 0
 
     def length(text: str) -> int:
-        return min(len(text.encode("utf-8", "replace")) // 4 + 8, retriever.max_length)
+        return min(estimated_tokens(text), retriever.max_length)
 
     def compute(batch: list[str]) -> list[Array]:
         with retriever.lock, torch.no_grad():

@@ -33,6 +33,7 @@ import plotly.graph_objects as go
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from attribution.text import inside
 from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
 from dashboard.drawing.figure_base import Provenances, provenance_entries
 from dashboard.drawing.palettes import Style, printable
@@ -189,11 +190,9 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
     )
     for side, text, scores in sides:
         content, rank = int(text.content.sum()), 0
+        covered = None if span is None else inside(text, span)
         for index, token in enumerate(text.tokens):
             counted = side == "document" and not token.is_special
-            inside = None if span is None else False
-            if counted and span is not None:
-                inside = token.start < span.end and token.end > span.start
             position = (rank + 0.5) / content if counted else math.nan
             rank += not token.is_special
             rows.append(
@@ -205,7 +204,9 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
                     "end": token.end,
                     "is_special": token.is_special,
                     "position": position,
-                    "in_evidence": inside,
+                    "in_evidence": None
+                    if covered is None
+                    else side == "document" and bool(covered[index]),
                     "score": float(scores[index]),
                 }
             )

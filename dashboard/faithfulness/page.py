@@ -7,6 +7,7 @@ from contextlib import suppress
 import pandas as pd
 import streamlit as st
 
+from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import (
     Faithfulness,
@@ -164,8 +165,7 @@ limit = st.number_input(
     key="faithfulness.pairs",
     help="Spread evenly over the data set.",
 )
-step = len(data.pairs) / int(limit)
-chosen = [data.pairs[int(i * step)] for i in range(int(limit))]
+chosen = spread_evenly(data.pairs, int(limit))
 by_id = {one.pair_id: one for one in chosen}
 scope = f"{data.name}: {limit} pairs spread evenly"
 with panels.guarded():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
@@ -73,7 +74,7 @@ def cause(
             "set, or --intervention ablation."
         )
     n = min(pairs or len(usable), len(usable))
-    chosen = [usable[int(i * len(usable) / n)] for i in range(n)]
+    chosen = spread_evenly(usable, n)
     words = "" if n == len(usable) else f"{n} pairs spread evenly"
     quiet()
     chosen, left_out = readable_of(spec, chosen, readable)

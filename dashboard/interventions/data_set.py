@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from attribution.datasets import DataSet
+from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.agreement import Agreement
 from attribution.interventions.relocation import movable, relocation_method
@@ -95,8 +96,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     )
     words = f"{limit} pairs spread evenly"
     specs = tuple(choices.spec(name, data.name) for name in models)
-    spread = [usable[int(i * len(usable) / limit)] for i in range(limit)]
-    pairs, unreadable = readable_pairs(specs, spread)
+    pairs, unreadable = readable_pairs(specs, spread_evenly(usable, limit))
     words = ", ".join(filter(None, (words, unreadable)))
     if len(pairs) < 2:
         st.info("Fewer than two of these pairs can be read: choose more pairs, or another model.")

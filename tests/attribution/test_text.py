@@ -10,11 +10,14 @@ from attribution.errors import UserError
 from attribution.text import (
     MAX_CHARACTERS,
     clean,
+    inside,
     require_sentences,
     script_without_sentences,
     sentences,
+    unit_of,
     words,
 )
+from attribution.types import EvidenceSpan, Token, TokenizedText
 
 TEXTS = {
     "eng": "Dr. Smith paid $3.50 on 5 Jan. 2020. It's well-known, isn't it? Yes! (See p. 4.)",
@@ -203,3 +206,22 @@ def test_offsets_count_characters_behind_emoji() -> None:
 @settings(max_examples=200)
 def test_sentences_are_lawful_for_any_text(text: str, language: str | None) -> None:
     lawful(text, sentences(text, language))
+
+
+def test_tokens_belong_to_the_span_they_start_in_or_the_next_by_hand() -> None:
+    #        0123456789
+    # text: "ab cd, ef "; spans "ab", "cd", "ef"
+    tokens = (
+        Token("[CLS]", 0, 0, is_special=True),
+        Token("a", 0, 1),
+        Token("b", 1, 2),
+        Token(" cd", 2, 5),  # starts between two
+        Token(",", 5, 6),
+        Token("ef", 7, 9),
+        Token(" ", 9, 10),  # behind all
+    )
+    text = TokenizedText(tokens, 6, 512)
+    spans = [(0, 2), (3, 5), (7, 9)]
+    assert unit_of(text, spans).tolist() == [-1, 0, 0, 1, 2, 2, 2]
+    assert unit_of(text, []).tolist() == [-1] * 7
+    assert inside(text, EvidenceSpan(1, 4)).tolist() == [False, False, True, True] + [False] * 3

@@ -9,6 +9,7 @@ import pytest
 
 from attribution import datasets
 from attribution.datasets import DataSet, formats
+from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.evaluation.bias_pairs import (
     PLACES,
@@ -117,6 +118,13 @@ def test_pairs_without_evidence_are_counted() -> None:
     short = DataSet("mine", "mine", (pair("Ice melts.", "Ice melts."),))
     with pytest.raises(UserError, match=r"No pair of documents could be built .* 1 x The document"):
         pairs_for(short, "brevity")
+
+
+def test_items_at_even_distances_with_the_first_and_without_rounding() -> None:
+    assert spread_evenly("abcdefghij", 4) == ["a", "c", "f", "h"]
+    assert spread_evenly("abc", 5) == "abc"
+    # a step of 304 / 140 as a binary fraction falls short of a whole number once
+    assert list(spread_evenly(range(304), 140)) == [i * 304 // 140 for i in range(140)]
 
 
 def test_some_pairs_spread_evenly(sample: DataSet) -> None:

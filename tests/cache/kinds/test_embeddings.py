@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attribution import batching
 from attribution.curves.projection import Layout
 from attribution.retrievers.dense import DenseRetriever
 from cache.kinds import embeddings
@@ -42,7 +43,7 @@ def test_vectors_are_the_models_own_and_computed_once(
 def test_a_stopped_run_keeps_its_batches_and_resumes(
     tiny: Callable[..., DenseRetriever], store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embeddings, "CPU_BATCH_TOKENS", 1)  # a batch for each text
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # a batch for each text
     retriever = tiny("bert")
     asked = iter([False, False, True])
     done = embed(retriever, MODEL, "document", TEXTS, store, should_stop=lambda: next(asked))
