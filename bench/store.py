@@ -3,8 +3,9 @@
     python -m bench.store [--results 10000] [--rounds 7] [--model]
 
 - `point read`: one result out of all, median and 99th percentile;
-- `curves`: all curves against numpy.load of the same bytes, with nothing remembered of the file and
-  the system's page cache warm or (as root, with --cold) dropped; again; and after one new result;
+- `curves`: what a page asks for, the curves of all pairs of a data set whose texts were hashed
+  before, against numpy.load of the same bytes, with nothing remembered of the file and the system's
+  page cache warm or (as root, with --cold) dropped; again; and after one new result;
 - `ten times`: the curves of ten times as many results;
 - `appends`: 1,000 puts of one result, the last 100 against the first 100;
 - `disk`: the file against a Parquet file (zstd) of the same results;
@@ -95,12 +96,12 @@ def point_reads(store: Store, n: int) -> None:
 
 def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[float]:
     """All curves against numpy.load; seconds of the store's rounds."""
-    values = store.select(MODEL, METHOD).curves
-    np.save(folder / "curves.npy", values)
+    pairs = [result(k)[0] for k in range(n)]
+    np.save(folder / "curves.npy", store.curves(MODEL, METHOD, pairs).curves)
 
     def read() -> None:
         index.forget_all()
-        store.select(MODEL, METHOD)
+        store.curves(MODEL, METHOD, pairs)
 
     took = interleaved({"store": read, "numpy": lambda: np.load(folder / "curves.npy")}, rounds)
     print(
@@ -119,7 +120,7 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
             f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
             f"{ratio(both['store'], both['numpy']):.1f}x numpy.load"
         )
-    again = [seconds(lambda: store.select(MODEL, METHOD)) for _ in range(rounds)]
+    again = [seconds(lambda: store.curves(MODEL, METHOD, pairs)) for _ in range(rounds)]
     print(
         f"{n:,} curves again: {1000 * statistics.median(again):.2f} ms, "
         f"{ratio(again, took['numpy']):.2f}x numpy.load"
@@ -127,7 +128,8 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
     new = []
     for k in range(rounds):
         store.put(MODEL, METHOD, [result(n + k)])
-        new.append(seconds(lambda: store.select(MODEL, METHOD)))
+        pairs.append(result(n + k)[0])
+        new.append(seconds(lambda: store.curves(MODEL, METHOD, pairs)))
     print(f"{n:,} curves after one new result: {1000 * statistics.median(new):.1f} ms")
     return took["store"]
 

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from attribution.curves.positions import document_curve, document_magnitudes
-from attribution.errors import UserError
 from attribution.types import N_BINS, Array, Attribution, Method
 from cache.storage import blocks
 from cache.storage.blocks import Serials, variant_params
-from cache.storage.codec import DamagedPayload, decode, identity, is_whole
+from cache.storage.codec import DamagedPayload, decode, identity
 from cache.storage.files import Files, ModelKey
 from cache.storage.index import RESULT, Index, index_of
 
@@ -134,48 +133,25 @@ def add(
 
     What is there of the same pair and texts stays, except that a failure gives way to a result.
     With `part`, that name is written down with them, and a part that is known already adds nothing.
+    Whoever calls this has checked the entries (`incoming.require_whole`).
 
     Raises:
-        UserError: an entry is not what was stored, or the file cannot be written.
+        UserError: the file cannot be written.
     """
-    checked = [_checked(batch) for batch in batches]
+    # As Python values before the lock is taken.
+    offered = [batch.to_pylist() for batch in batches]
     with store.writing(model, method) as db:
         if part:
             if db.execute("SELECT 1 FROM ingested WHERE part = ?", (part,)).fetchone():
                 return 0
             db.execute("INSERT INTO ingested VALUES (?)", (part,))
-        return sum(_insert(db, rows) for rows in checked)
+        return sum(_insert(db, rows) for rows in offered)
 
 
 def ingested(store: Files, model: ModelKey, method: Method) -> set[str]:
     """The names of the parts that were added."""
     with store.reading(model, method) as db:
         return set() if db is None else {row[0] for row in db.execute("SELECT part FROM ingested")}
-
-
-def _checked(batch: pa.RecordBatch) -> list[dict]:
-    try:
-        rows = batch.select(ENTRY.names).cast(ENTRY).to_pylist()
-    except (pa.ArrowException, KeyError) as error:
-        raise UserError(
-            "These entries could not be imported, since they have other columns than an export of "
-            "PosLens: choose a file that it wrote."
-        ) from error
-    for row in rows:
-        text = row["text"] or ""
-        whole = row["dataset"] is not None and row["pair_id"] is not None and len(text) == 16
-        if whole and row["reason"] is None:
-            key = identity(row["dataset"], row["pair_id"], text)
-            curve = row["curve"]
-            whole = is_whole(row["payload"], key) and row["score"] is not None
-            for values in (curve, row["magnitudes"]):
-                whole &= values is None or bool(np.isfinite(np.array(values, np.float32)).all())
-        if not whole:
-            raise UserError(
-                f"Pair {str(row['pair_id'])[:80]} could not be imported, since its entry is "
-                "damaged: export it again."
-            )
-    return rows
 
 
 def _insert(db: sqlite3.Connection, rows: list[dict]) -> int:

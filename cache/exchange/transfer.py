@@ -126,11 +126,11 @@ def export(
 
 
 def take(store: Store, source: Source, rows: pa.RecordBatch, part: str = "") -> Taken:
-    """Add rows (schema `parquet_file.ROW`) that the store lacks; with `part`, those of attributions
-    all at once and only once under that name.
+    """Add rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks; with
+    `part`, those of attributions all at once and only once under that name.
 
     Raises:
-        UserError: a row is damaged, or the store cannot be written.
+        UserError: the store cannot be written.
     """
     kinds = rows.column("kind")
     is_entry = pc.equal(kinds, ATTRIBUTION)
@@ -248,6 +248,8 @@ def merge(
         for source, rows in rows_of(other, file):
             if should_stop():
                 raise Stopped(_STOPPED)
+            # What lies beside attributions counts as missing where it is damaged.
+            require_whole(rows.filter(pc.equal(rows.column("kind"), ATTRIBUTION)), file.path.name)
             taken += take(store, source, rows)
             report(min(taken.rows, total), total)
     return taken, [file.problem for file in files if file.problem]

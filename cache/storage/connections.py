@@ -325,6 +325,12 @@ def _ours(db: sqlite3.Connection) -> bool:
                 "The cache could not be used, since a newer PosLens wrote it: update PosLens, or "
                 "set POSLENS_HOME to another folder."
             )
+        if version < VERSION:
+            raise UserError(
+                "The cache could not be used, since an older PosLens wrote it: write its results "
+                "to a file with that version's `cache export`, set POSLENS_HOME to another folder "
+                "and read the file with `cache import`."
+            )
         return True
     if application or version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise Foreign("file is not a database of PosLens")

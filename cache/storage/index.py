@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from attribution.types import N_BINS, Array
@@ -91,7 +90,6 @@ class Index:
     _curves: dict[int, _Curves] = field(default_factory=dict)
     _unnamed: list[tuple[Serials, list[pa.Array]]] = field(default_factory=list)
     _named: dict[str, list[str | None]] = field(default_factory=dict)
-    _codes: dict[str, tuple[dict[str, int], NDArray[np.int32]]] = field(default_factory=dict)
     _rows: dict[str, dict[str, int]] = field(default_factory=dict)
 
     # -- keeping up ----------------------------------------------------------------------------
@@ -189,10 +187,6 @@ class Index:
         """Values of one of the columns of numbers [n]."""
         return self._column(name)[_places(serials)]
 
-    def live(self, state: int) -> Serials:
-        """Serials of all results, or of all failures."""
-        return np.flatnonzero(self.state[: self.size] == state)
-
     def serials(self, dataset: str, pairs: list[str]) -> Serials:
         """The latest serial of each pair [n]; 0 where there is none."""
         self._name()
@@ -216,13 +210,6 @@ class Index:
         columns["reason"] = [self.reasons.get(serial) for serial in serials.tolist()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def one_of(self, name: str, values: tuple[str, ...], serials: Serials) -> NDArray[np.bool_]:
-        """Which of `serials` have one of `values` as their data set, language or domain [n]."""
-        self._name()
-        known, codes = self._codes.get(name, ({}, np.zeros(1, np.int32)))
-        asked = [known[value] for value in values if value in known]
-        return np.isin(codes[serials], asked)
-
     def _name(self) -> None:
         """Bring names up to date; apart, since most questions are not about names."""
         for serials, columns in self._unnamed:
@@ -234,16 +221,6 @@ class Index:
                 listed.extend([None] * (size - len(listed)))
                 for place, value in zip(places, values, strict=True):
                     listed[place] = value
-                if name == "pair":
-                    continue
-                known, codes = self._codes.get(name, ({}, np.full(1, -1, np.int32)))
-                codes = _larger(codes, size, -1)
-                encoded = pc.dictionary_encode(column)
-                found = [known.setdefault(v, len(known)) for v in encoded.dictionary.to_pylist()]
-                indices = numbers(encoded.indices, -1)
-                lookup = np.array([*found, -1], dtype=np.int32)
-                codes[serials] = lookup[indices]
-                self._codes[name] = (known, codes)
             datasets, pairs = self._named["dataset"], self._named["pair"]
             for place in places:
                 if self.dead[place]:
@@ -269,12 +246,11 @@ def _places(serials: Serials) -> slice | Serials:
     return serials
 
 
-def _larger(array: NDArray[Any], size: int, fill: float = 0) -> NDArray[Any]:
+def _larger(array: NDArray[Any], size: int) -> NDArray[Any]:
     if size <= len(array):
         return array
     # Zeros that were never written take no memory.
-    shape = (size, *array.shape[1:])
-    grown = np.full(shape, fill, array.dtype) if fill else np.zeros(shape, array.dtype)
+    grown = np.zeros((size, *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from pathlib import Path
 
+import psutil
+
 from attribution.errors import UserError
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _SHARED = {
     "nfs",
     "nfs4",
@@ -44,7 +44,7 @@ def refuse_network_share(folder: Path) -> None:
     """Raise where `folder`, which exists, lies on a file system that several hosts share.
 
     The log's index is memory shared by the processes of one host; writers on two hosts would
-    damage the database. Known from Linux's table of mounts; elsewhere nothing is refused.
+    damage the database. Where the file system is not known, nothing is refused.
 
     Raises:
         UserError: it does; the sentence says what to do instead.
@@ -62,20 +62,12 @@ def refuse_network_share(folder: Path) -> None:
 def _kind(folder: str) -> str:
     """File system type of the mount that `folder` lies on; empty where it is not known."""
     try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
+        mounts = psutil.disk_partitions(all=True)
+    except (OSError, psutil.Error):
         return ""
-    best, kind = -1, ""
-    for line in lines:
-        # proc(5): "... mount-point options [tags] - type source super-options".
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
-            continue
-        # Spaces and the like are written as octal numbers.
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+    longest, kind = -1, ""
+    for mount in mounts:
         # Of two mounts at one point the later one is on top.
-        if inside and len(point) >= best:
-            best, kind = len(point), after.split(" ")[0]
+        if Path(folder).is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
+            longest, kind = len(mount.mountpoint), mount.fstype
     return kind

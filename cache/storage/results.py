@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.keys import text_fingerprint
-from cache.storage.decoded import Decoded
+from cache.recent import Recent
 from cache.storage.store import ModelKey, Store
 
 Item = TypeVar("Item")
@@ -28,7 +28,11 @@ Fields = dict[str, Any]
 Key = tuple[str, str, str]
 
 _AT_ONCE = 500
-_DECODED = Decoded(32 << 20)
+
+# Results with the bytes they were decoded from. A page that refreshes itself reads the same ones
+# again and again; they are taken from here only where what is stored is still those very bytes, so
+# that a result that was replaced, deleted or damaged is seen at once.
+_DECODED: Recent[tuple[bytes, Any]] = Recent(32 << 20, weigh=lambda kept: len(kept[0]))
 
 # Somebody else may have written it, all checksums right: it counts as missing then.
 _NONSENSE = (
@@ -40,11 +44,6 @@ _NONSENSE = (
     OverflowError,
     zlib.error,
 )
-
-
-def forget_decoded() -> None:
-    """Keep nothing in memory of what this process decoded; it is decoded again when it is read."""
-    _DECODED.clear()
 
 
 SCHEMA = """
@@ -118,7 +117,7 @@ class Results(Generic[Item, T]):
             if reason is not None:
                 failed[key[1]] = reason
             elif payload is not None:
-                found = _DECODED.read((place, key), payload, self._read)
+                found = self._decoded((place, key), payload)
                 if found is not None:
                     results[key[1]] = found
         return Stored(results, failed)
@@ -148,9 +147,7 @@ class Results(Generic[Item, T]):
             key
             for key, (payload, reason) in self._rows(model, method, keys).items()
             if (reason is not None and not retry)
-            or (
-                payload is not None and _DECODED.read((place, key), payload, self._read) is not None
-            )
+            or (payload is not None and self._decoded((place, key), payload) is not None)
         }
         return [item for item, key in zip(items, keys, strict=True) if key not in stored]
 
@@ -158,6 +155,17 @@ class Results(Generic[Item, T]):
         return str(self._files.root), self.kind, model, repr(method)
 
     # -- rows ----------------------------------------------------------------------------------
+
+    def _decoded(self, key: Hashable, payload: bytes) -> T | None:
+        """What `payload` says, decoded unless this process did that before; None where it is
+        damaged."""
+        known = _DECODED.find(key)
+        if known is not None and known[0] == payload:
+            return known[1]  # type: ignore[no-any-return]  # each kind has a type of its own
+        result = self._read(payload)
+        if result is not None:
+            _DECODED.keep(key, (payload, result))
+        return result
 
     def _read(self, payload: bytes | None) -> T | None:
         fields = checked(payload)

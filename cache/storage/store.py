@@ -9,10 +9,9 @@ Curves of another normalization or resampling are derived from the results and k
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,9 +25,8 @@ from cache.storage.blocks import Serials, text_number, variant_params
 from cache.storage.codec import DamagedPayload, decode, encode, identity_of
 from cache.storage.files import LAYOUT, Files, ModelKey
 from cache.storage.index import FAILED, RESULT, Index, index_of
-from cache.storage.where import Where, passing
 
-__all__ = ["LAYOUT", "ModelKey", "Selection", "Store", "StoredCurves"]
+__all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
 _DERIVE_ROWS = 256
 T = TypeVar("T")
@@ -52,48 +50,6 @@ class StoredCurves:
     def n_truncated(self) -> int:
         """How many documents were longer than the model reads."""
         return int(self.truncated.sum())
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The stored results that a `Where` admits, without their texts: curves [n, 100], scores [n],
-    truncated [n] in the order in which they were stored, and why others failed."""
-
-    curves: Array
-    scores: Array
-    truncated: Array
-    failed: Mapping[str, str]
-    _serials: Serials
-    _index: Index
-
-    @property
-    def n_truncated(self) -> int:
-        """How many documents were longer than the model reads."""
-        return int(self.truncated.sum())
-
-    def _names(self, name: str) -> tuple[str | None, ...]:
-        with self._index.lock:
-            return tuple(self._index.names(name, self._serials))
-
-    @cached_property
-    def pair_ids(self) -> tuple[str, ...]:
-        """Pairs [n]."""
-        return tuple(name or "" for name in self._names("pair"))
-
-    @cached_property
-    def datasets(self) -> tuple[str, ...]:
-        """Data sets [n]."""
-        return tuple(name or "" for name in self._names("dataset"))
-
-    @cached_property
-    def languages(self) -> tuple[str | None, ...]:
-        """Languages [n]."""
-        return self._names("language")
-
-    @cached_property
-    def domains(self) -> tuple[str | None, ...]:
-        """Domains [n]."""
-        return self._names("domain")
 
 
 class Store(Files):
@@ -217,49 +173,6 @@ class Store(Files):
             self._derive(model, method, answer[1])
             answer = self._asked(model, method, ask)
         return _nothing(method) if answer is None else answer[0]
-
-    def select(self, model: ModelKey, method: Method, where: Where | None = None) -> Selection:
-        """All results that have a curve under the method's normalization and resampling, narrowed
-        by what is known of them without their texts. Nothing is derived or computed."""
-        chosen = where or Where()
-
-        def ask(db: sqlite3.Connection, index: Index) -> Selection:
-            serials = index.live(RESULT)
-            serials = serials[passing(index, serials, chosen)]
-            there, curves = index.curves(
-                db, blocks.variants(db).get(variant_params(method), 0), serials
-            )
-            serials = serials[there]
-            failed = index.live(FAILED)
-            failed = failed[passing(index, failed, chosen)]
-            return Selection(
-                curves.curves,
-                index.column("score", serials),
-                index.column("truncated", serials),
-                {
-                    name or "": index.reasons[serial]
-                    for name, serial in zip(
-                        index.names("pair", failed) if len(failed) else (),
-                        failed.tolist(),
-                        strict=True,
-                    )
-                },
-                serials,
-                index,
-            )
-
-        found = self._asked(model, method, ask)
-        if found is None:
-            nothing = _nothing(method)
-            found = Selection(
-                nothing.curves,
-                nothing.scores,
-                nothing.truncated,
-                {},
-                np.zeros(0, np.int64),
-                Index(),
-            )
-        return found
 
     def _asked(
         self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, Index], T]

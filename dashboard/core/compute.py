@@ -36,12 +36,12 @@ from cache.jobs.claims import at_work
 from cache.jobs.loop import Progress
 from cache.keys import used_model
 from cache.kinds.embeddings import EmbeddingStore
+from cache.recent import Recent
 from cache.storage.store import ModelKey, Store, StoredCurves
 from dashboard.core import provenance, stored_models
 from dashboard.core.model_pool import ModelPool
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
-from dashboard.core.recent import Recent
 from dashboard.core.runs import Job, Report, Run, RunKey, Runs, Work
 from dashboard.core.settings import (
     DEVICE,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attribution.retrievers.self_check import SelfCheck
-from dashboard.core.recent import Recent
+from cache.recent import Recent
 
 Key = tuple[str, str]
 """A model's fingerprint and its device."""

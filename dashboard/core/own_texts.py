@@ -23,10 +23,9 @@ from filelock import FileLock, Timeout
 
 from attribution import datasets
 from attribution.text import sentences, words
+from cache import recent
 from cache.storage import index
-from cache.storage.results import forget_decoded
 from dashboard.cache_page.service import Exports
-from dashboard.core import recent
 from dashboard.core.compute import Compute, service
 from dashboard.core.settings import KEEP_OWN_TEXTS
 
@@ -79,7 +78,6 @@ class Session:
             return
         index.forget_below(self.compute.root)
         # Curves, figures and words in memory, of everybody: they are made again when asked for.
-        forget_decoded()
         recent.forget_made()
         words.cache_clear()
         sentences.cache_clear()

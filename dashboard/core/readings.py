@@ -8,9 +8,9 @@ from attribution.reading import MAX_UNKNOWN, Reading, of_attribution
 from attribution.reading import readings as read
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
+from cache.recent import Recent
 from dashboard.core.compute import Compute, Explained
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.recent import Recent
 
 # Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
 _kept: Recent[Reading] = Recent(500_000, made_again=False)

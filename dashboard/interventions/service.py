@@ -39,11 +39,11 @@ from cache.kinds.interventions import (
     others_method,
     score_others,
 )
+from cache.recent import Recent
 from cache.storage.results import Stored
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.recent import Recent
 from dashboard.core.runs import Job, Report, Run
 
 T = TypeVar("T")

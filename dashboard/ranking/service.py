@@ -30,10 +30,10 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance
 from cache.jobs.loop import Progress
 from cache.kinds.rankings import RankingStore, complete, ranking_method
+from cache.recent import Recent
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.recent import Recent
 from dashboard.core.runs import Job, Report, Run
 
 OVERALL, READ_WHOLE = "all lengths", "evidence read whole"

@@ -18,10 +18,10 @@ from attribution.methods import CURVE_PARAMETERS, METHODS
 from attribution.retrievers.detect import family_of
 from attribution.text import sentences, words
 from attribution.types import Method, Provenance, TextPair
+from cache.recent import Recent
 from dashboard.core import readings
 from dashboard.core.compute import Explained, service
 from dashboard.core.provenance import in_units
-from dashboard.core.recent import Recent
 from dashboard.drawing.curves import (
     PRESETS,
     Style,

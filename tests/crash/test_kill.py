@@ -50,9 +50,8 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(tmp_path: Path) -> None
             store.release()
             index.forget_all()
             pairs = [result(f"p{n}", 1) for n in range(12)]
-            missing = {pair.pair_id for pair, _ in pairs} - set(
-                store.select(MODEL, METHOD).pair_ids
-            )
+            there = store.curves(MODEL, METHOD, [pair for pair, _ in pairs]).pair_ids
+            missing = {pair.pair_id for pair, _ in pairs} - set(there)
             assert missing == {f"p{n}" for n in range(12)} - {f"p{n}" for n in stored}
             store.put(MODEL, METHOD, pairs)
             for pair, right in pairs:

@@ -24,6 +24,7 @@ from attribution.curves.positions import curve_params, document_curve
 from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
 from cache.storage import index
 from cache.storage.store import ModelKey, Store
+from tests.support.stored import everything
 
 METHOD = Method("saliency", {"version": 1}, curve_params())
 MODEL = ModelKey("M", "0123456789abcdef")
@@ -65,7 +66,7 @@ def _read(root: Path, who: int, writers: int, operations: int) -> tuple[int, int
     torn = doubled = 0
     for n in range(operations):
         if n % 16 == 0:
-            found = store.select(MODEL, METHOD)
+            found = everything(store, MODEL, METHOD)
             doubled += sum(count > 1 for count in Counter(found.pair_ids).values())
             for place in generator.sample(range(len(found.curves)), min(2, len(found.curves))):
                 _, right = result(found.pair_ids[place], int(found.scores[place]))
@@ -93,7 +94,7 @@ def load(root: Path, writers: int, readers: int, operations: int) -> Outcome:
         seen = [part.get() for part in reading]
     seconds = time.perf_counter() - started
     index.forget_all()
-    found = Store(root).select(MODEL, METHOD)
+    found = everything(Store(root), MODEL, METHOD)
     stored = dict(zip(found.pair_ids, found.scores.tolist(), strict=True))
     curves = dict(zip(found.pair_ids, found.curves, strict=True))
     lost = sum(stored.get(name) != n for name, n in editions.items())

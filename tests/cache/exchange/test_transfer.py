@@ -20,6 +20,9 @@ from attribution.errors import Stopped, UserError
 from attribution.methods import make_method
 from attribution.types import EvidenceSpan
 from cache.exchange import parquet_file
+from cache.exchange.incoming import require_whole
+from cache.exchange.parquet_file import ROW, attributions
+from cache.exchange.rows import entries
 from cache.exchange.transfer import Taken, export, import_file, merge, take_stream
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from cache.storage.maintenance import listing
@@ -409,3 +412,34 @@ def test_merging_says_what_cannot_be(store: Store, result, tmp_path: Path) -> No
     bad.write_bytes(b"not a database" * 100)
     taken, problems = merge(store, other)
     assert taken.added == 0 and len(problems) == 1 and "not a cache file" in problems[0]
+
+
+def test_a_damaged_result_of_another_cache_enters_none(
+    store: Store, tmp_path: Path, result
+) -> None:
+    other = Store(tmp_path / "other")
+    other.put(MODEL, METHOD, [result("a"), result("b")])
+    with other.changing(MODEL, METHOD) as db:
+        db.execute("UPDATE payload SET data = substr(data, 1, length(data) - 1) WHERE pair = 'b'")
+    with pytest.raises(UserError, match=r"The row of set b in saliency-.*\.db is damaged"):
+        merge(store, other)
+    assert listing(store) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"payload": b"short"},
+        {"pair_id": "x"},
+        {"text": "0" * 16},
+        {"score": None},
+        {"payload": None},
+    ],
+)
+def test_each_row_is_checked_before_any_is_stored(store: Store, result, change: dict) -> None:
+    store.put(MODEL, METHOD, [result("a"), result("b")])
+    (batch,) = entries(store, MODEL, METHOD)
+    first, second = attributions(batch).to_pylist()
+    bad = pa.RecordBatch.from_pylist([first, second | change], schema=ROW)
+    with pytest.raises(UserError, match=r"The row of set .* in the file is damaged"):
+        require_whole(bad, "the file")

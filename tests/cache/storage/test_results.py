@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attribution.types import Method, TextPair
+from cache.recent import Recent
 from cache.storage import results
-from cache.storage.decoded import Decoded
 from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 
@@ -28,7 +28,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
 
     def read(root: Path) -> results.Stored:
         with monkeypatch.context() as patch:
-            patch.setattr(results, "_DECODED", Decoded(1 << 20))
+            patch.setattr(results, "_DECODED", Recent(1 << 20, weigh=lambda kept: len(kept[0])))
             return kept(root).select(MODEL, METHOD, PAIRS)
 
     return read
@@ -90,15 +90,3 @@ def test_more_pairs_than_one_question_may_name(tmp_path: Path) -> None:
     found = store.select(MODEL, METHOD, pairs)
     assert found.results == {f"p{i}": i for i in range(1203)}
     assert store.missing(MODEL, METHOD, pairs) == []
-
-
-def test_what_is_kept_in_memory_is_bounded() -> None:
-    memory, read = Decoded(100), []
-    for number in range(50):
-        memory.read(number, b"x" * 30, lambda payload: read.append(1) or len(payload))
-        assert memory.size <= 100
-    memory.read(49, b"x" * 30, lambda payload: pytest.fail("decoded again"))
-    assert memory.read(0, b"x" * 30, lambda payload: "again") == "again"
-    assert memory.read(49, b"y" * 20, lambda payload: "changed") == "changed"
-    assert memory.read("damaged", b"z", lambda payload: None) is None
-    assert memory.read("damaged", b"z", lambda payload: "whole") == "whole"

@@ -23,6 +23,7 @@ from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Attribution
 from cache.storage.store import ModelKey, Store
+from tests.support.stored import everything
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -480,7 +481,7 @@ def test_two_processes_writing_at_once_lose_nothing(store: Store, result) -> Non
     reader.join()
     assert [c.returncode for c in children] == [0, 0], outputs
     assert reader_failed == []
-    found = store.select(MODEL, METHOD)
+    found = everything(store, MODEL, METHOD)
     assert sorted(found.pair_ids) == sorted(f"{who}{n}" for who in "ab" for n in range(50))
     assert all(
         float(pair_id[1:]) == score

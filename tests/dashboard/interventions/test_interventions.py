@@ -17,9 +17,9 @@ from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
+from cache.recent import Recent
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute
-from dashboard.core.recent import Recent
 from dashboard.drawing.palettes import Style
 from dashboard.interventions import service as interventions
 from dashboard.interventions import tables as intervention_tables

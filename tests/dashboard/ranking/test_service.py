@@ -27,10 +27,10 @@ from attribution.evaluation.ranking_measures import (
 from attribution.retrievers.resolve import resolve
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.loop import Progress
+from cache.recent import Recent
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
-from dashboard.core.recent import Recent
 from dashboard.core.runs import Job, Report, Run
 from dashboard.drawing.palettes import Style
 from dashboard.published import service as published_service

@@ -14,15 +14,18 @@ _all: weakref.WeakSet[Recent[Any]] = weakref.WeakSet()
 
 
 class Recent(Generic[V]):
-    """The `size` values used last, by keys that say all they depend on. Any thread may ask; values
-    are shared, so nobody may change one."""
+    """The values used last, by keys that say all they depend on, as long as they weigh `limit`
+    together at most. Any thread may ask; values are shared, so nobody may change one."""
 
-    def __init__(self, size: int, made_again: bool = True) -> None:
+    def __init__(
+        self, limit: int, made_again: bool = True, weigh: Callable[[V], int] = lambda value: 1
+    ) -> None:
         """`made_again` is False of what holds no text and takes long to make, or cannot be made
-        again."""
-        self._size = size
+        again. Without `weigh` each value weighs 1."""
+        self._limit, self._weigh = limit, weigh
         self.made_again = made_again
         self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._weight = 0
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -35,12 +38,14 @@ class Recent(Generic[V]):
             return self._values[key]
 
     def keep(self, key: Hashable, value: V) -> V:
-        """Keep `value` in place of the least recently used one."""
+        """Keep `value`, in the place of those used least lately."""
         with self._lock:
+            if key in self._values:
+                self._weight -= self._weigh(self._values.pop(key))
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
+            self._weight += self._weigh(value)
+            while self._weight > self._limit:
+                self._weight -= self._weigh(self._values.popitem(last=False)[1])
         return value
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
@@ -52,11 +57,17 @@ class Recent(Generic[V]):
         """Keep nothing."""
         with self._lock:
             self._values.clear()
+            self._weight = 0
+
+    @property
+    def weight(self) -> int:
+        """What the kept values weigh together."""
+        return self._weight
 
 
 def forget_made() -> None:
-    """Clear every `Recent` of figures, averages and the like, which are made again when asked
-    for."""
-    for one in list(_all):
-        if one.made_again:
-            one.clear()
+    """Clear every `Recent` of decoded results, figures, averages and the like, which are made again
+    when asked for."""
+    for kept in list(_all):
+        if kept.made_again:
+            kept.clear()

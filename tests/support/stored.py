@@ -1,0 +1,37 @@
+"""Everything that a store's file holds, without naming the pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attribution.types import N_BINS, Array, Method
+from cache.exchange.rows import entries
+from cache.storage.store import ModelKey, Store
+
+_ALL = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """Results of one moment: pair ids [n], curves [n, 100] under the method's parameters and
+    scores [n] in the order in which they were stored; and why other pairs failed."""
+
+    pair_ids: tuple[str, ...]
+    curves: Array
+    scores: Array
+    failed: dict[str, str]
+
+
+def everything(store: Store, model: ModelKey, method: Method) -> Everything:
+    """All results of a model and a method."""
+    # One batch, since each batch is of a moment of its own.
+    rows = [row for batch in entries(store, model, method, _ALL) for row in batch.to_pylist()]
+    done = [row for row in rows if row["reason"] is None]
+    return Everything(
+        tuple(row["pair_id"] for row in done),
+        np.array([row["curve"] for row in done], np.float32).reshape(-1, N_BINS),
+        np.array([row["score"] for row in done], np.float32),
+        {row["pair_id"]: row["reason"] for row in rows if row["reason"] is not None},
+    )
