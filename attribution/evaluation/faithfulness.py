@@ -27,7 +27,7 @@ from attribution.curves.positions import aggregated, evidence_share
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS
 from attribution.methods.occlusion import units
-from attribution.methods.perturbation import Varied, varied
+from attribution.methods.perturbation import Perturbed, perturbed
 from attribution.retrievers.base import Embedded
 from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
 
@@ -281,7 +281,7 @@ def deletion_insertion(
     Of the F fractions (with 0, 1 and ERASER's five among them: 13 by default) no more than
     2 + 2 (F - 2) (1 + n_random) varied documents are scored (134; about 90 as documents that two
     curves share count once; 24 with a `baseline` of the same parameters), in batches of at most
-    `Varied.batch`, plus one pass for the query and none for gradients. `should_stop` is asked
+    `Perturbed.batch`, plus one pass for the query and none for gradients. `should_stop` is asked
     before each batch. The same on every call.
 
     Raises:
@@ -464,13 +464,13 @@ class _Document:
     """A document to take units out of; `unit_of` [T] numbers each position's unit, -1 where
     nothing can be taken out (special tokens, padding)."""
 
-    varied: Varied
+    perturbed: Perturbed
     unit_of: NDArray[np.int64]
     n_units: int
 
     @property
     def text(self) -> TokenizedText:
-        return self.varied.encoded.texts[0]
+        return self.perturbed.encoded.texts[0]
 
     def scores(
         self, kept: NDArray[np.bool_], should_stop: Callable[[], bool]
@@ -479,7 +479,7 @@ class _Document:
         are scored once."""
         distinct, where = np.unique(kept, axis=0, return_inverse=True)
         positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
-        text = self.varied
+        text = self.perturbed
 
         def score(part: list[NDArray[np.bool_]]) -> list[float]:
             stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
@@ -494,7 +494,7 @@ class _Document:
 
 
 def _document(retriever: Embedded, pair: TextPair, unit: Unit) -> _Document:
-    text = varied(retriever, pair, "document")
+    text = perturbed(retriever, pair, "document")
     tokens = text.encoded.texts[0]
     numbers, content = units(tokens, pair, unit), tokens.content
     # Units of which nothing was read (behind the limit) get no number.

@@ -24,7 +24,7 @@ from attribution.batching import halving
 from attribution.errors import Stopped, UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
-from attribution.methods.perturbation import varied
+from attribution.methods.perturbation import perturbed
 from attribution.retrievers.scoring import score_texts
 from attribution.text import unit_of, words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
@@ -157,7 +157,7 @@ def _masked(
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs
     to the part that it begins in."""
     with retriever.lock, torch.no_grad():
-        document = varied(retriever, pair, "document")
+        document = perturbed(retriever, pair, "document")
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
         kept = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)

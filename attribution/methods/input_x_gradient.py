@@ -16,7 +16,7 @@ from attribution.methods.base import (
     build_batch,
     register,
 )
-from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.base import Embedded, compare, constant_side, encode
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, Side, TextPair
@@ -30,7 +30,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     clock = Clock()
     with retriever.lock:
         queries, documents = encode(retriever, pairs)
-        query_vectors = held(retriever, queries)
+        query_vectors = constant_side(retriever, queries)
         of_documents, document_vectors, scores = _products(
             retriever, documents, query_vectors, "document"
         )

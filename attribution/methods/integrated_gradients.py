@@ -17,7 +17,7 @@ from attribution.methods.base import (
     build_batch,
     register,
 )
-from attribution.methods.perturbation import Varied, varied
+from attribution.methods.perturbation import Perturbed, perturbed
 from attribution.retrievers.base import Embedded
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
@@ -41,7 +41,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     for pair in pairs:
         clock = Clock()
         with retriever.lock:
-            document, query = (varied(retriever, pair, side) for side in ("document", "query"))
+            document, query = (perturbed(retriever, pair, side) for side in ("document", "query"))
             with torch.no_grad():
                 score = float(document.score(document.inputs))
                 baseline = float(document.score(document.neutral))
@@ -63,7 +63,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     return results
 
 
-def _integrated(text: Varied, score: float, steps: str) -> tuple[Tensor, float]:
+def _integrated(text: Perturbed, score: float, steps: str) -> tuple[Tensor, float]:
     method = IntegratedGradients(text.score, multiply_by_inputs=True)
     for n_steps in STEPS if steps == "auto" else (int(steps),):
         shares, delta = method.attribute(

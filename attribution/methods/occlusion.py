@@ -18,7 +18,7 @@ from attribution.methods.base import (
     build_batch,
     register,
 )
-from attribution.methods.perturbation import Varied, varied
+from attribution.methods.perturbation import Perturbed, perturbed
 from attribution.retrievers.base import Embedded
 from attribution.retrievers.family import Capability
 from attribution.text import sentences, unit_of, words
@@ -35,7 +35,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     for pair in pairs:
         clock = Clock()
         with retriever.lock:
-            document, query = (varied(retriever, pair, side) for side in ("document", "query"))
+            document, query = (perturbed(retriever, pair, side) for side in ("document", "query"))
             with torch.no_grad():
                 score = float(document.score(document.inputs))
                 of_document = _effects(document, units(document.encoded.texts[0], pair, level))
@@ -62,7 +62,7 @@ def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
     return unit_of(text, spans)
 
 
-def _effects(text: Varied, unit_numbers: NDArray[np.int64]) -> Tensor:
+def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> Tensor:
     """Effects [1, T] on the text's positions, zero for special tokens."""
     content = text.encoded.texts[0].content
     start = text.encoded.offsets[0]

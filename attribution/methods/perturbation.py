@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attribution.batching import checkpoint
-from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.base import Embedded, compare, constant_side, encode
 from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair
 
@@ -17,7 +17,7 @@ BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Varied:
+class Perturbed:
     """One text of a pair as word embeddings [1, T, H], and its score as a function of them.
 
     `score` takes [N, T, H] and returns [N]; `neutral` has the padding token's embedding in place
@@ -31,11 +31,11 @@ class Varied:
     batch: int
 
 
-def varied(retriever: Embedded, pair: TextPair, side: Side) -> Varied:
+def perturbed(retriever: Embedded, pair: TextPair, side: Side) -> Perturbed:
     """`pair`'s query or document to be varied, the other one held constant; hold the lock."""
     query, document = encode(retriever, [pair])
     encoded, other = (query, document) if side == "query" else (document, query)
-    constant = held(retriever, other)
+    constant = constant_side(retriever, other)
 
     def score(inputs: Tensor) -> Tensor:
         checkpoint()
@@ -46,7 +46,7 @@ def varied(retriever: Embedded, pair: TextPair, side: Side) -> Varied:
 
     tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
     inputs = retriever.input_embeddings(encoded)
-    return Varied(
+    return Perturbed(
         encoded,
         inputs,
         retriever.neutral(encoded),

@@ -20,7 +20,7 @@ from attribution.methods.base import (
     build_batch,
     register,
 )
-from attribution.retrievers.base import Embedded, compare, encode, held
+from attribution.retrievers.base import Embedded, compare, constant_side, encode
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, Side, TextPair
@@ -39,7 +39,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     clock = Clock()
     with retriever.lock:
         queries, documents = encode(retriever, pairs)
-        query_vectors = held(retriever, queries)
+        query_vectors = constant_side(retriever, queries)
         document_norms, document_vectors, scores = gradient_norms(
             retriever, documents, query_vectors
         )
@@ -60,7 +60,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 def gradient_norms(
     retriever: Embedded, encoded: Encoded, other: Any, side: Side = "document"
 ) -> tuple[Tensor, Any, Tensor]:
-    """||d s / d e_j||_2 of the tokens of `side` with the other side as `held` gives it.
+    """||d s / d e_j||_2 of the tokens of `side` with the other side as `constant_side` gives it.
 
     Returns norms [B, T] (float32, on the CPU), what `embed` makes of this side (detached; pooled
     vectors [B, H] of a dense retriever) and the scores [B] (float32, on the CPU).

@@ -126,7 +126,7 @@ def encode(retriever: Any, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]
     )
 
 
-def held(retriever: Any, encoded: Encoded) -> Any:
+def constant_side(retriever: Any, encoded: Encoded) -> Any:
     """What the other side's score needs of this side while it stays as it is; detached."""
     if isinstance(retriever, Joint):
         return None
@@ -135,7 +135,7 @@ def held(retriever: Any, encoded: Encoded) -> Any:
 
 
 def compare(retriever: Any, own: Any, other: Any, side: Side) -> Tensor:
-    """Scores [B] of `own`, what `embed` made of `side`, with the other side `held`."""
+    """Scores [B] of `own`, what `embed` made of `side`, and `other`, what `constant_side` gave."""
     if isinstance(retriever, Joint):
         return own
     if isinstance(other, Tensor) and len(other) != len(own):
