@@ -10,8 +10,12 @@ from attribution.types import PositionCurve
 
 def counted(curve: PositionCurve) -> str:
     """How much the mean is of, for a legend."""
-    said = f"{curve.n:,} pairs, {curve.n_documents:,} documents"
-    return said + (f", {curve.n_truncated:,} pairs cut" if curve.n_truncated else "")
+    said = f"{_several(curve.n, 'pair')}, {_several(curve.n_documents, 'document')}"
+    return said + (f", {_several(curve.n_truncated, 'pair')} cut" if curve.n_truncated else "")
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def over_what(curves: Sequence[PositionCurve]) -> str:
