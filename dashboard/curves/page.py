@@ -99,8 +99,7 @@ def status_row(name: str) -> DataSetCurve | None:
     """One model's progress and buttons; its curve where something is stored."""
     spec = choices.spec(name, data.name, posir=posir)
     job = job_of(name)
-    label = f"**{panels.plain(name)}**"
-    if not run_board([job], suffix=f".{name}", label=label, rate_unit="pairs", others=True):
+    if not run_board([job], suffix=f".{name}", label=name, rate_unit="pairs", others=True):
         return None
     curve = None
     try:

@@ -122,7 +122,7 @@ def section(
         with panels.guarded():
             job = compute.attribution_job(spec, method, nulls, _scope(scope, kind))
             if job.active or job.n_done() < job.total:
-                label = panels.plain(f"{spec.name}, {CONTROLS[kind]}")
+                label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([job], f"{key}.null.", f".{spec.name}", label=label)
             try:
                 found = interventions.controlled(compute, spec, method, kind, pairs, among)

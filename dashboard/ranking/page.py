@@ -145,7 +145,7 @@ def status_row(name: str, waits: bool) -> Ranked | None:
     run_board(
         [job],
         suffix=f".{name}",
-        label=f"**{panels.plain(name)}**",
+        label=name,
         verb="Resume" if again else "Rank",
         idle=f"{idle} Waits for its turn." if waits else idle,
     )
@@ -160,7 +160,7 @@ def row_of_all(n_ranked: int) -> None:
     run_board(
         [chain],
         "ranking.",
-        label="**All models**",
+        label="All models",
         unit="models ranked",
         verb="Rank all",
         stop="Stop all",

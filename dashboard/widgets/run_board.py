@@ -36,7 +36,7 @@ def run_board(
 
     Keys of widgets are `prefix`, what the widget does (start, stop), and `suffix`. Progress counts
     what is stored, in `unit`s. With `idle`, that stands there while nothing runs, and progress is
-    the run's own. `label` is Markdown on the left; without it there is no such column. The button
+    the run's own. `label` names them on the left; without it there is no such column. The button
     says `verb`, or Resume where something is stored. With `others` it is said where another process
     computes.
     """
@@ -47,20 +47,20 @@ def run_board(
     if idle and runs:
         _bar(bar, runs, *_own_counts(runs[0]), unit, rate_unit)
     elif idle:
-        bar.caption(idle)
+        bar.caption(plain(idle))
     else:
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
         note = "another process is computing" if elsewhere else ""
         _bar(bar, runs, done, total, unit, rate_unit, note)
     if runs:
         button.button(
-            stop, key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
+            plain(stop), key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
         )
     elif (idle or done < total) and not any(job.can_start for job in jobs):
         button.markdown("from the cache")
     elif idle or done < total:
         button.button(
-            "Resume" if done else verb,
+            "Resume" if done else plain(verb),
             key=f"{prefix}start{suffix}",
             on_click=_start,
             args=(jobs, error_key),
@@ -101,7 +101,7 @@ def _columns(label: str) -> tuple[DeltaGenerator, DeltaGenerator]:
         bar, button = st.columns([8, 2], vertical_alignment="center")
         return bar, button
     left, bar, button = st.columns([3, 5, 3], vertical_alignment="center")
-    left.markdown(label)
+    left.markdown(f"**{plain(label)}**")
     return bar, button
 
 

@@ -126,7 +126,7 @@ def test_batches_equal_singles(make: Make, name: str) -> None:
     retriever = make("t5-gated")
     # In float64, where rounding is no excuse: a batch's padding changes nothing at all. Lengths of
     # gradients are taken in float32; nothing cancels out in them.
-    small = 1e-4 if name == "saliency" else 1e-6
+    small = 1e-3 if name == "saliency" else 1e-6
     if name != "saliency":
         retriever.backbone.double()
     options = {"steps": "16"} if name == "integrated_gradients" else {}

@@ -267,8 +267,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
 def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
     data = datasets.read("sample")
     setup = ranking_service.Setup(ranking_service.collection_of(data))
-    run = ranking_service.start(compute, bm25, setup)
-    run.wait()
+    ranking_service.job(compute, bm25, setup).start().wait()
     ranked = ranking_service.ranked(compute, bm25, setup)
     assert ranked is not None
     n = ranked.evaluation.estimates[NDCG].n_resampled
@@ -288,7 +287,7 @@ def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Comp
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
     data = datasets.read("sample-bias")
     tests = [pairs_for(data, "position", "end", 12)]
-    bias_service.start(compute, bm25, tests, "x").wait()
+    bias_service.job(compute, bm25, tests, "x").start().wait()
     (tested,) = bias_service.tested(compute, bm25, tests)
     assert tested.result.low is not None
     assert "t interval" in bias_service.provenance_of([tested]).interval

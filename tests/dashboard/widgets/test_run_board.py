@@ -104,7 +104,7 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
     assert text_of(page) == "1 of 8 results | Resume"
     setting.done = {"A": 4, "B": 4}
     assert setting.shown()[1] == "8 of 8 results"
-    setting.options = {"label": "**Model**"}
+    setting.options = {"label": "Model"}
     assert setting.shown()[1] == "8 of 8 | **Model** | complete"
 
 
