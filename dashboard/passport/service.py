@@ -83,20 +83,32 @@ def job(compute: Compute, found: Passport) -> Job:
     for part in found.parts:
         for one in part.jobs:
             parts.setdefault(one.key, (part.title, one))
-    model = found.model
-    key = ("passport", model.key.fingerprint, model.spec.name, found.dataset, model.device)
 
     def missing() -> list[tuple[str, Job]]:
         return [(title, one) for title, one in parts.values() if one.n_done() < one.total]
 
     jobs = [one for _, one in parts.values()]
     return compute.one_by_one(
-        key,
+        _key(found.model, found.dataset),
         f"{found.name}: passport",
         jobs,
         missing,
-        can_start=not model.stored_only,
+        can_start=not found.model.stored_only,
     )
+
+
+def active(compute: Compute, spec: RetrieverSpec, dataset: str) -> bool:
+    """Whether a passport is being computed; quicker than making it.
+
+    Raises:
+        UserError: as `passport`.
+    """
+    run = compute.runs.find(compute.root, _key(compute.identify(spec), dataset))
+    return run is not None and run.active
+
+
+def _key(model: ModelIdentity, dataset: str) -> RunKey:
+    return "passport", model.key.fingerprint, model.spec.name, dataset, model.device
 
 
 def entry(found: Passport) -> dict[str, Any]:
