@@ -122,6 +122,14 @@ def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[
     return answer
 
 
+def _digest(*arrays: Array) -> bytes:
+    """What tells arrays from others, where no object that stays the same does."""
+    found = hashlib.sha256()
+    for one in arrays:
+        found.update(np.ascontiguousarray(one).data)
+    return found.digest()
+
+
 # -- data sets -------------------------------------------------------------------------------------
 
 
@@ -321,7 +329,7 @@ def agreement_of(
         spec.name,
         repr(method),
         repr(cause),
-        hashlib.sha256(own.tobytes()).digest(),
+        _digest(own),
     )
     groups = documents_of_pairs(pairs, ids)
     return _answer(key, found, lambda: agreement(spec.name, method, list(own), found, groups))
@@ -362,13 +370,11 @@ def controlled(
             f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
         )
     places, null_places = (np.array(side) for side in zip(*both, strict=True))
-    return minus_null(
-        kind,
-        own.curves[places],
-        nulls.curves[null_places],
-        documents_of_pairs(pairs, [own.pair_ids[place] for place in places.tolist()]),
-        (own.magnitudes[places], nulls.magnitudes[null_places]),
-    )
+    curves, of_nulls = own.curves[places], nulls.curves[null_places]
+    weights = own.magnitudes[places], nulls.magnitudes[null_places]
+    groups = documents_of_pairs(pairs, [own.pair_ids[place] for place in places.tolist()])
+    key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
+    return _answer(key, (), lambda: minus_null(kind, curves, of_nulls, groups, weights))
 
 
 def query_controls_agree(
@@ -388,11 +394,13 @@ def query_controls_agree(
     ids = [i for i in of_first if i in of_second]
     if not ids:
         return None
-    return curves_agree(
+    one, other = (
         first.curves[[of_first[i] for i in ids]],
         second.curves[[of_second[i] for i in ids]],
-        documents_of_pairs(pairs, ids),
     )
+    groups = documents_of_pairs(pairs, ids)
+    key = ("controls agree", _digest(one, other), tuple(groups))
+    return _answer(key, (), lambda: curves_agree(one, other, groups))
 
 
 def _nulls(
