@@ -123,7 +123,7 @@ def board() -> None:
                 [job],
                 "remedy.",
                 unit="settings ranked",
-                verb="Rank all" if found is None or len(found.points) == 1 else "Rank the rest",
+                verb="Rank all",
                 idle=f"{missing} of {len(points) + 1} settings are not ranked yet; what is ranked "
                 "is kept.",
             )

@@ -21,7 +21,7 @@ SHOWN = {
     "faithfulness": "deletion curves of each method",
     "published": "Mean and standard deviation of published saliency curves",
 }
-RUNNING = re.compile("^(Compute|Rank|Rank all|Test)$")
+RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
 
 
 @pytest.fixture(scope="module")
