@@ -17,6 +17,7 @@ from dashboard.audit import command as audit
 from dashboard.benchmark import command as benchmark
 from dashboard.bias import command as bias
 from dashboard.cache_page import command as cache
+from dashboard.check import command as check
 from dashboard.core import listing_command, server_command
 from dashboard.curves import command as curves
 from dashboard.explain import command as explain
@@ -41,6 +42,7 @@ for group in (
     remedy,
     audit,
     passport,
+    check,
     benchmark,
     listing_command,
     cache,

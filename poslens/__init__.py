@@ -17,6 +17,7 @@ from attribution.errors import UserError
 
 if TYPE_CHECKING:
     from poslens.calls import (
+        check,
         compare,
         curve,
         datasets,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UserError",
+    "check",
     "compare",
     "curve",
     "datasets",

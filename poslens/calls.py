@@ -25,11 +25,15 @@ from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.specs import RetrieverSpec, data_folder
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
+from dashboard.check import service as checking
+from dashboard.check.baseline import read_baseline
+from dashboard.check.service import Check
 from dashboard.core.compute import service
 from dashboard.core.runs import Job
 from dashboard.explain import service as explaining
 from dashboard.interventions import service as interventions
 from dashboard.passport import service as passports
+from dashboard.passport.subject import MAX_PAIRS
 from dashboard.ranking import service as rankings
 from poslens.results import Curve, Explanation, Passport, Ranking
 
@@ -195,6 +199,43 @@ def passport(
         _run(passports.job(here, found))
         found = passports.passport(here, spec, data)
     return Passport((found,))
+
+
+def check(
+    model: str | Path | SentenceTransformer,
+    baseline: str | Path,
+    dataset: str = SAMPLE,
+    *,
+    only: Sequence[str] = checking.NAMES,
+    pairs: int = MAX_PAIRS,
+    **tolerances: float,
+) -> list[Check]:
+    """Whether a model is as a stored passport says, each check with its outcome and a line of words
+    (`poslens check` on the command line). What is not stored is computed and kept.
+
+    Args:
+        baseline: the JSON file that `passport(...).save("x.json")` wrote.
+        only: of lean, psi, truncation and drift.
+        tolerances: by the same names, see `dashboard.check.service.Tolerances`.
+
+    Raises:
+        UserError: as `explain`, or the file is no passport, or has nothing to check against.
+    """
+    if unknown := {*only, *tolerances} - {*checking.NAMES}:
+        raise UserError(
+            f"There is no check {min(unknown)!r}: choose of {', '.join(checking.NAMES)}."
+        )
+    data, here = _data(dataset), service()
+    spec = _spec(model, data)
+    try:
+        known = read_baseline(Path(baseline), spec.name)
+    except OSError as error:
+        raise UserError(f"{baseline} cannot be read: {error.strerror}.") from error
+    found = checking.passport(here, spec, data, only, pairs)
+    if found.missing:
+        _run(checking.job(here, found))
+        found = checking.passport(here, spec, data, only, pairs)
+    return checking.checks(found, known, checking.Tolerances(**tolerances), only)
 
 
 def models() -> pd.DataFrame:

@@ -31,7 +31,7 @@ HEAD = """\
 
 Made by `python -m tools.docs` from the commands themselves, which say the same with `--help`:
 `python -m dashboard COMMAND --help`. Results go to stdout, progress and messages to stderr. Exit
-codes: 0 done, 2 bad input, 130 interrupted.
+codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
 """
 
 

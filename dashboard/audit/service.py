@@ -288,6 +288,14 @@ def _percent(one: Estimate, form: str = ".1f") -> str:
     )
 
 
+def tokens_read(tried: Sequence[Truncation]) -> int:
+    """Tokens of the longest texts up to where the model stops reading, special ones included; of
+    the longest one where it reads all of them."""
+    # The last word that is read may end behind the limit.
+    cut = [min(one.last, max(one.first, one.claimed)) for one in tried if not one.reads_all]
+    return max(cut or [one.n_tokens for one in tried])
+
+
 def limit_sentence(found: Audit) -> str:
     """Where the model was found to stop reading; empty where nothing was tried."""
     tried = found.truncations

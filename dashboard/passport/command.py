@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
     for_data,
@@ -37,6 +38,14 @@ def passport(
         int,
         typer.Option(min=2, help="Pairs that are attributed, at most."),
     ] = 500,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="Only this part of the card, such as ranking (docs/passport.md has their names); "
+            "repeat for several.",
+        ),
+    ] = None,
     stored: Annotated[
         bool, typer.Option("--stored", help="Compute nothing: show what is stored.")
     ] = False,
@@ -59,14 +68,17 @@ def passport(
     from dashboard.core.compute import service
     from dashboard.passport import service as passports
     from dashboard.passport.document import document_bytes
+    from dashboard.passport.parts import KEYS
 
+    if unknown := next((one for one in part or [] if one not in KEYS), None):
+        raise UserError(f"A passport has no part {unknown!r}: choose of {', '.join(KEYS)}.")
     compute = service()
     found = []
     for spec in specs:
-        one = passports.passport(compute, spec, data, pairs)
+        one = passports.passport(compute, spec, data, pairs, part)
         if one.missing and not stored:
             watched(spec.name, passports.job(compute, one).start, unit="computation")
-            one = passports.passport(compute, spec, data, pairs)
+            one = passports.passport(compute, spec, data, pairs, part)
         found.append(one)
     if out is not None:
         write(out, document_bytes(found, fmt))  # type: ignore[arg-type]

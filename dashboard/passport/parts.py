@@ -7,7 +7,7 @@ services of the pages that show more of the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from attribution.curves.bootstrap import Estimate
@@ -54,10 +54,12 @@ def curve_method(spec: RetrieverSpec) -> Method:
     return make_method(quick[0].name)
 
 
-def parts(of: Subject) -> list[Part]:
-    """Every part, in the order of the card."""
+def parts(of: Subject, only: Collection[str] | None = None) -> list[Part]:
+    """Every part, or those with the keys `only`, in the order of the card."""
     found = []
     for part, fill in _PARTS:
+        if only is not None and part.key not in only:
+            continue
         try:
             found.append(fill(of, part))
         except UserError as reason:
@@ -253,6 +255,8 @@ def _ranking(of: Subject, part: Part) -> Part:
     if own.psi is not None and own.psi_by_chance is not None and own.p is not None:
         note = f"by chance alone {own.psi_by_chance:.3f}, p = {own.p:.2g}"
         numbers.append(Number("psi", "PSI", Estimate(own.psi, n=own.n), ".3f", note))
+        beyond = Estimate(own.psi - own.psi_by_chance, n=own.n)
+        numbers.append(Number("psi_beyond_chance", "PSI less what chance gives", beyond))
         finding = (
             "Rankings depend on the evidence's place more than chance explains."
             if own.p < SURE
@@ -322,6 +326,10 @@ def _audit(of: Subject, part: Part) -> Part:
         )
         if value is not None
     ]
+    if found.truncations:
+        reads = Estimate(audits.tokens_read(found.truncations), n=len(found.truncations))
+        name = "tokens that it reads of a long text"
+        numbers.append(Number("tokens_read", name, reads, ",.0f"))
     known = (found.provenance(),)
     return replace(
         part,
@@ -451,3 +459,6 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         _remedy,
     ),
 )
+
+KEYS = tuple(part.key for part, _ in _PARTS)
+"""What the parts are called."""

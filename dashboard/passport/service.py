@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from attribution.datasets import DataSet
 from attribution.retrievers.specs import RetrieverSpec
+from cache.keys import text_fingerprint
 from dashboard.core.compute import Compute
 from dashboard.core.provenance import ModelIdentity, poslens_version
 from dashboard.core.runs import Job, RunKey
-from dashboard.passport.parts import parts
-from dashboard.passport.subject import MAX_PAIRS, Part, subject
+from dashboard.passport.parts import curve_method, parts
+from dashboard.passport.subject import MAX_PAIRS, Part, Subject, subject
 
 LIMITS = (
     "A passport is of one data set. Another, in another language or of other lengths, may differ."
@@ -23,6 +25,14 @@ LIMITS = (
 
 FORMAT = 1
 """Version of the JSON form."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairScore:
+    """A pair's score, and the fingerprint of its two texts."""
+
+    texts: str
+    score: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,21 @@ class Passport:
     n_pairs: int
     n_documents: int
     parts: tuple[Part, ...]
+    of: Subject
+
+    @cached_property
+    def scores(self) -> dict[str, PairScore]:
+        """Scores of the pairs that were attributed, by their ids, as far as they are stored: what a
+        later passport shows drift against."""
+        of = self.of
+        if not of.has_queries or all(part.key != "attribution" for part in self.parts):
+            return {}
+        stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
+        texts = {pair.pair_id: text_fingerprint(pair) for pair in of.pairs}
+        return {
+            pair_id: PairScore(texts[pair_id], float(score))
+            for pair_id, score in zip(stored.pair_ids, stored.scores, strict=True)
+        }
 
     @property
     def name(self) -> str:
@@ -58,10 +83,14 @@ class Passport:
 
 
 def passport(
-    compute: Compute, spec: RetrieverSpec, data: DataSet, limit: int = MAX_PAIRS
+    compute: Compute,
+    spec: RetrieverSpec,
+    data: DataSet,
+    limit: int = MAX_PAIRS,
+    only: Collection[str] | None = None,
 ) -> Passport:
     """The passport of a model over at most `limit` pairs of a data set, as far as it is stored;
-    computes nothing.
+    computes nothing. `only` are keys of the parts that are wanted.
 
     Raises:
         UserError: the model's files are not here, and no results of it either.
@@ -73,7 +102,8 @@ def passport(
         data.title,
         len(data.pairs),
         len({pair.document for pair in data.pairs}),
-        tuple(parts(of)),
+        tuple(parts(of, only)),
+        of,
     )
 
 
@@ -126,6 +156,10 @@ def entry(found: Passport) -> dict[str, Any]:
         "poslens": poslens_version(),
         "limits": LIMITS,
         "parts": {one.key: _part_entry(one) for one in found.parts},
+        "scores": {
+            pair_id: {"texts": one.texts, "score": one.score}
+            for pair_id, one in found.scores.items()
+        },
     }
 
 

@@ -89,6 +89,14 @@ def test_numbers_are_those_of_their_own_services(
         ranked.evaluation.per_query[NDCG].mean()
     )
     assert value(primacy, "ranking", "psi") == pytest.approx(ranked.evaluation.profile.psi)
+    measured = ranked.evaluation.profile
+    assert value(primacy, "ranking", "psi_beyond_chance") == pytest.approx(
+        measured.psi - measured.psi_by_chance
+    )
+    assert value(primacy, "audit", "tokens_read") == spec.max_length
+    assert {key: one.score for key, one in primacy.scores.items()} == pytest.approx(
+        dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
+    )
     # What was planted: the model looks at the beginning, and moving the evidence there helps it.
     assert "leans to the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score falls")
@@ -135,7 +143,7 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
     assert run.error == ""
     after = passports.passport(compute, spec, data)
     assert not after.missing
-    assert [n.estimate.n for n in part(after, "ranking").numbers] == [12, 12, 12]
+    assert [n.estimate.n for n in part(after, "ranking").numbers] == [12, 12, 12, 12]
     runs = {one.key: one.jobs[0].run for one in after.parts if one.jobs}
     again = passports.job(compute, after).start()
     again.wait()
@@ -203,6 +211,10 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert [one["model"] for one in json.loads(printed.stdout)] == ["BM25", "MiniLM-recency"]
     file = tmp_path / "card.html"
     assert run.invoke(app, ["passport", "BM25", "--stored", "--out", str(file)]).exit_code == 0
+    some = run.invoke(app, ["passport", "BM25", "--stored", "--part", "ranking"])
+    assert [list(one["parts"]) for one in json.loads(some.stdout)] == [["ranking"]]
+    none = run.invoke(app, ["passport", "BM25", "--stored", "--part", "rank"])
+    assert none.exit_code == 2 and "no part 'rank': choose of attribution" in none.stderr
     assert b"<h1>BM25</h1>" in file.read_bytes()
     bad = run.invoke(app, ["passport", "BM25", "--out", str(tmp_path / "card.doc")])
     assert bad.exit_code == 2 and "use .html, .pdf, .svg, .json or .yaml" in bad.stderr

@@ -1,0 +1,1 @@
+"""Check: a model against a passport that was stored before."""

@@ -1,0 +1,122 @@
+"""The passport that a model is checked against, read from the JSON that `passport` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attribution.errors import UserError
+from dashboard.passport.service import FORMAT, PairScore
+
+MAX_BYTES = 200_000_000
+"""Largest file that is read."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a stored passport says: `numbers` by part and key, `scores` by pair."""
+
+    model: str
+    weights: str
+    dataset: str
+    n_pairs: int
+    n_documents: int
+    poslens: str
+    numbers: Mapping[str, Mapping[str, float]]
+    scores: Mapping[str, PairScore]
+
+    @property
+    def heading(self) -> str:
+        """What it is of, in one line."""
+        return (
+            f"{self.model}, weights {self.weights}, {self.n_pairs:,} pairs of "
+            f"{self.n_documents:,} documents of {self.dataset}, PosLens {self.poslens}"
+        )
+
+
+def read_baseline(file: Path, model: str) -> Baseline:
+    """The passport of `model` in a file, or the only one there.
+
+    Raises:
+        UserError: the file is none of passports, or of several other models.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{file.name} is larger than {MAX_BYTES // 1_000_000} MB: no passport is.")
+    return parse(data, file.name, model)
+
+
+def parse(data: bytes, name: str, model: str) -> Baseline:
+    """As `read_baseline`, of the file's bytes.
+
+    Raises:
+        UserError: see there.
+    """
+    try:
+        found = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or not all(map(_is_entry, found)):
+        raise UserError(
+            f"{name} holds no passports: give a JSON file that `poslens passport --out` wrote."
+        )
+    if any(one["format"] != FORMAT for one in found):
+        raise UserError(f"{name} is of another PosLens: write it again with `poslens passport`.")
+    chosen = [one for one in found if one["model"] == model] or found
+    if len(chosen) > 1:
+        raise UserError(
+            f"{name} holds {len(found):,} passports and not exactly one of {model}: give a file "
+            "with one."
+        )
+    return _baseline(chosen[0], name)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _is_entry(one: Any) -> bool:
+    return isinstance(one, dict) and {"format", "model", "dataset", "parts"} <= set(one)
+
+
+def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
+    try:
+        return Baseline(
+            _text(entry["model"]),
+            _text(entry.get("weights", "")),
+            _text(entry["dataset"]),
+            int(_number(entry.get("n_pairs", 0))),
+            int(_number(entry.get("n_documents", 0))),
+            _text(entry.get("poslens", "")),
+            {
+                part: {key: _number(one["value"]) for key, one in about["numbers"].items()}
+                for part, about in entry["parts"].items()
+            },
+            {
+                pair_id: PairScore(_text(one["texts"]), _number(one["score"]))
+                for pair_id, one in entry.get("scores", {}).items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{name} is damaged: a number of the passport of {str(entry['model'])[:80]} is not as "
+            "`poslens passport` writes it."
+        ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError("no number")
+    return float(value)

@@ -1,0 +1,117 @@
+"""The command of continuous integration: check."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dashboard.core.command_options import (
+    Model,
+    for_data,
+    pairs_of,
+    quiet,
+    resolve,
+    spoken,
+    watched,
+)
+
+app = typer.Typer()
+
+
+class Name(StrEnum):
+    """What is checked."""
+
+    lean = "lean"
+    psi = "psi"
+    truncation = "truncation"
+    drift = "drift"
+
+
+class Format(StrEnum):
+    """What is printed."""
+
+    text = "text"
+    json = "json"
+
+
+@app.command()
+@spoken
+def check(
+    baseline: Annotated[
+        Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")
+    ],
+    model: Model = "MiniLM",
+    dataset: Annotated[
+        str, typer.Option("--dataset", "--data", help="Name, or path, of a data set.")
+    ] = "sample",
+    only: Annotated[
+        list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
+    ] = None,
+    lean: Annotated[
+        float,
+        typer.Option(
+            help="How much further from 0 than the baseline's, or across it, the primacy-recency "
+            "index may lie."
+        ),
+    ] = 0.05,
+    psi: Annotated[float, typer.Option(help="How far PSI less what chance gives may rise.")] = 0.05,
+    truncation: Annotated[
+        int, typer.Option(help="How many tokens fewer of a long text may be read.")
+    ] = 0,
+    drift: Annotated[
+        float,
+        typer.Option(
+            help="How far scores of the same pairs may move on average, in standard deviations of "
+            "the baseline's scores."
+        ),
+    ] = 0.05,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs that are attributed, at most, as in `passport`.")
+    ] = 500,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write a JUnit file for the build server, too.")
+    ] = None,
+    format: Annotated[
+        Format, typer.Option(help="text (a line for each check) or json.")
+    ] = Format.text,
+) -> None:
+    """Check a model against a stored passport: exit code 0 where all is within its tolerance, 1
+    where a check failed; stop with Ctrl-C, resume by running again."""
+    from cache.exchange.atomic_file import replacing
+    from dashboard.check import service as checking
+    from dashboard.check.baseline import read_baseline
+    from dashboard.check.junit import junit_bytes
+
+    quiet()
+    tolerances = checking.Tolerances(lean, psi, truncation, drift)
+    names = [one.value for one in dict.fromkeys(only or Name)]
+    spec = resolve(model)
+    known = read_baseline(baseline, spec.name)
+    data, _ = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    from dashboard.core.compute import service
+
+    compute = service()
+    found = checking.passport(compute, spec, data, names, pairs)
+    if found.missing:
+        watched(spec.name, checking.job(compute, found).start, unit="computation")
+        found = checking.passport(compute, spec, data, names, pairs)
+    made = checking.checks(found, known, tolerances, names)
+    print(f"Baseline: {known.heading}", file=sys.stderr)
+    if said := checking.other_data(found, known):
+        print(said, file=sys.stderr)
+    if junit is not None:
+        with replacing(junit) as file:
+            file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
+    if format is Format.json:
+        print(json.dumps(checking.entry(found, known, made), ensure_ascii=False))
+    else:
+        for one in made:
+            print(f"{one.outcome}: {one.name}: {one.line}")
+    if not checking.passed(made):
+        raise typer.Exit(1)
