@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from dashboard.core import own_texts, rights
+from dashboard.core import access, own_texts, people, rights
 from dashboard.core.compute import service
 from dashboard.core.runs import Run
-from dashboard.widgets import links
+from dashboard.widgets import links, login
 from dashboard.widgets.guard import guarded
 from dashboard.widgets.run_board import run_strip
 
@@ -21,9 +21,13 @@ st.set_page_config(
     page_title="PosLens", page_icon="🔎", layout="wide", initial_sidebar_state=SIDEBAR_PX
 )
 
+# Nothing of a page runs for anybody else.
+if not login.entered():
+    st.stop()
+
 # Streamlit gives its default page no address but the root. Explain answers to both; of the two the
 # navigation shows the one that is open.
-at_root = not urlsplit(st.context.url or "").path.strip("/")
+at_root = urlsplit(st.context.url or "").path.strip("/") in ("", access.current().base_path)
 explain = [
     st.Page(
         "explain/page.py",
@@ -75,7 +79,8 @@ links.arrive()
 
 def runs_at_work() -> list[Run]:
     """The runs that this reader may see and stop."""
-    return service().runs.active(own_texts.owners(), upkeep=rights.may_change())
+    found = service().runs.active(own_texts.owners(), upkeep=rights.may_change())
+    return [run for run in found if people.may_stop(run)]
 
 
 with guarded():

@@ -53,7 +53,9 @@ from dashboard.core.settings import (
     MODEL_MEMORY_GB,
     PRECISION,
     QUEUE_LIMIT,
+    REQUESTS_EACH,
     RUN_LIMIT,
+    RUNS_EACH,
     SHIPPED,
 )
 
@@ -110,12 +112,18 @@ class Compute:
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
         self._known: Store = beside._known if beside else self.store
-        self.queue: DeviceQueue = beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get)
+        self.queue: DeviceQueue = (
+            beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get, each=REQUESTS_EACH.get)
+        )
         self.models: ModelPool = beside.models if beside else ModelPool(_model_bytes)
-        self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get)
+        self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
         self._summaries: Recent[CurveSummary] = Recent(64)
         self._averages: Recent[tuple[object, CurveSummary | None]] = Recent(64)
+
+    def tell_apart(self, reader: Callable[[], str]) -> None:
+        """Bound what each reader may have at work; `reader` says who asks."""
+        self.runs.reader = self.queue.reader = reader
 
     # -- models --------------------------------------------------------------------------------
 

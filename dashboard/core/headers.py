@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dashboard.core.door import Door
 from dashboard.core.page_style import PageStyle
 
 HEADERS = (
@@ -36,7 +37,8 @@ class Headers:
 
 
 def install() -> None:
-    """Let Streamlit's server, which has no setting for either, send them, and pages their style."""
+    """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
+    `Door` lets in, and give pages their style."""
     from streamlit.web.server.starlette import starlette_server
 
     server: Any = starlette_server  # what it makes an app with is none of its documented names
@@ -45,6 +47,7 @@ def install() -> None:
     def with_headers(*arguments: object) -> object:
         app = create(*arguments)
         app.add_middleware(PageStyle)
+        app.add_middleware(Door)
         app.add_middleware(Headers)
         return app
 

@@ -1,9 +1,10 @@
 """Texts that readers bring along, uploaded or typed: what is computed of them stays with the
-browser session and ends with it.
+reader and ends with the session.
 
+A reader is one browser tab, or, where people log in, one person with all tabs that are open.
 Results hold every word of their texts. So they are kept in a folder of the session's own, which
-only its user may read and which is removed when the session ends, when the program ends, or when
-it is started again after it was killed.
+only the program's user may read and which is removed when the session ends, when the program ends,
+or when it is started again after it was killed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import streamlit as st
 from filelock import FileLock, Timeout
 
 from attribution import datasets
+from attribution.datasets import DataSet
 from attribution.text import sentences, words
 from cache import recent
 from cache.storage import index
 from dashboard.cache_page.service import Exports
+from dashboard.core import people
 from dashboard.core.compute import Compute, service
 from dashboard.core.settings import KEEP_OWN_TEXTS
 
@@ -38,27 +41,31 @@ _KEY = "own texts"
 
 
 class Session:
-    """What one browser session keeps to itself: results of its own texts, and its exports."""
+    """What a reader keeps to itself: uploaded data sets by name, results of own texts, exports."""
 
     def __init__(self, shared: Compute, folder: Path) -> None:
         self.folder = folder
         self.compute = Compute(folder, beside=shared)
         self.exports = Exports(folder / "exports")
+        self.uploads: dict[str, DataSet] = {}
         self.ended = False
         self._lock = threading.Lock()
+        self._tabs = 0
         self._timer: threading.Timer | None = None
 
     def leave(self) -> None:
-        """The browser is gone; it may come back for a while."""
+        """A browser tab is gone; after the last one it may come back for a while."""
         with self._lock:
-            if self._timer is None and not self.ended:
+            self._tabs -= 1
+            if self._tabs <= 0 and self._timer is None and not self.ended:
                 self._timer = threading.Timer(GRACE_S, self.end)
                 self._timer.daemon = True
                 self._timer.start()
 
     def stay(self) -> None:
-        """The browser is there, or there again."""
+        """A browser tab is there, or there again."""
         with self._lock:
+            self._tabs += 1
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -69,6 +76,7 @@ class Session:
             if self.ended:
                 return
             self.ended = True
+        self.uploads.clear()
         for owner in (self.compute.root, self.exports.folder):
             self.compute.runs.end(owner)
         self.compute.store.release()
@@ -96,17 +104,44 @@ def service_for(dataset: str) -> Compute:
 
 
 def session() -> Session:
-    """This browser session's own."""
-    found: Session | None = st.session_state.get(_KEY)
-    if found is None or found.ended:
-        found = st.session_state[_KEY] = Session(service(), _new_folder())
+    """This reader's own."""
+    found = _begun()
+    if found is None:
+        with _of_people_lock:
+            # Another tab of the same person may just have begun it.
+            found = _begun() or Session(service(), _new_folder())
+            for other in [one for one, its in _of_people.items() if its.ended]:
+                del _of_people[other]
+            if person := people.person():
+                _of_people[person] = found
+            else:
+                st.session_state[_KEY] = found
     _tied(found)
     return found
 
 
+def _begun() -> Session | None:
+    person = people.person()
+    found: Session | None = _of_people.get(person) if person else st.session_state.get(_KEY)
+    return None if found is None or found.ended else found
+
+
+_of_people: dict[str, Session] = {}
+_of_people_lock = threading.Lock()
+
+
+def uploads() -> dict[str, DataSet]:
+    """The data sets that this reader has uploaded, by name."""
+    found = _begun()
+    if found is None:
+        return {}
+    _tied(found)
+    return found.uploads
+
+
 def owners() -> set[Path]:
-    """The folders whose runs this browser session may see: everybody's cache, and its own."""
-    found: Session | None = st.session_state.get(_KEY)
+    """The folders whose runs this reader may see: everybody's cache, and their own."""
+    found = _begun()
     own = set() if found is None else {found.compute.root, found.exports.folder}
     return {service().root, *own}
 

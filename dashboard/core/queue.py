@@ -8,6 +8,7 @@ work ends when nobody waits any more.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -27,8 +28,11 @@ _local = threading.local()
 class Request(Generic[T]):
     """Work that pages wait for. Made by `DeviceQueue.ask`."""
 
-    def __init__(self, lock: threading.Condition, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, lock: threading.Condition, clock: Callable[[], float], reader: str = ""
+    ) -> None:
         self._lock = lock
+        self.reader = reader  # who asked first
         self._clock = clock
         self._left_at = 0.0
         self._given_up = False
@@ -81,12 +85,18 @@ class Place(Generic[T]):
 
 
 class DeviceQueue:
-    """One device's line. `limit` gives how many requests of pages may be in it, `clock` seconds."""
+    """One device's line. `limit` gives how many requests of pages may be in it, `each` how many of
+    one reader, `clock` seconds. `reader` says who asks; without it nobody is told apart."""
 
     def __init__(
-        self, limit: Callable[[], int], clock: Callable[[], float] = time.monotonic
+        self,
+        limit: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        each: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         self._limit = limit
+        self._each = each
+        self.reader: Callable[[], str] = str
         self._clock = clock
         self._condition = threading.Condition()
         self._line: deque[object] = deque()
@@ -126,6 +136,7 @@ class DeviceQueue:
         Raises:
             UserError: so many requests are waiting that this one is not taken.
         """
+        reader = self.reader()
         with self._condition:
             request = self._requests.get(key)
             if request is None or not request.wanted():
@@ -135,7 +146,13 @@ class DeviceQueue:
                         f"{waiting} requests are waiting for this device already: try "
                         "again in a moment."
                     )
-                request = self._requests[key] = Request(self._condition, self._clock)
+                open_ones = (r for r in self._requests.values() if r.reader == reader)
+                own = sum(r.wanted() for r in open_ones)
+                if reader and own >= self._each():
+                    raise UserError(
+                        f"{own} of your requests are waiting already: try again in a moment."
+                    )
+                request = self._requests[key] = Request(self._condition, self._clock, reader)
                 threading.Thread(
                     target=self._serve, args=(key, request, work), name="request", daemon=True
                 ).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from dashboard.core import access
 from dashboard.core.settings import UPKEEP
 
 _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via")
@@ -27,5 +28,7 @@ def may_change() -> bool:
 
 
 def _on_this_machine() -> bool:
+    if access.current().beyond_this_machine:
+        return False  # a proxy on this machine makes everybody seem to be
     headers = st.context.headers
     return st.context.ip_address is None and not any(name in headers for name in _PASSED_ON)

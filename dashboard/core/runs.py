@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,8 @@ KEPT_RUNS = 256
 
 class Run:
     """A data set run in a thread of its own; it goes on while pages come and go. `parts` are jobs
-    that it starts, which stop with it; `upkeep` is what only some readers may begin."""
+    that it starts, which stop with it; `upkeep` is what only some readers may begin. `reader` is
+    who started it, empty where readers are not told apart."""
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Run:
         self.retry_failed = retry_failed
         self.parts = tuple(parts)
         self.upkeep = upkeep
+        self.reader = ""
         self.stage = ""
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
@@ -79,18 +83,22 @@ class Run:
         self._thread = threading.Thread(target=guarded, name=self.label, daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Block until it has ended."""
-        if self._thread is not None:
-            self._ended.wait()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until it has ended, or at most so long; whether it has."""
+        return self._thread is None or self._ended.wait(seconds)
 
 
 class Runs:
-    """The runs of this process: at most `limit()` at a time, and of those that ended the latest
-    few. Each belongs to an owner, the folder whose results it fills."""
+    """The runs of this process: at most `limit()` at a time, of them `each()` of one reader, and of
+    those that ended the latest few. Each belongs to an owner, the folder whose results it fills.
+    `reader` says who starts a run; without it nobody is told apart."""
 
-    def __init__(self, limit: Callable[[], int]) -> None:
+    def __init__(
+        self, limit: Callable[[], int], each: Callable[[], int] = lambda: sys.maxsize
+    ) -> None:
         self._limit = limit
+        self._each = each
+        self.reader: Callable[[], str] = str
         self._lock = threading.Lock()
         self._runs: OrderedDict[tuple[Path, RunKey], Run] = OrderedDict()
 
@@ -113,6 +121,7 @@ class Runs:
         Raises:
             UserError: as many as there may be are active.
         """
+        reader = self.reader()
         with self._lock:
             running = self._runs.get((owner, key))
             if running is not None and running.active:
@@ -122,7 +131,14 @@ class Runs:
                 raise UserError(
                     f"{active} runs are at work already: try again when one has ended, or stop one."
                 )
+            own = sum(run.active and run.reader == reader for run in self._runs.values())
+            if reader and own >= self._each():
+                raise UserError(
+                    f"{own} of your runs are at work already: try again when one has ended, or "
+                    "stop one."
+                )
             run = Run(label, total, retry_failed, parts=parts, upkeep=upkeep)
+            run.reader = reader or self._starter(owner, key)
             self._runs[owner, key] = run
             self._runs.move_to_end((owner, key))
 
@@ -136,6 +152,13 @@ class Runs:
             run.start(whole)
             self._drop_ended()
         return run
+
+    def _starter(self, owner: Path, key: RunKey) -> str:
+        """Whose run at work has this one for a part."""
+        wholes = (run for run in self._runs.values() if run.active)
+        return next(
+            (w.reader for w in wholes if any((p.owner, p.key) == (owner, key) for p in w.parts)), ""
+        )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:
         """The latest run of this owner and key."""
@@ -163,6 +186,20 @@ class Runs:
             for key, run in found.items():
                 if self._runs.get(key) is run:
                     del self._runs[key]
+
+    def active_at_all(self) -> bool:
+        """Whether any run is at work."""
+        with self._lock:
+            return any(run.active for run in self._runs.values())
+
+    def stop_all(self, seconds: float) -> bool:
+        """Stop every run after the batch at hand and wait at most so long; whether all ended."""
+        with self._lock:
+            found = [run for run in self._runs.values() if run.active]
+        for run in found:
+            run.stop()
+        end = time.monotonic() + seconds
+        return all(run.wait(max(0.0, end - time.monotonic())) for run in found)
 
     def _drop_ended(self) -> None:
         ended = [key for key, run in self._runs.items() if not run.active]

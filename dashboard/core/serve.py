@@ -1,11 +1,14 @@
-"""Start Streamlit for the dashboard: on the loopback address only, without details of errors
-and without usage statistics."""
+"""Start Streamlit for the dashboard: on the loopback address unless told otherwise, without details
+of errors and without usage statistics; and end it without losing what was computed."""
 
 from __future__ import annotations
 
 import atexit
+import errno
+import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -16,23 +19,27 @@ from typing import NoReturn
 
 from attribution.errors import UserError
 from attribution.paths import expanded
+from dashboard.core import oidc
+from dashboard.core.access import LOOPBACK, OWN_HOSTS, Access, use
 from dashboard.core.settings import ALLOW_CODE
 
-HOST = "127.0.0.1"
+STOP_S = 25.0
+"""How long runs have to end their batches when the server ends: less than the 30 s that Kubernetes
+gives."""
 
 # Streamlit's own default listens on every interface, takes any Host header and shows paths of
 # this machine in its error boxes.
 FLAGS: Mapping[str, object] = {
-    "server.address": HOST,
+    "server.address": LOOPBACK,
     "server.headless": True,
-    "server.allowedHosts": [HOST, "localhost"],
+    "server.allowedHosts": list(OWN_HOSTS),
     "server.fileWatcherType": "none",
     "server.maxUploadSize": 20,
     # A full collection after each run walks all that torch and Plotly brought, which takes longer
     # than a page whose results are stored; Python's own pace is enough.
     "runner.postScriptGC": False,
     "browser.gatherUsageStats": False,
-    "browser.serverAddress": HOST,
+    "browser.serverAddress": LOOPBACK,
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "client.showSidebarNavigation": False,
@@ -48,17 +55,21 @@ def serve(
     data: Mapping[str, str],
     allow_code: Sequence[str] = (),
     published: Sequence[Path] = (),
+    access: Access | None = None,
 ) -> None:
-    """Run the dashboard until interrupted.
+    """Run the dashboard until interrupted, reached as `access` says, by default on this machine's
+    loopback address.
 
     `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
     then choose by name; `allow_code` names models that may run the code of their repositories;
     `published` are folders of published results.
 
     Raises:
-        UserError: the port is taken, a folder is not there, a name is none, or a data set cannot
-            be read.
+        UserError: the port is taken, a folder is not there, a name is none, a data set cannot be
+            read, or a login lacks what it needs.
     """
+    access = access or Access()
+    auth = oidc.section(access) if access.login else {}
     from attribution import datasets
     from attribution.curves.published import register as register_published
     from attribution.retrievers import resolve
@@ -71,32 +82,72 @@ def serve(
             datasets.read(known)
     for folder in published:
         register_published(expanded(folder))
-    _require_free(port)
+    require_free(access.host, port)
     try:
         print("Loading PosLens ...", file=sys.stderr, flush=True)
         _warm_up()
         from streamlit.web import bootstrap
 
         from cache.storage.maintenance import older_layouts
-        from dashboard.core import headers
+        from dashboard.core import headers, people
         from dashboard.core.compute import service
         from dashboard.core.own_texts import remove_left_over
 
         remove_left_over()
         if older := older_layouts(service().store):
             print(older, file=sys.stderr, flush=True)
+        use(access)
+        service().tell_apart(people.reader)
+        if auth:
+            oidc.give(auth)
+        # Who a request comes from is what the system says of it, not what it says of itself.
+        os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()
         script = str(Path(__file__).parents[1] / "app.py")
-        flags = {**FLAGS, "server.port": port, "browser.serverPort": port}
+        flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}
         # The command line's spelling of options, which bootstrap expects.
         options = {name.replace(".", "_"): value for name, value in flags.items()}
         bootstrap.load_config_options(flag_options=options)
-        print(f"PosLens: http://{HOST}:{port}", flush=True)
+        print(f"PosLens: {access.url(port)}", flush=True)
         bootstrap.run(script, False, [], options)
+        _end_runs()
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         _leave(130)
     _leave(0)
+
+
+def _flags(access: Access) -> dict[str, object]:
+    """What Streamlit has to know of it."""
+    from dashboard.core import people
+
+    found: dict[str, object] = {
+        "server.address": access.host,
+        "server.allowedHosts": list(access.hosts),
+        "server.baseUrlPath": access.base_path,
+    }
+    if access.proxies:
+        found["server.trustedUserHeaders"] = json.dumps({access.user_header: people.NAME})
+    return found
+
+
+def _end_runs() -> None:
+    """Let each run end the batch at hand; a second signal ends the program at once."""
+    from dashboard.core.compute import service
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    if not service().runs.active_at_all():
+        return
+    print("Stopping runs after the batches at hand ...", file=sys.stderr, flush=True)
+    ended = service().runs.stop_all(STOP_S)
+    print(
+        "What was computed is kept."
+        if ended
+        else f"Some runs did not end within {STOP_S:.0f} s; what they had stored is kept.",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _leave(code: int) -> NoReturn:
@@ -109,17 +160,30 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _require_free(port: int) -> None:
+def require_free(host: str, port: int) -> None:
+    """Do nothing, unless nobody can listen there.
+
+    Raises:
+        UserError: so it is.
+    """
     if not 1 <= port <= 65_535:
         raise UserError(f"There is no port {port}: choose one from 1 to 65535 with --port.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise UserError(f"This machine has no address {host}: see --host.") from error
+        if error.errno == errno.EACCES:
             raise UserError(
-                f"Port {port} of {HOST} is taken: choose another with --port (`make run PORT=...`)."
+                f"Port {port} may be had by the administrator alone: choose one from 1024 on with "
+                "--port."
             ) from error
+        raise UserError(
+            f"Port {port} of {host} is taken: choose another with --port (`make run PORT=...`)."
+        ) from error
 
 
 def _warm_up() -> None:

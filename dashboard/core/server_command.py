@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dashboard.core.access import LOOPBACK, USER_HEADER, access_of
 from dashboard.core.command_options import Data, named, sources, spoken
 
 app = typer.Typer()
@@ -15,7 +16,49 @@ app = typer.Typer()
 @app.command()
 @spoken
 def run(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8501,
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8501,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on; beyond this machine with --login, --trusted-proxy or "
+            "--no-login alone."
+        ),
+    ] = LOOPBACK,
+    base_url_path: Annotated[
+        str, typer.Option(help="Path below which it is reached, as in tools/poslens.")
+    ] = "",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            help="NAME that browsers reach it by, or *.NAME; repeatable. This machine's own always "
+            "count.",
+        ),
+    ] = None,
+    login: Annotated[
+        bool | None,
+        typer.Option(
+            "--login/--no-login",
+            help="People log in with OpenID Connect, set up by environment variables or a file "
+            "(docs/servers.md); or everybody who reaches it may use it.",
+            show_default=False,
+        ),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trusted-proxy",
+            help="ADDRESS or network of a proxy that logs people in: it alone is answered, and "
+            "says who comes; repeatable.",
+        ),
+    ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Header in which the trusted proxy names the person; {USER_HEADER} unless said.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
     ] = None,
@@ -36,7 +79,10 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Open the dashboard on this machine's loopback address."""
+    """Open the dashboard, on this machine's loopback address unless told otherwise."""
+    access = access_of(
+        host, base_url_path, allowed_host or [], login, trusted_proxy or [], user_header
+    )
     from dashboard.core.serve import serve
 
     serve(
@@ -45,4 +91,5 @@ def run(
         sources(data),
         allow_code or [],
         published or [],
+        access,
     )

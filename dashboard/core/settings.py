@@ -133,6 +133,58 @@ FETCH_LIMIT_GB = Setting(
     "gigabytes of a model that a page may fetch, 0 to 4096; 0 is none. The command line has no "
     "limit.",
 )
+RUNS_EACH = Setting(
+    "POSLENS_RUNS_EACH",
+    16,
+    _whole(1, 1000),
+    "runs over data sets that one reader may have at work at a time, 1 to 1000: one person where "
+    "people log in, else one browser tab.",
+)
+REQUESTS_EACH = Setting(
+    "POSLENS_REQUESTS_EACH",
+    8,
+    _whole(1, 10_000),
+    "requests of pages that one reader may have waiting for the device, 1 to 10000.",
+)
+PEOPLE = Setting(
+    "POSLENS_PEOPLE",
+    "",
+    str,
+    "who may come in of those who can log in, separated by commas: e-mail addresses, @example.org "
+    "for all of a domain, or names as the proxy sends them; empty is all of them.",
+)
+SECRETS = Setting(
+    "POSLENS_SECRETS",
+    "",
+    str,
+    "file with what a login needs, in Streamlit's secrets.toml format; empty is "
+    "~/.streamlit/secrets.toml.",
+)
+OIDC_METADATA_URL = Setting(
+    "POSLENS_OIDC_METADATA_URL",
+    "",
+    str,
+    "for --login: where the provider describes itself (ends in /.well-known/openid-configuration).",
+)
+OIDC_CLIENT_ID = Setting(
+    "POSLENS_OIDC_CLIENT_ID", "", str, "for --login: what the provider calls this PosLens."
+)
+OIDC_CLIENT_SECRET = Setting(
+    "POSLENS_OIDC_CLIENT_SECRET", "", str, "for --login: the provider's secret with this PosLens."
+)
+OIDC_REDIRECT_URI = Setting(
+    "POSLENS_OIDC_REDIRECT_URI",
+    "",
+    str,
+    "for --login: the address that the provider sends people back to, "
+    "https://NAME/BASE-PATH/oauth2callback.",
+)
+COOKIE_SECRET = Setting(
+    "POSLENS_COOKIE_SECRET",
+    "",
+    str,
+    "for --login: at least 32 random characters, which sign who is logged in.",
+)
 
 SETTINGS: tuple[Setting[Any], ...] = (
     DEVICE,
@@ -146,4 +198,13 @@ SETTINGS: tuple[Setting[Any], ...] = (
     SHIPPED,
     UPKEEP,
     FETCH_LIMIT_GB,
+    RUNS_EACH,
+    REQUESTS_EACH,
+    PEOPLE,
+    SECRETS,
+    OIDC_METADATA_URL,
+    OIDC_CLIENT_ID,
+    OIDC_CLIENT_SECRET,
+    OIDC_REDIRECT_URI,
+    COOKIE_SECRET,
 )

@@ -18,6 +18,7 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
+from dashboard.core import own_texts
 from dashboard.core.compute import service
 from dashboard.core.protocols import posir_ranking_spec, posir_spec
 from dashboard.drawing.plain import plain
@@ -30,7 +31,6 @@ from dashboard.widgets.method_choice import unfit_methods as unfit_methods
 
 MAX_MODELS = 4
 _ANY = "any"
-UPLOADS = "uploaded data sets"
 _UPLOAD_ERROR = "upload error"
 _MAX_UPLOADS = 3
 _SHOWN_REJECTIONS = 1000
@@ -49,7 +49,7 @@ class Selection:
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
     """Choose a data set or upload one; warns of a name in the address that does not exist. Without
     `with_uploader` the page has the uploader elsewhere."""
-    own: dict[str, DataSet] = st.session_state.setdefault(UPLOADS, {})
+    own = own_texts.uploads()
     names = [*datasets.names(), *own]
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
@@ -90,14 +90,14 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
 
 def data_of(pair: TextPair) -> DataSet | None:
     """The data set that a pair was chosen from; None of typed texts."""
-    own: dict[str, DataSet] = st.session_state.get(UPLOADS, {})
+    own = own_texts.uploads()
     if pair.dataset in own:
         return own[pair.dataset]
     return datasets.read(pair.dataset) if pair.dataset in datasets.names() else None
 
 
 def uploader() -> None:
-    """Take a file into this browser session alone: no other reader can name it."""
+    """Take a file for this reader alone: no other can name it."""
 
     def take() -> None:
         st.session_state.pop(_UPLOAD_ERROR, None)
@@ -109,7 +109,7 @@ def uploader() -> None:
         except UserError as error:
             st.session_state[_UPLOAD_ERROR] = str(error)
             return
-        own: dict[str, DataSet] = st.session_state[UPLOADS]
+        own = own_texts.session().uploads
         own.pop(found.name, None)
         own[found.name] = found
         while len(own) > _MAX_UPLOADS:

@@ -10,9 +10,9 @@ import streamlit as st
 from attribution import datasets
 from attribution.methods import CURVE_PARAMETERS, METHODS
 from attribution.types import Method
+from dashboard.core import own_texts
 from dashboard.drawing.plain import plain
 from dashboard.heatmap.data import MAX_COLUMNS
-from dashboard.widgets.choices import UPLOADS
 from dashboard.widgets.tables import chosen_row
 
 _Asked = dict[str, str | Sequence[str]]
@@ -76,7 +76,7 @@ def page_link(page: str, label: str, icon: str, asked: Mapping[str, str | Sequen
 def arrive() -> None:
     """Give widgets what the link asked of them that was followed; before any of them is made. What
     they would not take is left out."""
-    offered = [*datasets.names(), *st.session_state.get(UPLOADS, ())]
+    offered = [*datasets.names(), *own_texts.uploads()]
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)
     choices: dict[str, Sequence[str]] = {"dataset": offered}

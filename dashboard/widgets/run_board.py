@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from attribution.errors import UserError
+from dashboard.core import people
 from dashboard.core.runs import Job, Run
 from dashboard.drawing.plain import plain
 from dashboard.widgets.guard import fragment
@@ -59,7 +60,9 @@ def run_board(
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
         note = "another process is computing" if elsewhere else ""
         _bar(bar, runs, done, total, unit, rate_unit, note)
-    if runs:
+    if runs and not all(map(people.may_stop, runs)):
+        button.caption("Somebody else started this.")
+    elif runs:
         button.button(
             plain(stop), key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
         )
@@ -87,7 +90,10 @@ def run_bar(run: Run, stop_key: str) -> None:
     on_board(run)
     bar, button = _columns("")
     _bar(bar, [run], *_own_counts(run))
-    button.button("Stop", key=stop_key, on_click=run.stop, width="stretch")
+    if people.may_stop(run):
+        button.button("Stop", key=stop_key, on_click=run.stop, width="stretch")
+    else:
+        button.caption("Somebody else started this.")
 
 
 def on_board(*runs: Run) -> None:

@@ -188,7 +188,7 @@ STRANGE = [
     "url.pair",
     "upload",
     "next",
-    "uploaded data sets",
+    "runs on boards",
     "curves.bin",
     "cause.place",
     "embed",

@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
         ("map", {"model": "tiny@0.5"}),
         ("curves", {"models": ["nope", "tiny@nope"], "dataset": "nope"}),
         ("bias", {"dataset": "few", "models": ["tiny"], "pairs": "1e999"}),
-        ("explain", {"uploaded data sets": "1", "app.page": "x"}),
+        ("explain", {"runs on boards": "1", "app.page": "x"}),
     ],
 )
 def test_addresses_that_once_failed(page: str, query: Query) -> None:
@@ -36,7 +36,7 @@ def test_addresses_that_once_failed(page: str, query: Query) -> None:
 
 
 def test_a_link_drops_nothing_that_the_session_keeps() -> None:
-    kept = {"uploaded data sets": {}, "url.pair": "stays"}
+    kept = {"runs on boards": set(), "url.pair": "stays"}
     app = opened("cache", dict.fromkeys(kept, "gone"), kept)
     assert {name: app.session_state[name] for name in kept} == kept
 

@@ -1,0 +1,54 @@
+"""The way in where people log in, and the way out."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dashboard.core import access, people
+from dashboard.drawing.plain import plain
+from dashboard.widgets.guard import guarded
+
+
+def entered() -> bool:
+    """Whether the page may be shown: nobody logs in here, or this person has and is one of those
+    who may. Otherwise what stands there instead."""
+    known = access.current()
+    if not known.knows_people:
+        return True
+    allowed = False
+    with guarded():
+        if not people.person():
+            _ask()
+            return False
+        allowed = people.may_enter()
+        if allowed and known.login:
+            _name_and_way_out()
+        elif not allowed:
+            _turn_away()
+    return allowed
+
+
+def _ask() -> None:
+    st.title("PosLens")
+    st.markdown("Where a text retriever looks in a document.")
+    st.button("Log in", on_click=st.login, type="primary", icon=":material/login:")
+
+
+def _name_and_way_out() -> None:
+    with st.sidebar, st.container(key="login"):
+        st.button(
+            plain(f"Log out {people.shown_name()}"),
+            on_click=st.logout,
+            type="tertiary",
+            icon=":material/logout:",
+        )
+
+
+def _turn_away() -> None:
+    st.title("PosLens")
+    name = people.shown_name()
+    st.error(
+        plain(f"{name} may not use this PosLens: ask whoever runs it."), icon=":material/error:"
+    )
+    if access.current().login:
+        st.button("Log out", on_click=st.logout, icon=":material/logout:")

@@ -1,0 +1,107 @@
+"""What a login needs is read from the environment and a file, and refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from dashboard.core import oidc
+from dashboard.core.access import access_of
+
+ACCESS = access_of(base_path="tools", allowed_hosts=["poslens.example.org"], login=True)
+GOOD = {
+    "POSLENS_OIDC_METADATA_URL": "https://id.example.org/.well-known/openid-configuration",
+    "POSLENS_OIDC_CLIENT_ID": "poslens",
+    "POSLENS_OIDC_CLIENT_SECRET": "hush-client",
+    "POSLENS_OIDC_REDIRECT_URI": "https://poslens.example.org/tools/oauth2callback",
+    "POSLENS_COOKIE_SECRET": "hush-cookie-" * 3,
+}
+FILE = """
+[auth]
+server_metadata_url = "https://id.example.org/.well-known/openid-configuration"
+client_id = "from the file"
+client_secret = "hush"
+redirect_uri = "https://poslens.example.org/tools/oauth2callback"
+cookie_secret = "0123456789abcdef0123456789abcdef"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oidc, "_DEFAULT_FILE", tmp_path / "none.toml")
+
+
+def test_the_environment_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in GOOD.items():
+        monkeypatch.setenv(name, value)
+    found = oidc.section(ACCESS)
+    assert found["client_id"] == "poslens" and found["client_secret"] == "hush-client"
+    assert set(found) == set(oidc._KEYS)
+
+
+def test_a_file_gives_it_and_the_environment_goes_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(FILE)
+    monkeypatch.setenv("POSLENS_SECRETS", str(file))
+    assert oidc.section(ACCESS)["client_id"] == "from the file"
+    monkeypatch.setenv("POSLENS_OIDC_CLIENT_ID", "from the environment")
+    assert oidc.section(ACCESS)["client_id"] == "from the environment"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("POSLENS_OIDC_CLIENT_SECRET", "", "lacks client_secret: set POSLENS_OIDC_CLIENT_SECRET,"),
+        ("POSLENS_COOKIE_SECRET", "hush", "shorter than 32 characters"),
+        ("POSLENS_OIDC_METADATA_URL", "id.example.org", "is no address"),
+        ("POSLENS_OIDC_METADATA_URL", "https://[", "is no address"),
+        ("POSLENS_OIDC_REDIRECT_URI", "file:///etc/passwd", "is no address"),
+        ("POSLENS_OIDC_REDIRECT_URI", "https://poslens.example.org/", "/tools/oauth2callback"),
+        (
+            "POSLENS_OIDC_REDIRECT_URI",
+            "https://else.example.org/tools/oauth2callback",
+            "--allowed-host else.example.org",
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong_is_one_sentence(
+    name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, good in GOOD.items():
+        monkeypatch.setenv(key, good)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as refused:
+        oidc.section(ACCESS)
+    said = str(refused.value)
+    assert message in said and "\n" not in said and "hush" not in said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "which is not there"),
+        (b"[auth", "no TOML file"),
+        (b"\xff", "cannot be read"),
+        (b"auth = 3", "no section"),
+        (b"[auth]\nclient_id = 3\n", "lacks server_metadata_url, client_id"),
+    ],
+)
+def test_a_file_that_is_none_is_one_sentence(
+    content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.toml"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv("POSLENS_SECRETS", str(file))
+    with pytest.raises(UserError, match=message):
+        oidc.section(ACCESS)
+
+
+def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oidc, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"poslens\[server\]"):
+        oidc.section(ACCESS)

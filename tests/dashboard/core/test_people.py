@@ -1,0 +1,221 @@
+"""Where people log in, each has what is theirs, and no more at work than one may have."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attribution.errors import Stopped, UserError
+from cache.jobs.loop import Progress
+from dashboard.core import access, own_texts, people, rights
+from dashboard.core.access import access_of
+from dashboard.core.compute import Compute
+from dashboard.core.queue import DeviceQueue, require_wanted
+from dashboard.core.runs import Job, Report, Run, Runs
+from dashboard.core.settings import PEOPLE, UPKEEP
+
+KEY = ("m", "f", "c", "s", "cpu")
+
+
+class Browser:
+    """A tab: who has logged in there, and what Streamlit keeps of its session."""
+
+    def __init__(self, user: dict[str, object], session: str) -> None:
+        self.user, self.session_id = user, session
+        self.state: dict[str, object] = {}
+
+    def look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(people.st, "user", self.user)
+        monkeypatch.setattr(people, "get_script_run_ctx", lambda **_: self)
+        monkeypatch.setattr(own_texts.st, "session_state", self.state)
+
+
+def of(name: str, session: str) -> Browser:
+    claims = {"iss": "https://id", "sub": name, "email": f"{name}@example.org"}
+    return Browser({"is_logged_in": True, "email_verified": True, **claims}, session)
+
+
+@pytest.fixture
+def _login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_current", access_of(login=True))
+
+
+@pytest.fixture
+def _proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_current", access_of(trusted_proxies=["10.0.0.1"]))
+
+
+@pytest.mark.usefixtures("_login")
+def test_a_person_finds_their_own_in_each_tab_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Compute(tmp_path / "shared")
+    monkeypatch.setattr(own_texts, "service", lambda: shared)
+    monkeypatch.setattr(own_texts, "_of_people", {})
+    monkeypatch.setattr(own_texts, "_tied", lambda session: session.stay())
+    annas, second, berts = of("anna", "1"), of("anna", "2"), of("bert", "3")
+    annas.look(monkeypatch)
+    hers = own_texts.session()
+    hers.uploads["upload-a"] = SimpleNamespace()  # type: ignore[assignment]
+    second.look(monkeypatch)
+    assert own_texts.session() is hers and list(own_texts.uploads()) == ["upload-a"]
+    berts.look(monkeypatch)
+    assert not own_texts.uploads() and own_texts.owners() == {shared.root}
+    his = own_texts.session()
+    assert his is not hers and his.folder != hers.folder
+    assert hers.compute.root not in own_texts.owners()
+    # It ends with the last of their tabs.
+    monkeypatch.setattr(own_texts, "GRACE_S", 0.1)
+    hers.leave()
+    threading.Event().wait(0.3)
+    assert not hers.ended
+    while hers._tabs:
+        hers.leave()
+    for _ in range(100):
+        if hers.ended:
+            break
+        threading.Event().wait(0.05)
+    assert hers.ended
+    annas.look(monkeypatch)
+    assert not own_texts.uploads() and own_texts.session() is not hers
+    for one in (his, own_texts.session()):
+        one.end()
+
+
+def endless(run: Run, report: Report) -> Progress:
+    while not run.stopping:
+        threading.Event().wait(0.01)
+    return run.progress
+
+
+@pytest.mark.usefixtures("_login")
+def test_only_who_started_a_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(lambda: 32)
+    runs.reader = people.reader
+    anna, bert = of("anna", "1"), of("bert", "2")
+    anna.look(monkeypatch)
+    run = runs.start(Path("shared"), KEY, 1, endless)
+    assert people.may_stop(run)
+    bert.look(monkeypatch)
+    assert runs.start(Path("shared"), KEY, 1, endless) is run and not people.may_stop(run)
+    monkeypatch.setattr(access, "_current", access_of())
+    assert people.may_stop(run), "where nobody logs in it is everybody's"
+    assert runs.stop_all(60) and not run.active
+
+
+def test_a_reader_has_so_many_runs_and_what_they_start_counts_as_theirs() -> None:
+    runs = Runs(lambda: 32, lambda: 2)
+    who = "anna"
+    runs.reader = lambda: who
+    part = Job(runs, Path("p"), ("part", *KEY[1:]), "part", 1, endless)
+    one = runs.start(Path("1"), KEY, 1, endless, parts=[part])
+    runs.start(Path("2"), KEY, 1, endless)
+    with pytest.raises(UserError, match="2 of your runs"):
+        runs.start(Path("3"), KEY, 1, endless)
+    who = ""  # a run starts its parts outside of pages
+    assert part.start().reader == one.reader == "anna"
+    who = "bert"
+    other = runs.start(Path("3"), KEY, 1, endless)
+    assert other.reader == "bert" and runs.active_at_all()
+    assert runs.stop_all(60) and not runs.active_at_all()
+
+
+def test_a_run_that_does_not_end_in_time_is_said_so() -> None:
+    runs = Runs(lambda: 32)
+    go = threading.Event()
+
+    def deaf(run: Run, report: Report) -> Progress:
+        go.wait()
+        return run.progress
+
+    run = runs.start(Path("1"), KEY, 1, deaf)
+    assert not runs.stop_all(0.05) and run.stopping
+    go.set()
+    assert runs.stop_all(60)
+
+
+def test_a_reader_has_so_many_requests_in_the_line() -> None:
+    queue = DeviceQueue(lambda: 32, each=lambda: 2)
+    who = "anna"
+    queue.reader = lambda: who
+
+    def work(stop: object) -> None:
+        while True:
+            try:
+                require_wanted()
+            except Stopped:
+                return
+            threading.Event().wait(0.01)
+
+    places = [queue.ask(n, work) for n in range(2)]
+    with pytest.raises(UserError, match="2 of your requests"):
+        queue.ask(2, work)
+    places.append(queue.ask(1, work))  # what is under way costs nothing more
+    who = "bert"
+    places.append(queue.ask(2, work))
+    for place in places:
+        place.leave()
+
+
+@pytest.mark.parametrize(
+    ("listed", "claims", "enters"),
+    [
+        ("", {}, True),
+        ("anna@example.org", {}, True),
+        (" Anna@Example.org , x", {}, True),
+        ("@example.org", {}, True),
+        ("@example.org", {"email": "Anna@Example.ORG"}, True),
+        ("bert@example.org", {}, False),
+        ("@ample.org", {}, False),
+        ("example.org", {}, False),
+        ("anna@example.org", {"email_verified": False}, False),
+        ("anna@example.org", {"email_verified": None}, False),
+        ("@example.org", {"email": None}, False),
+        ("@example.org", {"email": "x@example.org@evil.org"}, False),
+    ],
+)
+@pytest.mark.usefixtures("_login")
+def test_who_of_those_that_can_log_in_may_enter(
+    listed: str, claims: dict[str, object], enters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = of("anna", "1")
+    browser.user.update(claims)
+    browser.look(monkeypatch)
+    monkeypatch.setenv(PEOPLE.name, listed)
+    assert people.may_enter() is enters
+
+
+@pytest.mark.usefixtures("_proxy")
+def test_the_proxys_word_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = "zoë".encode().decode("latin-1")  # as a header reaches Streamlit
+    Browser({people.NAME: sent}, "1").look(monkeypatch)
+    assert people.person() == people.shown_name() == "zoë" and people.reader() == "zoë"
+    monkeypatch.setenv(PEOPLE.name, "zoë,anna")
+    assert people.may_enter()
+    monkeypatch.setenv(PEOPLE.name, "anna")
+    assert not people.may_enter()
+
+
+def test_a_tab_is_the_reader_where_nobody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    Browser({}, "tab 1").look(monkeypatch)
+    assert people.person() == "" and people.reader() == "tab 1"
+    monkeypatch.setattr(people, "get_script_run_ctx", lambda **_: None)
+    assert people.reader() == ""
+
+
+@pytest.mark.usefixtures("_proxy")
+def test_nobody_seems_to_be_on_this_machine_where_others_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nowhere = SimpleNamespace(ip_address=None, headers={})
+    monkeypatch.setattr(rights.st, "context", nowhere)
+    monkeypatch.setattr(access, "_current", access_of())
+    assert rights.may_change()
+    beyond = access_of(allowed_hosts=["poslens.example.org"], trusted_proxies=["127.0.0.1"])
+    monkeypatch.setattr(access, "_current", beyond)
+    assert not rights.may_change()
+    monkeypatch.setenv(UPKEEP.name, "yes")
+    assert rights.may_change()
