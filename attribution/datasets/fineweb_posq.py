@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from attribution.datasets import tables
-from attribution.datasets.corpus import Collection, Document, gather
-from attribution.datasets.formats import Format, files_below, register
+from attribution.datasets.formats import files_below, register
+from attribution.datasets.passages import PassageReader
 from attribution.datasets.streams import File
 from attribution.datasets.tables import Row
-from attribution.datasets.types import DataSet, Groups, Judgement, Passages, Rejection, collect
-from attribution.datasets.types import pairs_of as pairs_of_judgements
+from attribution.datasets.types import Groups, Judgement, Passages, Rejection
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import TextPair
@@ -58,28 +57,7 @@ def judgements(
                 yield Rejection(file.name, row.number, str(error))
 
 
-def read(files: Sequence[File], name: str, title: str = "") -> DataSet:
-    """Read the rows with a question; accepted + rejected = rows.
-
-    Raises:
-        UserError: as `judgements`, or no row has a question.
-    """
-    found = pairs_of_judgements(judgements(files, name, Passages()))
-    return collect(name, title or f"{name} (FineWeb-PosQ)", found)
-
-
-def collection(files: Sequence[File], name: str, title: str = "") -> Collection:
-    """The questions, and all contents to search.
-
-    Raises:
-        UserError: as `read`.
-    """
-    passages = Passages()
-    found = list(judgements(files, name, passages))
-    documents = tuple(Document(key, text) for key, text in passages)
-    paths = [file.content for file in files if isinstance(file.content, Path)]
-    title = title or f"{name} (FineWeb-PosQ)"
-    return gather(name, title, found, lambda: iter(documents), paths, groups=GROUPS)
+READER = PassageReader(judgements, "FineWeb-PosQ", GROUPS)
 
 
 def _judgement(row: Row, dataset: str, place: str, passages: Passages) -> Judgement:
@@ -126,12 +104,10 @@ def _fits(file: File) -> bool:
 
 
 register(
-    Format(
-        name="fineweb-posq",
-        told_by="FineWeb-PosQ (columns content, question and span_class)",
-        order=47,
-        fits=lambda path: bool(_files(path)),
-        read=lambda path, name, title: read(_files(path), name, title),
-        collection=lambda path, name, title: collection(_files(path), name, title),
+    READER.format(
+        "fineweb-posq",
+        "FineWeb-PosQ (columns content, question and span_class)",
+        47,
+        _files,
     )
 )

@@ -6,7 +6,8 @@ One file or a folder of them, in SQuAD's own JSON or as the hub has it. JSON (`t
 characters). Parquet: a row for each question with `id`, `title`, `context`, `question` and
 `answers`, whose `text` and `answer_start` are lists.
 
-The first answer is the evidence. Questions that their passage does not answer make no pair. The
+The first answer is the evidence. Questions that their passage does not answer (in SQuAD 2.0
+`is_impossible`, whose `plausible_answers` answer another question) make no pair. The
 corpus to search are all passages, each text once, as SQuAD-PosQ has it (arXiv 2505.13950); queries
 are grouped by the first character of their answer, as there.
 """
@@ -22,20 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from attribution.datasets import tables
-from attribution.datasets.corpus import Collection, Document, gather
-from attribution.datasets.formats import Format, files_below, register
+from attribution.datasets.formats import files_below, register
+from attribution.datasets.passages import PassageReader
 from attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
 from attribution.datasets.types import (
-    DataSet,
     Groups,
     Judgement,
     Passages,
     Rejection,
     checked_id,
-    collect,
     label,
 )
-from attribution.datasets.types import pairs_of as pairs_of_judgements
 from attribution.errors import UserError
 from attribution.text import clean
 from attribution.types import EvidenceSpan, TextPair
@@ -97,29 +95,7 @@ def judgements(
             yield Rejection(entry.file, entry.number, str(error))
 
 
-def read(files: Sequence[File], name: str, title: str = "") -> DataSet:
-    """Read the questions with an answer; accepted + rejected = questions.
-
-    Raises:
-        UserError: as `judgements`, or no question has an answer.
-    """
-    found = pairs_of_judgements(judgements(files, name, Passages()))
-    return collect(name, title or f"{name} (SQuAD)", found)
-
-
-def collection(files: Sequence[File], name: str, title: str = "") -> Collection:
-    """The questions, and all passages to search.
-
-    Raises:
-        UserError: as `read`.
-    """
-    passages = Passages()
-    found = list(judgements(files, name, passages))
-    documents = tuple(Document(key, text) for key, text in passages)
-    paths = [file.content for file in files if isinstance(file.content, Path)]
-    return gather(
-        name, title or f"{name} (SQuAD)", found, lambda: iter(documents), paths, groups=GROUPS
-    )
+READER = PassageReader(judgements, "SQuAD", GROUPS)
 
 
 def _entries(files: Sequence[File]) -> Iterator[_Entry]:
@@ -183,7 +159,7 @@ def _judgement(entry: _Entry, dataset: str, passages: Passages, seen: set[str]) 
     document_id, document = passages.of(context, entry.place)
     query = clean(_text(question, "question"), "question").text
     answers = question.get("answers")
-    if not isinstance(answers, list) or not answers:
+    if not isinstance(answers, list) or not answers or question.get("is_impossible") is True:
         raise UserError("its passage does not answer the question")
     evidence = _evidence(answers[0], document)
     seen.add(identity)
@@ -267,13 +243,11 @@ def _fits(file: File) -> bool:
 
 
 register(
-    Format(
-        name="squad",
-        told_by="SQuAD (.json with data, paragraphs and qas, or .parquet with id, context, "
-        "question and answers)",
-        order=45,
-        fits=lambda path: bool(_files(path)),
-        read=lambda path, name, title: read(_files(path), name, title),
-        collection=lambda path, name, title: collection(_files(path), name, title),
+    READER.format(
+        "squad",
+        "SQuAD (.json with data, paragraphs and qas, or .parquet with id, context, question and "
+        "answers)",
+        45,
+        _files,
     )
 )

@@ -192,17 +192,23 @@ def json_rows(file: File, limit: int | None = None) -> Iterator[Row]:
 
 def json_row(number: int, line: str | None) -> Row:
     """One line of JSON as a row; None is a line that was too long to be read."""
+    found = json_object(line)
+    if isinstance(found, str):
+        return Row(number, problem=found)
+    return Row(number, {_name(key): value for key, value in found.items()})
+
+
+def json_object(line: str | None) -> dict[str, Any] | str:
+    """The object of a line of JSON, its names as they stand, or why there is none."""
     if line is None:
-        return Row(number, problem=f"the line is longer than {MAX_LINE:,} characters")
+        return f"the line is longer than {MAX_LINE:,} characters"
     if has_foreign_bytes(line):
-        return Row(number, problem=NOT_UTF8)
+        return NOT_UTF8
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return Row(number, problem=f"the line is not JSON ({str(error)[:80]})")
-    if not isinstance(found, dict):
-        return Row(number, problem="the line is JSON, but no object with named fields")
-    return Row(number, {_name(key): value for key, value in found.items()})
+        return f"the line is not JSON ({str(error)[:80]})"
+    return found if isinstance(found, dict) else "the line is JSON, but no object with named fields"
 
 
 def _parquet(

@@ -24,7 +24,17 @@ import pyarrow.parquet as pq
 
 from attribution import isolated
 from attribution.curves.published import curves_of, read_measures
-from attribution.datasets import beir, colder, fineweb_posq, multiclaim, own, posir, squad
+from attribution.datasets import (
+    beir,
+    colder,
+    documents,
+    fineweb_posq,
+    multiclaim,
+    own,
+    posir,
+    squad,
+    traces,
+)
 from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet
@@ -90,6 +100,31 @@ POSQ: list[dict[str, object]] = [
     {"content": f"{FOG} {n // 2}", "question": f"when {n}", "span_class": [place]}
     for n, place in enumerate(("beginning", "middle", "end", "end"))
 ]
+ALONE: list[dict[str, object]] = [
+    {"_id": f"d{n}", "title": "Fog", "text": f"{FOG} {n}", "language": "en"} for n in range(4)
+]
+KEPT: dict[str, object] = {
+    "openinference.span.kind": "RETRIEVER",
+    "input.value": "when does fog lift",
+    "retrieval.documents.0.document.content": FOG,
+    "retrieval.documents.0.document.id": "d0",
+    "retrieval.documents.1.document.content": f"{FOG} 1",
+    "retrieval.documents.1.document.score": 0.5,
+}
+SPANS = [
+    {"context": {"span_id": "s0"}, "attributes": KEPT},
+    {
+        "spanId": "s1",
+        "attributes": [{"key": key, "value": {"stringValue": str(v)}} for key, v in KEPT.items()],
+    },
+    {
+        "span_kind": "RERANKER",
+        "attributes": {
+            "reranker": {"query": "when", "output_documents": [{"document": {"content": FOG}}]}
+        },
+    },
+]
+EXPORTED = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": SPANS}]}]}
 NAMES = ("nDCG@10", "PSI")
 MEASURES = {
     "m": {"eng-pol": {f"{m}{b}": 0.5 for m in NAMES for b in ("", "(Q1)", "(Q2)", "(Q3)", "(Q4)")}}
@@ -278,9 +313,9 @@ def check_squad(draw: Random, folder: Path) -> None:
         path.write_bytes(parquet(SQUAD_ROWS, draw))
     files = [File(path.name, path)]
     if draw.random() < 0.5:
-        require_usable(squad.read(files, "x"))
+        require_usable(squad.READER.read(files, "x"))
     else:
-        require_searchable(squad.collection(files, "x"))
+        require_searchable(squad.READER.collection(files, "x"))
 
 
 def check_fineweb_posq(draw: Random, folder: Path) -> None:
@@ -290,9 +325,41 @@ def check_fineweb_posq(draw: Random, folder: Path) -> None:
     path.write_bytes((json_lines if kind == "jsonl" else parquet)(POSQ, draw))
     files = [File(path.name, path)]
     if draw.random() < 0.5:
-        require_usable(fineweb_posq.read(files, "x"))
+        require_usable(fineweb_posq.READER.read(files, "x"))
     else:
-        require_searchable(fineweb_posq.collection(files, "x"))
+        require_searchable(fineweb_posq.READER.collection(files, "x"))
+
+
+def check_documents(draw: Random, folder: Path) -> None:
+    """As JSON lines, as CSV or as Parquet; the corpus is read too."""
+    kind = draw.choice(("jsonl", "csv", "parquet"))
+    path = folder / f"alone.{kind}"
+    for other in folder.glob("alone.*"):
+        other.unlink()
+    if kind == "csv":
+        rows = [{key: str(value) for key, value in row.items()} for row in ALONE]
+        path.write_bytes(delimited(rows, ",", draw))
+    else:
+        path.write_bytes((json_lines if kind == "jsonl" else parquet)(ALONE, draw))
+    if draw.random() < 0.5:
+        require_usable(documents.read(path, "x"))
+    else:
+        require_searchable(documents.documents(path, "x"))
+
+
+def check_traces(draw: Random, folder: Path) -> None:
+    """As lines of spans or as one export."""
+    if draw.random() < 0.5:
+        path = folder / "x.jsonl"
+        path.write_bytes(json_lines(SPANS, draw))
+    else:
+        path, text = folder / "x.json", json_text(odd_json(EXPORTED, draw))
+        path.write_bytes(text if draw.random() < 0.7 else damaged(text, draw))
+    files = [File(path.name, path)]
+    if draw.random() < 0.5:
+        require_usable(traces.READER.read(files, "x"))
+    else:
+        require_searchable(traces.READER.collection(files, "x"))
 
 
 def check_measures(draw: Random, folder: Path) -> None:
@@ -338,6 +405,8 @@ READERS: dict[str, Check] = {
     "colder": check_colder,
     "squad": check_squad,
     "fineweb-posq": check_fineweb_posq,
+    "documents": check_documents,
+    "traces": check_traces,
     "measures": check_measures,
     "pickle": check_curves(".pkl", pickled),
     "npz": check_curves(".npz", archived),

@@ -21,6 +21,8 @@ SLOW = {
     "multiclaim": 500,
     "squad": 1000,
     "fineweb-posq": 1000,
+    "documents": 300,
+    "traces": 2000,
 }
 
 

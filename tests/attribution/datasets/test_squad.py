@@ -48,6 +48,27 @@ def test_answered_questions_are_pairs_and_the_answer_is_the_evidence(tmp_path: P
     assert (left.row, left.reason) == (2, "its passage does not answer the question")
 
 
+def test_a_plausible_answer_to_another_question_is_none(tmp_path: Path) -> None:
+    """As SQuAD 2.0 has its impossible questions, and as sets in its layout have them too."""
+    noon = {"text": "noon", "answer_start": FOG.index("noon")}
+    path = written(
+        tmp_path / "train-v2.0.json",
+        article(
+            (
+                FOG,
+                [
+                    question("q1", is_impossible=True, plausible_answers=[noon]),
+                    question("q2", "noon", FOG.index("noon"), is_impossible=True),
+                    question("q3", "noon", FOG.index("noon"), is_impossible=False),
+                ],
+            )
+        ),
+    )
+    found = formats.read(path, "mine")
+    assert [pair.pair_id for pair in found.pairs] == ["q3"]
+    assert {one.reason for one in found.rejected} == {"its passage does not answer the question"}
+
+
 def test_every_passage_is_searched_once(tmp_path: Path) -> None:
     written(tmp_path / "a.json", article((FOG, [question("q1", "Fog", 0)]), (TIDE, [])))
     written(tmp_path / "b.json", article((FOG, [question("q2", "cold", FOG.index("cold"))])))

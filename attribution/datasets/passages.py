@@ -1,0 +1,78 @@
+"""Formats whose files hold passages beside what is asked of them: each text once, by the place
+where it stood first. What reads their rows is all that they differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attribution.datasets.corpus import Collection, Document, gather
+from attribution.datasets.formats import Format
+from attribution.datasets.streams import File
+from attribution.datasets.types import (
+    DataSet,
+    Groups,
+    Judgement,
+    Passages,
+    Rejection,
+    collect,
+    pairs_of,
+)
+
+Judge = Callable[[Sequence[File], str, Passages], Iterator[Judgement | Rejection]]
+"""Reads files of a data set of this name row by row: each row is a judgement of its passage or a
+rejection. It takes up every passage, also those that no row is left of."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassageReader:
+    """Reads a format by its `judge`; `title` stands behind a data set's name, and `groups` are
+    those of its queries."""
+
+    judge: Judge
+    title: str
+    groups: Groups | None = None
+
+    def read(self, files: Sequence[File], name: str, title: str = "") -> DataSet:
+        """The rows that are pairs; accepted + rejected = rows.
+
+        Raises:
+            UserError: a file cannot be read or is in another layout, or no row is a pair.
+        """
+        found = pairs_of(self.judge(files, name, Passages()))
+        return collect(name, self._titled(name, title), found)
+
+    def collection(self, files: Sequence[File], name: str, title: str = "") -> Collection:
+        """The queries, and all passages to search.
+
+        Raises:
+            UserError: as `read`.
+        """
+        passages = Passages()
+        found = list(self.judge(files, name, passages))
+        documents = tuple(Document(key, text) for key, text in passages)
+        return gather(
+            name,
+            self._titled(name, title),
+            found,
+            lambda: iter(documents),
+            [file.content for file in files if isinstance(file.content, Path)],
+            groups=self.groups,
+        )
+
+    def format(
+        self, name: str, told_by: str, order: int, files: Callable[[Path], list[File]]
+    ) -> Format:
+        """The format of the files that `files` finds at a path; none where they are in another."""
+        return Format(
+            name=name,
+            told_by=told_by,
+            order=order,
+            fits=lambda path: bool(files(path)),
+            read=lambda path, name, title: self.read(files(path), name, title),
+            collection=lambda path, name, title: self.collection(files(path), name, title),
+        )
+
+    def _titled(self, name: str, title: str) -> str:
+        return title or f"{name} ({self.title})"

@@ -1,0 +1,327 @@
+"""Traces of a retriever at work, as OpenTelemetry and OpenInference write them: what was asked, and
+which documents came back.
+
+One file or a folder of them, `.json` or `.jsonl`. Spans come as OpenTelemetry's protocol has them
+(`resourceSpans`, attributes as lists of `key` and `value`), as its Python library prints them
+(attributes as an object), with nested attributes, or as tables of spans with columns such as
+`attributes.input.value`; a file holds one of these, a list, or any number behind each other.
+
+Spans of kind RETRIEVER have the query in `input.value` and documents in `retrieval.documents.N.
+document.content`, `.id` and `.score`; those of kind RERANKER theirs in `reranker.query` and
+`reranker.output_documents.N`
+(https://github.com/Arize-ai/openinference/blob/main/spec/semantic_conventions.md). Each document is
+a pair with its query, in the order in which they came back. A trace does not say which of them
+answer the query, so nothing is judged. Spans of other kinds are no rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attribution.datasets.corpus import Collection
+from attribution.datasets.formats import files_below, register
+from attribution.datasets.passages import PassageReader
+from attribution.datasets.streams import MEGABYTE, File, json_lines, open_text
+from attribution.datasets.tables import json_object
+from attribution.datasets.types import Judgement, Passages, Rejection, checked_id, label
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import TextPair
+
+SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
+LIMIT = 500 * MEGABYTE
+"""Largest .json file, unpacked: it is held in memory as a whole. Lines of JSON have no limit."""
+
+KINDS = ("RETRIEVER", "RERANKER")
+_DOCUMENTS = {
+    "RETRIEVER": ("retrieval.documents",),
+    "RERANKER": ("reranker.output_documents", "reranker.input_documents", "retrieval.documents"),
+}
+_QUERIES = ("reranker.query", "input.value")
+_HIDDEN = "__REDACTED__"
+"""What stands for texts that whoever traced has hidden."""
+
+_HEAD = 1 << 20
+_TOLD_BY = re.compile(r'"resourceSpans"\s*:|"(?:attributes\.)?openinference(?:\.span\.kind)?"')
+_MAX_DEPTH = 12
+_NEXT = re.compile(r"[\s,]*")
+Attributes = Mapping[str, Any]
+
+
+def judgements(
+    files: Sequence[File], name: str, passages: Passages
+) -> Iterator[Judgement | Rejection]:
+    """Every retrieved document as a pair with its query, or as a rejection; row numbers are lines
+    of `.jsonl`, and of `.json` count its spans.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    ids: dict[str, int] = {}
+    queries: set[str] = set()
+    for file in files:
+        for row, span in _spans(file):
+            if isinstance(span, Rejection):
+                yield span
+                continue
+            kind = str(_value(span, "openinference.span.kind", "span_kind") or "").upper()
+            if kind not in KINDS:
+                continue
+            try:
+                place, query, documents = _retrieved(span, kind, f"{file.name}/{row}", queries)
+                domain = label(_value(span, "service.name"), "service.name")
+            except UserError as error:
+                yield Rejection(file.name, row, str(error))
+                continue
+            for rank, document in documents:
+                try:
+                    key, text = _passage(document, f"{place}/{rank}", passages, ids)
+                except UserError as error:
+                    yield Rejection(file.name, row, f"document {rank}: {error}")
+                    continue
+                pair = TextPair(
+                    f"{place}/{rank}",
+                    query,
+                    text,
+                    domain=domain,
+                    dataset=name,
+                    query_type=kind.lower(),
+                )
+                yield Judgement(pair, place, key)
+
+
+def _retrieved(
+    span: Attributes, kind: str, where: str, seen: set[str]
+) -> tuple[str, str, list[tuple[int, Attributes]]]:
+    """The span's own id, its query and its documents with their ranks from 1."""
+    place = checked_id(_value(span, "context.span_id", "spanId", "span_id") or where, "span's id")
+    # A span that was exported twice is there once.
+    if place in seen:
+        raise UserError(f"the span {place} is there twice")
+    query = next((q for name in _QUERIES if (q := _value(span, name)) is not None), None)
+    query = _plain_query(query, _value(span, "input.mime_type"))
+    if query == _HIDDEN:
+        raise UserError("the query is hidden in the trace")
+    if not isinstance(query, str):
+        raise UserError("the span has no query as text in input.value")
+    cleaned = clean(query, "query").text
+    for prefix in _DOCUMENTS[kind]:
+        if found := _listed(span, prefix):
+            seen.add(place)
+            return place, cleaned, found
+    raise UserError("the span has no documents")
+
+
+def _plain_query(value: Any, kind: Any) -> Any:
+    """The query of an input that is JSON: itself a text, or one of an object's fields."""
+    if kind != "application/json" or not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    if isinstance(found, Mapping):
+        names = ("query", "question", "input", "query_str")
+        found = next((found[name] for name in names if isinstance(found.get(name), str)), None)
+    return found if isinstance(found, str) else value
+
+
+def _listed(span: Attributes, prefix: str) -> list[tuple[int, Attributes]]:
+    """The documents below `prefix` by their numbers, counted from 1."""
+    found: dict[int, dict[str, Any]] = {}
+    for start in (f"{prefix}.", f"attributes.{prefix}."):
+        for name, value in span.items():
+            if name.startswith(start):
+                number, _, rest = name[len(start) :].partition(".")
+                if number.isascii() and number.isdigit() and len(number) < 7:
+                    found.setdefault(int(number), {})[rest.removeprefix("document.")] = value
+    return [(rank, found[number]) for rank, number in enumerate(sorted(found), start=1)]
+
+
+def _passage(
+    document: Attributes, place: str, passages: Passages, ids: dict[str, int]
+) -> tuple[str, str]:
+    """The document's key and the one copy of its text that is kept."""
+    content = document.get("content")
+    if content == _HIDDEN:
+        raise UserError("its content is hidden in the trace")
+    if not isinstance(content, str):
+        raise UserError("its content is missing or no text")
+    text = clean(content, "document").text
+    given = document.get("id")
+    key = place if given in (None, "") else checked_id(given, "id")
+    # An id may stand for several passages of one document; a hash keeps its memory small.
+    if ids.setdefault(key, hash(text)) != hash(text):
+        key = place
+    return passages.of(text, key)
+
+
+def _value(span: Attributes, *names: str) -> Any:
+    """The first of these fields that the span has, among its attributes or beside them."""
+    for name in names:
+        for prefix in ("", "attributes.", "resource.attributes."):
+            if (found := span.get(f"{prefix}{name}")) is not None:
+                return found
+    return None
+
+
+# -- spans of a file -------------------------------------------------------------------------------
+
+
+def _spans(file: File) -> Iterator[tuple[int, Attributes | Rejection]]:
+    """Every span as one level of fields, their names joined by dots, with the number of its row."""
+    if file.name.removesuffix(".gz").endswith(".jsonl"):
+        for number, line in json_lines(file):
+            found = json_object(line)
+            if isinstance(found, str):
+                yield number, Rejection(file.name, number, found)
+                continue
+            for span in _spans_of(found):
+                yield number, _flat(span)
+        return
+    number = 0
+    for value in _values(file):
+        for span in _spans_of(value):
+            number += 1
+            yield number, _flat(span)
+
+
+def _values(file: File) -> Iterator[Any]:
+    """The values of a file of JSON that stand behind each other.
+
+    Raises:
+        UserError: it is damaged, or none.
+    """
+    with open_text(file, LIMIT) as stream:
+        text = stream.read()
+    decoder, at = json.JSONDecoder(), 0
+    while (at := _NEXT.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{file.name} is damaged or no JSON: copy or fetch it again."
+            ) from error
+        yield value
+
+
+def _spans_of(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The spans of what was exported at once: a span, a list, or OpenTelemetry's own nesting."""
+    todo: list[tuple[Any, Mapping[str, Any]]] = [(value, {})]
+    while todo:
+        one, about = todo.pop()
+        if isinstance(one, list):
+            todo.extend((inner, about) for inner in reversed(one))
+            continue
+        if not isinstance(one, Mapping):
+            continue
+        inner = [
+            one[name]
+            for name in ("resourceSpans", "scopeSpans", "instrumentationLibrarySpans", "spans")
+            if isinstance(one.get(name), list)
+        ]
+        if inner:
+            resource = one.get("resource")
+            if isinstance(resource, Mapping):
+                about = {"resource": resource}
+            todo.extend((each, about) for each in reversed(inner))
+            continue
+        yield {**about, **one}
+
+
+def _flat(span: Mapping[str, Any]) -> Attributes:
+    """Nested objects and lists as one level; lists of `key` and `value` are objects."""
+    found: dict[str, Any] = {}
+    todo: list[tuple[str, Any, int]] = [("", span, 0)]
+    while todo:
+        name, value, depth = todo.pop()
+        value = _otlp(value)
+        inner: Iterator[tuple[Any, Any]]
+        if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+            inner = iter(value.items())
+        elif isinstance(value, list) and depth < _MAX_DEPTH and _holds_more(value):
+            inner = iter(enumerate(value))
+        else:
+            found[name] = value
+            continue
+        todo.extend((f"{name}.{key}" if name else str(key), each, depth + 1) for key, each in inner)
+    return found
+
+
+def _holds_more(values: list[Any]) -> bool:
+    # Vectors of a thousand numbers are of no use here.
+    return any(isinstance(one, Mapping | list) for one in values)
+
+
+def _otlp(value: Any) -> Any:
+    """A value of OpenTelemetry's protocol as it is meant: `{"stringValue": "a"}` is `"a"`, and a
+    list of keys with values an object."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((kind, inner),) = value.items()
+        if kind in ("stringValue", "boolValue", "intValue", "doubleValue"):
+            return inner
+        if kind in ("arrayValue", "kvlistValue") and isinstance(inner, Mapping):
+            return _otlp(inner.get("values", []))
+    if isinstance(value, list) and value and all(map(_is_key_value, value)):
+        return {one["key"]: one["value"] for one in value}
+    return value
+
+
+def _is_key_value(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("key"), str) and "value" in one
+
+
+# -- the format ------------------------------------------------------------------------------------
+
+READER = PassageReader(judgements, "traces")
+
+
+def documents(path: Path, name: str, title: str = "") -> Collection:
+    """Every document that was retrieved, each text once, without queries: nothing is judged.
+
+    Raises:
+        UserError: as `PassageReader.read`.
+    """
+    return replace(READER.collection(_files(path), name, title), queries=())
+
+
+def _nothing_judged(_path: Path, name: str, title: str = "") -> Collection:
+    raise UserError(
+        f"{title or name} holds what a retriever found, and judges no relevance: choose a data set "
+        "with judgements to rank."
+    )
+
+
+def _files(path: Path) -> list[File]:
+    """The files of spans at a path; none where one of that kind holds something else."""
+    found = files_below(path, lambda name: name.endswith(SUFFIXES))
+    return found if all(map(_fits, found)) else []
+
+
+def _fits(file: File) -> bool:
+    try:
+        with open_text(file) as text:
+            head = text.read(_HEAD)
+    except (UserError, OSError, UnicodeError):
+        return False
+    return head.lstrip()[:1] in ("{", "[") and _TOLD_BY.search(head) is not None
+
+
+register(
+    replace(
+        READER.format(
+            "traces",
+            "traces of OpenTelemetry or OpenInference (.json or .jsonl with spans of kind "
+            "RETRIEVER or RERANKER)",
+            44,
+            _files,
+        ),
+        collection=_nothing_judged,
+        documents=documents,
+    )
+)
