@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
-from attribution.datasets import formats, hub
+from attribution.datasets import formats, sources
 from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.formats import detect
 from attribution.datasets.own import read_upload
@@ -58,17 +58,18 @@ _titles = {
 def register(name: str, source: Path | str) -> list[str]:
     """Make a data set known by name; a browser chooses among names. Gives the names it goes by.
 
-    `source` is a folder or file of any format, `hf:organisation/name`, or one of these with
+    `source` is a folder or file of any format, `hf:organisation/name`, `ir_datasets:ID`,
+    `mteb:TASK`, or one of these with
     `@eng` or `@eng-Latn` (PosIR's English part) or `@eng-pol` (its English queries with its Polish
     corpus) behind it. MultiClaim is known as
     `name` and, in English, as `name-english`.
 
     Raises:
         UserError: the embedded data set's name or one of readers' own texts, nothing there, no
-            known format, or a hub that cannot be reached.
+            known format, or what cannot be fetched.
     """
     path, variant = formats.split_variant(str(source))
-    folder = hub.fetch(path) if path.startswith(hub.PREFIX) else Path(path)
+    folder = sources.folder_of(path)
     known = {name: variant}
     entry = formats.FORMATS[detect(folder)]
     if not variant:

@@ -39,6 +39,10 @@ _SPLITS = ("test", "dev", "validation", "val", "train")
 JUDGEMENTS = (".tsv", ".jsonl", ".parquet")
 """Formats of judgements, the one of the paper first."""
 
+KEEPS_OWN_IDS = "keeps-own-ids"
+"""A file of this name says that a query may find the document of its own id: ids of queries and
+documents have nothing to do with each other, as in most of what is no set of BEIR's own."""
+
 _JUDGEMENT = ("query-id", "corpus-id", "score")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 # Where a line begins with a plain id, one that no pair needs is passed over unparsed.
@@ -123,7 +127,8 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
 
     files = [file for folder, _ in chosen for file in table_files(folder, "corpus")]
     title = _title(name, title, chosen)
-    return gather(name, title, _judged(path, chosen, name), stream, files, skips_own_id=True)
+    skips = not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen)
+    return gather(name, title, _judged(path, chosen, name), stream, files, skips_own_id=skips)
 
 
 def _title(name: str, title: str, chosen: list[tuple[Path, list[Path]]]) -> str:

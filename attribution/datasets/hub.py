@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from attribution.datasets.sources import Source, register
 from attribution.errors import UserError
 
 PREFIX = "hf:"
@@ -41,3 +42,6 @@ def fetch(source: str) -> Path:
             "its folder instead."
         ) from error
     return Path(folder)
+
+
+register(Source(PREFIX, fetch, lambda name: name.rpartition("/")[2] or name))

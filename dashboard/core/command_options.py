@@ -85,7 +85,10 @@ Readable = Annotated[
 Dataset = Annotated[
     str,
     typer.Option(
-        "--dataset", "--corpus", help="Name, or path, of a data set or of documents alone."
+        "--dataset",
+        "--corpus",
+        help="Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
+        "ir_datasets:ID or mteb:TASK.",
     ),
 ]
 Data = Annotated[
@@ -93,7 +96,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         help="NAME=PATH of a data set (a folder or file of any format that docs/data.md lists), or "
-        "NAME=hf:ORGANISATION/NAME; repeatable.",
+        "NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable.",
     ),
 ]
 
@@ -220,13 +223,13 @@ def data_name(dataset: str) -> str:
 
 def _name_of(source: str) -> str:
     """The name that a data set's path gives it; nothing where there is none at that path."""
-    from attribution.datasets import formats, hub
+    from attribution.datasets import formats, sources
 
     path, variant = formats.split_variant(source)
-    if not path.startswith(hub.PREFIX) and not exists(path):
+    known = sources.source_of(path)
+    if not known and not exists(path):
         return ""
-    name = path.removeprefix(hub.PREFIX).split("/")[-1] or path
-    name = Path(path).resolve().name if exists(path) else name
+    name = known.short(path) if known else Path(path).resolve().name
     return f"{name}@{variant}" if variant else name
 
 

@@ -1,0 +1,94 @@
+"""Data sets of ir_datasets (MacAvaney et al. 2021, arXiv 2103.02280), named `ir_datasets:ID`, as in
+`ir_datasets:beir/scifact/test`.
+
+The library fetches and reads them; what it gives is written once as a folder in the BEIR layout
+below the data folder, and read from there. Texts are what the library calls a document's and a
+query's default text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attribution.datasets.languages import iso_639_3
+from attribution.datasets.sources import (
+    Part,
+    Source,
+    checked_name,
+    not_installed,
+    place_of,
+    register,
+    short_name,
+    unreachable,
+    written,
+)
+from attribution.errors import UserError
+
+PREFIX = "ir_datasets:"
+_SPLITS = ("test", "dev", "train")
+
+
+def fetch(name: str) -> Path:
+    """The folder of a data set of the library, written if it is not there.
+
+    Raises:
+        UserError: no such data set, one without documents or judgements, the library is missing, or
+            it cannot fetch its files.
+    """
+    identity = checked_name(name, PREFIX, "ID")
+    try:
+        import ir_datasets
+    except ImportError as error:
+        raise not_installed("ir_datasets") from error
+    try:
+        found = ir_datasets.load(identity)
+    except KeyError as error:
+        raise UserError(
+            f"ir_datasets has no data set {identity}: its ids are listed at https://ir-datasets.com."
+        ) from error
+    if not found.has_docs():
+        raise UserError(f"{identity} of ir_datasets has no documents: choose another.")
+    if found.has_queries() and not found.has_qrels():
+        raise UserError(
+            f"{identity} of ir_datasets has queries and no judgements: {_parts_of(identity)}."
+        )
+    split = identity.rpartition("/")[2]
+    part = Part(
+        lambda: ((one.doc_id, _text(one)) for one in found.docs_iter()),
+        lambda: ((one.query_id, _text(one)) for one in found.queries_iter()),
+        lambda: ((one.query_id, one.doc_id, one.relevance) for one in found.qrels_iter()),
+        split if split in _SPLITS else "test",
+        judged=found.has_queries(),
+    )
+    try:
+        place = place_of(PREFIX, identity, iso_639_3(found.docs_lang()))
+        return place if place.is_dir() else written(place, [part])
+    # What a broken connection or a damaged download raises is the library's own.
+    except Exception as error:
+        raise unreachable(name, error) from error
+
+
+def _parts_of(identity: str) -> str:
+    """Data sets below this one that are judged, in words."""
+    import ir_datasets
+
+    known = sorted(one for one in ir_datasets.registry if one.startswith(f"{identity}/"))
+    judged = [one for one in known if ir_datasets.load(one).has_qrels()][:5]
+    return f"give a part of it, such as {', '.join(judged)}" if judged else "choose another"
+
+
+def _text(one: Any) -> str:
+    """The default text of a document or a query; of one that has none, its fields in order."""
+    default = getattr(one, "default_text", None)
+    if default is not None:
+        return str(default())
+    return " ".join(_texts(one))
+
+
+def _texts(one: Any) -> Iterator[str]:
+    return (field for field in one[1:] if isinstance(field, str))
+
+
+register(Source(PREFIX, fetch, short_name(PREFIX)))
