@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [fonts]
+# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [fonts] [nginx]
 set -eu
 wanted=""
 for name in "$@"; do
@@ -7,6 +7,9 @@ for name in "$@"; do
     chromium)
       command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
         command -v google-chrome >/dev/null || wanted="$wanted chromium" ;;
+    nginx)
+      # Its Debian package starts no service where no init runs, and the tests start their own.
+      command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || wanted="$wanted nginx-light" ;;
     fonts)
       # Arabic, Thai and Chinese must have glyphs, or layout tests would measure empty boxes.
       [ -n "$(find /usr/share/fonts -name 'NotoSansThai*' 2>/dev/null | head -n 1)" ] ||

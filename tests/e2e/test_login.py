@@ -1,0 +1,116 @@
+"""People log in with OpenID Connect, at a provider that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from oidc_provider_mock import User, run_server_in_thread
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.test_app import no_error
+from tests.support.ports import free_port
+from tests.support.served import Served, served
+
+expect.set_options(timeout=TIMEOUT_MS)
+BASE = "tools/poslens"
+CLIENT_SECRET = "client-secret-of-the-test"
+COOKIE_SECRET = "cookie-secret-of-the-test-0123456789"
+NAMES = ("anna", "bert", "carl")
+
+
+@dataclass(frozen=True)
+class Guarded:
+    url: str
+    app: Served
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder, port = tmp_path_factory.mktemp("login"), free_port()
+    url = f"http://poslens.localhost:{port}/{BASE}"
+    people = [
+        User(
+            sub=name, claims={"email": f"{name}@lab.example.org", "email_verified": name != "carl"}
+        )
+        for name in NAMES
+    ]
+    with run_server_in_thread(user_claims=people) as provider:
+        at = f"http://localhost:{provider.server_port}"
+        secrets = folder / "secrets.toml"
+        secrets.write_text(f'[auth]\nclient_secret = "{CLIENT_SECRET}"\n')
+        environment = {
+            "POSLENS_OIDC_METADATA_URL": f"{at}/.well-known/openid-configuration",
+            "POSLENS_OIDC_CLIENT_ID": "poslens",
+            "POSLENS_OIDC_REDIRECT_URI": f"{url}/oauth2callback",
+            "POSLENS_COOKIE_SECRET": COOKIE_SECRET,
+            "POSLENS_SECRETS": str(secrets),
+            "POSLENS_PEOPLE": "@lab.example.org",
+        }
+        options = ["--login", "--allowed-host=poslens.localhost"]
+        with served(folder, *options, port=port, base_path=BASE, environment=environment) as app:
+            yield Guarded(url, app)
+
+
+def entered(browser: Browser, url: str, name: str) -> Page:
+    """A browser of its own, in which this person has logged in."""
+    page = browser.new_context().new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    page.goto(url)
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    # Nothing of the page stands there before.
+    expect(page.get_by_test_id("stTopNav")).to_have_count(0)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name=name, exact=True).first.click()
+    page.wait_for_url(f"{url.split('?')[0].removesuffix('/curves')}/**")
+    return page
+
+
+def test_each_person_who_logs_in_has_their_own_and_can_log_out(
+    guarded: Guarded, browser: Browser, tmp_path: Path
+) -> None:
+    anna = entered(browser, guarded.url, "anna")
+    out = anna.get_by_role("button", name="Log out anna@lab.example.org")
+    expect(out).to_be_visible()
+    anna.goto(f"{guarded.url}/curves")
+    upload = tmp_path / "ledger.csv"
+    upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
+    expect(anna.locator("[data-test-script-state=notRunning]")).to_be_attached()
+    anna.get_by_text("Your own file").click()
+    anna.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
+    expect(anna.get_by_text("1 rows accepted")).to_be_visible()
+    no_error(anna)
+    asked = anna.evaluate("location.search")
+
+    bert = entered(browser, guarded.url, "bert")
+    expect(bert.get_by_role("button", name="Log out bert@lab.example.org")).to_be_visible()
+    bert.goto(f"{guarded.url}/curves{asked}")
+    expect(bert.get_by_text("There is no data set")).to_be_visible()
+
+    # Who has logged out finds nothing in the same browser.
+    out.click()
+    expect(anna.get_by_role("button", name="Log in")).to_be_visible()
+    anna.goto(f"{guarded.url}/curves{asked}")
+    expect(anna.get_by_role("button", name="Log in")).to_be_visible()
+    expect(anna.get_by_text("zephyrine")).to_have_count(0)
+    for page in (anna, bert):
+        page.context.close()
+
+
+def test_who_is_not_of_the_people_named_is_turned_away(guarded: Guarded, browser: Browser) -> None:
+    carl = entered(browser, guarded.url, "carl")  # of an address that nobody has verified
+    expect(carl.get_by_text("may not use this PosLens")).to_be_visible()
+    expect(carl.get_by_test_id("stTopNav")).to_have_count(0)
+    carl.get_by_role("button", name="Log out").click()
+    expect(carl.get_by_role("button", name="Log in")).to_be_visible()
+    carl.context.close()
+
+
+def test_no_secret_stands_anywhere(guarded: Guarded) -> None:
+    said = guarded.app.said()
+    assert CLIENT_SECRET not in said and COOKIE_SECRET not in said and "Traceback" not in said
+    files = [path.read_bytes() for path in guarded.app.home.rglob("*") if path.is_file()]
+    assert not [f for f in files if CLIENT_SECRET.encode() in f or COOKIE_SECRET.encode() in f]

@@ -1,0 +1,147 @@
+"""PosLens behind nginx, with the configuration that ships: base path, web sockets, two people."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.test_app import no_error, ready
+from tests.support.ports import free_port
+from tests.support.served import ROOT, Served, answers, served
+
+expect.set_options(timeout=TIMEOUT_MS)
+BASE = "tools/poslens"
+HOST = "poslens.localhost"
+"""Browsers look for names below localhost on this machine."""
+
+
+@dataclass(frozen=True)
+class Proxied:
+    url: str
+    app: Served
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed")
+    folder = tmp_path_factory.mktemp("proxy")
+    # nginx comes from an address of its own, which no other program of this machine uses.
+    options = [f"--allowed-host={HOST}", "--trusted-proxy=127.0.0.9"]
+    with served(folder, *options, base_path=BASE) as app:
+        port = free_port()
+        (folder / "passwords").write_text("anna:{PLAIN}tide\nbert:{PLAIN}moss\n")
+        site = (ROOT / "deploy" / "nginx.conf.template").read_text(encoding="utf-8")
+        for name, value in {
+            "PROXY_LISTEN": f"127.0.0.1:{port}",
+            "PROXY_PASSWORDS": str(folder / "passwords"),
+            "POSLENS_UPSTREAM": f"127.0.0.1:{app.port}",
+            "POSLENS_BASE_PATH": BASE,
+        }.items():
+            site = site.replace(f"${{{name}}}", value)
+        assert "${" not in site
+        temporary = "".join(
+            f"{kind}_temp_path {folder}/{kind};\n"
+            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        (folder / "nginx.conf").write_text(
+            f"{'user root;' if os.geteuid() == 0 else ''}\n"
+            f"daemon off;\nworker_processes 1;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
+            f"events {{}}\nhttp {{\naccess_log {folder}/access.log;\nproxy_bind 127.0.0.9;\n"
+            f"{temporary}{site}}}\n"
+        )
+        command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+        checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            health = f"http://127.0.0.1:{port}/{BASE}/_stcore/health"
+            end = time.monotonic() + 60
+            while not answers(health):
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.1)
+            yield Proxied(f"http://{HOST}:{port}", app)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def visit(browser: Browser, url: str, name: str, password: str) -> Page:
+    context = browser.new_context(http_credentials={"username": name, "password": password})
+    page = context.new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    page.goto(url)
+    return page
+
+
+def status(url: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as a:
+            return int(a.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_pages_open_through_the_proxy_and_each_person_has_their_own(
+    proxied: Proxied, browser: Browser, tmp_path: Path
+) -> None:
+    first = visit(browser, f"{proxied.url}/", "anna", "tide")
+    expect(first.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
+    ready(first)
+    assert first.url.startswith(f"{proxied.url}/{BASE}/")
+    first.get_by_test_id("stTopNav").get_by_role("link", name="Curves").click()
+    expect(first.get_by_role("heading", name="Where in a document")).to_be_visible()
+    assert first.url.startswith(f"{proxied.url}/{BASE}/curves")
+    expect(first.locator("[data-test-script-state=notRunning]")).to_be_attached()
+    upload = tmp_path / "ledger.csv"
+    upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
+    first.get_by_text("Your own file").click()
+    first.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
+    expect(first.get_by_text("1 rows accepted")).to_be_visible()
+    no_error(first)
+
+    # Another tab of the same person knows the file, and another person's does not.
+    asked = f"{proxied.url}/{BASE}/curves?dataset=" + own_name(first)
+    second = first.context.new_page()
+    second.goto(asked)
+    expect(second.get_by_text("1 rows accepted")).to_be_visible()
+    bert = visit(browser, asked, "bert", "moss")
+    expect(bert.get_by_text("There is no data set")).to_be_visible()
+    expect(bert.get_by_text("1 rows accepted")).to_have_count(0)
+
+    # Nobody seems to sit at this machine, though the proxy does.
+    bert.goto(f"{proxied.url}/{BASE}/cache")
+    expect(bert.get_by_text("Only whoever runs PosLens can do this").first).to_be_visible()
+    for page in (first, bert):
+        page.context.close()
+    assert "tide" not in proxied.app.said() and "Traceback" not in proxied.app.said()
+
+
+def own_name(page: Page) -> str:
+    (name,) = page.evaluate("new URLSearchParams(location.search).getAll('dataset')")
+    return str(name)
+
+
+def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:
+    direct = f"http://127.0.0.1:{proxied.app.port}/{BASE}"
+    assert status(f"{direct}/_stcore/health") == 200
+    anna = {"X-Forwarded-User": "anna"}
+    assert status(f"{direct}/", **anna) == 403
+    # Not by saying to come from it either.
+    assert status(f"{direct}/", **anna, **{"X-Forwarded-For": "127.0.0.9"}) == 403
+    assert status(f"{direct}/", Host="evil.example") == 421
+    through = proxied.url.replace(HOST, "127.0.0.1") + f"/{BASE}"
+    assert status(f"{through}/_stcore/health") == 200
+    assert status(f"{through}/", **anna) == 401

@@ -1,0 +1,76 @@
+"""A dashboard for tests of the server itself: of its address, of who comes, of how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300  # for a start on a busy machine
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running dashboard: `port` of the loopback address, its process, its log and data folder."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    home: Path
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+
+@contextmanager
+def served(
+    folder: Path,
+    *arguments: str,
+    port: int = 0,
+    base_path: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """`run` with these options until the block ends."""
+    port = port or free_port()
+    home, log = folder / "home", folder / "server.log"
+    command = [sys.executable, "-m", "dashboard", "run", f"--port={port}", *arguments]
+    if base_path:
+        command.append(f"--base-url-path={base_path}")
+    variables = {**os.environ, "OMP_NUM_THREADS": "2", **(environment or {})}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=out, stderr=out, env={**variables, "POSLENS_HOME": str(home)}
+        )
+    found = Served(port, process, log, home)
+    health = f"http://127.0.0.1:{port}/{base_path}/_stcore/health".replace(f"{port}//", f"{port}/")
+    try:
+        end = time.monotonic() + SECONDS
+        while not answers(health):
+            assert process.poll() is None and time.monotonic() < end, found.said()
+            time.sleep(0.3)
+        yield found
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def answers(url: str) -> bool:
+    """Whether something is there and well."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
