@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +38,20 @@ def served(
     port: int = 0,
     base_path: str = "",
     environment: Mapping[str, str] | None = None,
+    instead: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """`run` with these options until the block ends."""
+    """`run` with these options until the block ends; `instead` is what else to start, on `port`."""
     port = port or free_port()
     home, log = folder / "home", folder / "server.log"
     command = [sys.executable, "-m", "dashboard", "run", f"--port={port}", *arguments]
-    if base_path:
+    if instead:
+        command = list(instead)
+    elif base_path:
         command.append(f"--base-url-path={base_path}")
     variables = {**os.environ, "OMP_NUM_THREADS": "2", **(environment or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=out, env={**variables, "POSLENS_HOME": str(home)}
+            command, cwd=ROOT, stdout=out, stderr=out, env={"POSLENS_HOME": str(home), **variables}
         )
     found = Served(port, process, log, home)
     health = f"http://127.0.0.1:{port}/{base_path}/_stcore/health".replace(f"{port}//", f"{port}/")

@@ -1,0 +1,112 @@
+"""The files that put PosLens on a server: linted, and saying the same as the program and each
+other. What they start is run in tests/e2e/test_container.py and test_proxy.py."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from dashboard.core.access import access_of
+from dashboard.core.settings import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+KUBERNETES: list[dict[str, Any]] = list(
+    yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+)
+
+
+def test_the_dockerfile_is_clean() -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert hadolint is not None
+    asked = [hadolint, str(DEPLOY / "Dockerfile")]
+    found = subprocess.run(asked, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
+    """Each file that is copied is there, and let through to the build."""
+    let_through = {
+        line.removeprefix("!")
+        for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for name in line.split()[:-1]
+    }
+    assert copied == let_through and all((ROOT / name).exists() for name in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {project["project"]["readme"], *project["project"]["license-files"], *wheel}
+    assert needed <= copied
+
+
+def test_the_image_has_what_a_login_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {r.name: r for r in map(Requirement, project["optional-dependencies"]["server"])}
+    lines = (DEPLOY / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    assert set(pins) == set(asked)
+    assert all(pins[name] in one.specifier for name, one in asked.items())
+
+
+def test_compose_fills_in_every_name_of_the_proxys_template() -> None:
+    proxy = COMPOSE["services"]["proxy"]
+    template = (DEPLOY / "nginx.conf.template").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{(\w+)\}", template)) == set(proxy["environment"])
+    app = COMPOSE["services"]["poslens"]
+    assert proxy["environment"]["POSLENS_BASE_PATH"] == app["environment"]["BASE_PATH"]
+    name, secret = proxy["environment"]["PROXY_PASSWORDS"].rsplit("/", 1)
+    assert name == "/run/secrets" and secret in COMPOSE["secrets"]
+    assert "poslens" not in COMPOSE["services"]["poslens"].get("ports", []), "the proxy alone"
+    # The proxy that is trusted is the one that is there.
+    at = {
+        name: one["networks"]["inside"]["ipv4_address"] for name, one in COMPOSE["services"].items()
+    }
+    options = app["command"]
+    assert options[options.index("--trusted-proxy") + 1] == at["proxy"] != at["poslens"]
+    for service in (app, proxy):
+        assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_the_program_takes_what_they_ask_of_it(where: str) -> None:
+    if where == "compose":
+        given = COMPOSE["services"]["poslens"]["command"]
+    else:
+        (given,) = (c["args"] for c in pods()["containers"])
+    options = dict(zip(given[::2], given[1::2], strict=True)) if "--login" not in given else {}
+    if options:
+        access_of("0.0.0.0", "tools/poslens", ["localhost"], None, [options["--trusted-proxy"]])
+        assert set(options) == {"--allowed-host", "--trusted-proxy"}
+    else:
+        assert given[:2] == ["--login", "--allowed-host"]
+        access_of("0.0.0.0", "", given[2:], True)
+
+
+def test_kubernetes_runs_it_as_the_image_does() -> None:
+    (container,) = pods()["containers"]
+    assert pods()["securityContext"]["runAsUser"] == 10001 and "USER 10001:10001" in DOCKERFILE
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {one["name"] for one in container["env"]} <= {one.name for one in SETTINGS}
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    assert mounted == {"/data", "/tmp"}, "all that it writes to"
+
+
+def pods() -> dict[str, Any]:
+    (deployment,) = (one for one in KUBERNETES if one["kind"] == "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
