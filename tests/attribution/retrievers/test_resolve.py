@@ -102,6 +102,32 @@ def test_a_preset_that_is_not_fetched_says_how() -> None:
     assert not installed(spec) and installed(resolve("MiniLM"))
 
 
+@pytest.mark.parametrize(
+    "hub_id", ["sentence-transformers/all-MiniLM-L6-v2", "Sentence-Transformers/all-minilm-l6-v2"]
+)
+def test_the_hub_id_of_packaged_weights_needs_no_hub(hub_id: str) -> None:
+    assert resolve(hub_id) is resolve("MiniLM") and installed(resolve(hub_id))
+    assert resolve(f"{hub_id}@last") == resolve("MiniLM@last")
+    assert resolve(f"{hub_id}@calibrated") == resolve("MiniLM@calibrated")
+    for spec in presets().values():
+        if spec.hub_id and not spec.source.startswith("hub:"):
+            assert resolve(spec.hub_id.upper()) is spec
+
+
+def test_the_hubs_own_copy_goes_first_where_it_is_here(
+    monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[..., Path]
+) -> None:
+    hub_id, folder = "sentence-transformers/all-MiniLM-L6-v2", tiny_folder("bert")
+    monkeypatch.setattr("attribution.retrievers.resolve._from_hub", lambda *_: folder)
+    assert resolve(hub_id).source == f"hub:{hub_id}"
+
+
+@pytest.mark.parametrize("name", ["MiniLM@main", "sentence-transformers/all-MiniLM-L6-v2@c9745ed1"])
+def test_a_revision_is_no_part_of_a_name(name: str) -> None:
+    with pytest.raises(UserError, match=r"^A revision cannot be chosen by name: leave out @"):
+        resolve(name)
+
+
 def test_a_folder_becomes_known_by_name(tiny_folder: Callable[..., Path]) -> None:
     folder = tiny_folder("bert")
     spec = register_folder("mine", folder)

@@ -66,6 +66,15 @@ def test_explain_prints_one_object(tmp_path: Path) -> None:
     assert found["provenance"]["weights"] == "c006c9485a9bef2b"
 
 
+def test_a_packaged_model_answers_to_its_hub_id() -> None:
+    texts = ("--query", "what melts", "--document", "Ice melts.")
+    hub, preset = (
+        json.loads(run("explain", *texts, "--model", name).stdout)
+        for name in ("sentence-transformers/all-MiniLM-L6-v2", "MiniLM")
+    )
+    assert hub == preset
+
+
 def test_decomposition_adds_up_and_has_a_matrix_on_request() -> None:
     result = run(
         "explain",

@@ -59,6 +59,12 @@ def test_bm25_on_the_explain_page() -> None:
     assert "Gradient saliency: not for BM25: it is for" in captions.replace("\\", "")
 
 
+def test_a_page_takes_the_hub_id_of_packaged_weights() -> None:
+    page = explain_page("sentence-transformers/all-MiniLM-L6-v2", "saliency")
+    assert not page.exception and not page.error
+    assert len(shown_scores(page)) == 1
+
+
 def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
     """Of two texts every word that both have stands in both, whatever it is."""
     page = explain_page("BM25", "terms")
