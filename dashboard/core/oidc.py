@@ -25,6 +25,7 @@ from dashboard.core.settings import (
 
 CALLBACK = "oauth2callback"
 MIN_COOKIE_SECRET = 32
+PATIENCE_S = 10.0
 _DEFAULT_FILE = Path("~/.streamlit/secrets.toml")
 _KEYS: Mapping[str, Setting[str]] = {
     "server_metadata_url": OIDC_METADATA_URL,
@@ -62,6 +63,25 @@ def section(access: Access) -> dict[str, str]:
     _require_url(found["redirect_uri"], OIDC_REDIRECT_URI.name)
     _require_way_back(found["redirect_uri"], access)
     return found
+
+
+def trouble(metadata_url: str) -> str:
+    """Why nobody can log in now, as a sentence; empty where the provider describes itself."""
+    import httpx
+
+    try:
+        answer = httpx.get(metadata_url, timeout=PATIENCE_S, follow_redirects=True)
+        found = answer.json() if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        found = None
+    if isinstance(found, dict) and {"issuer", "authorization_endpoint", "token_endpoint"} <= set(
+        found
+    ):
+        return ""
+    return (
+        f"Nobody can log in yet: {metadata_url} does not describe a provider now; check "
+        f"{OIDC_METADATA_URL.name} and the network."
+    )
 
 
 def give(values: Mapping[str, str]) -> None:

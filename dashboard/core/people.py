@@ -21,7 +21,7 @@ def person() -> str:
     known = access.current()
     if known.proxies:
         return _of_proxy()
-    if known.login and st.user.get("is_logged_in"):
+    if known.login and st.user.get("is_logged_in") and st.user.get("sub"):
         return f"{st.user.get('iss', '')} {st.user.get('sub', '')}"
     return ""
 

@@ -12,6 +12,7 @@ from oidc_provider_mock import User, run_server_in_thread
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.test_accessibility import violations
 from tests.e2e.test_app import no_error
 from tests.support.ports import free_port
 from tests.support.served import Served, served
@@ -64,6 +65,7 @@ def entered(browser: Browser, url: str, name: str) -> Page:
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
     # Nothing of the page stands there before.
     expect(page.get_by_test_id("stTopNav")).to_have_count(0)
+    assert violations(page) == []
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("button", name=name, exact=True).first.click()
     page.wait_for_url(f"{url.split('?')[0].removesuffix('/curves')}/**")

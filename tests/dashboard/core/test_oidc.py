@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,47 @@ def test_a_file_that_is_none_is_one_sentence(
     monkeypatch.setenv("POSLENS_SECRETS", str(file))
     with pytest.raises(UserError, match=message):
         oidc.section(ACCESS)
+
+
+class Provider(BaseHTTPRequestHandler):
+    """Answers with what its server was told to."""
+
+    def do_GET(self) -> None:
+        status, body = self.server.answer  # type: ignore[attr-defined]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+WHOLE = b'{"issuer": "i", "authorization_endpoint": "a", "token_endpoint": "t"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "well"),
+    [
+        (200, WHOLE, True),
+        (500, WHOLE, False),
+        (200, b"{}", False),
+        (200, b"[]", False),
+        (200, b"<html>", False),
+        (200, b"\xff", False),
+    ],
+)
+def test_a_provider_that_is_none_is_said_so(status: int, body: bytes, well: bool) -> None:
+    with HTTPServer(("127.0.0.1", 0), Provider) as server:
+        server.answer = (status, body)  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/.well-known/openid-configuration"
+        said = oidc.trouble(url)
+        thread.join()
+    assert bool(said) is not well and "\n" not in said
+    if not well:
+        assert url in said and "POSLENS_OIDC_METADATA_URL" in said
+    assert oidc.trouble(url).startswith("Nobody can log in yet"), "it is gone"
 
 
 def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,25 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
     assert setting.shown()[1] == "8 of 8 | **Model** | complete"
 
 
+def test_nobody_stops_somebody_elses_run_where_people_log_in(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dashboard.core import access, people
+
+    who = "anna"
+    monkeypatch.setattr(people, "person", lambda: who)
+    monkeypatch.setattr(access, "_current", access.access_of(login=True))
+    setting.runs.reader = people.reader
+    page, _ = setting.shown()
+    page.button(key="x.start.y").click().run()
+    until_told(setting)
+    assert text_of(page).endswith("| Stop")
+    who = "bert"
+    assert setting.shown()[1].endswith(" left | Somebody else started this.")
+    monkeypatch.setattr(access, "_current", access.access_of())
+    assert setting.shown()[1].endswith("| Stop"), "nobody logs in: everybody's"
+
+
 def test_one_job_says_its_rate_and_what_others_compute(setting: Setting) -> None:
     setting.done = {"A": 2}
     setting.at_work = 1
