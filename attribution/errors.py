@@ -31,3 +31,8 @@ class UserError(Exception):
 
 class Stopped(UserError):
     """`should_stop` said so before the result was there."""
+
+
+class Unavailable(Stopped):
+    """What computes does not answer as it should, an endpoint above all: its sentence ends a whole
+    run, and no item of it counts as failed."""

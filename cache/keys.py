@@ -92,14 +92,21 @@ class UsedModel:
 
 def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     """The model as its files are now, on the device and in the precision that would be chosen;
-    cheap, loads nothing.
+    cheap, loads nothing. Of an endpoint, the model that answered its probe.
 
     Raises:
-        UserError: its files are not here.
+        UserError: its files are not here, or the endpoint does not answer.
     """
     from attribution.retrievers import detect, lexical
     from attribution.retrievers.load import plan
 
+    if (probe := detect.family_of(spec).probe) is not None and spec.remote:
+        from cache.probes import probed_weights
+
+        weights = probed_weights(spec.name, spec.source, probe(spec))
+        kind = "unknown"
+        named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")
+        return UsedModel(spec, named, weights, kind, "elsewhere")
     files, where, kind = plan(spec, device, precision)
     spec = detect.settled(spec, files.folder)
     weights = files_fingerprint(files)

@@ -359,4 +359,4 @@ def _run(job: Job) -> None:
     if job.total and job.n_done() >= job.total:
         return
     quiet()
-    watched(job.label, job.start, unit="item")
+    watched(job.label, job, unit="item")

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Stopped, UserError
-from attribution.retrievers.base import Joint, Representation, Separate
-from attribution.retrievers.dense import DenseRetriever
+from attribution.errors import Stopped, Unavailable, UserError
+from attribution.retrievers.base import Joint, Pooled, Representation, Separate
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Search
 from attribution.retrievers.late_interaction import Vectors
@@ -97,7 +96,7 @@ class Scorer(Protocol):
 
 
 def scorer(
-    retriever: DenseRetriever,
+    retriever: Pooled,
     queries: Sequence[str],
     vectorise: Vectorise | None = None,
     turn: Turn = nullcontext,
@@ -148,6 +147,8 @@ def search(
             try:
                 scores = scorer(asked, [one.text for one in documents])
                 best.add(asked, _without_own(collection, asked, documents, scores), place)
+            except Unavailable:
+                raise
             except Stopped:
                 return best
         place += len(documents)
@@ -245,7 +246,7 @@ class Dense:
 
     def __init__(
         self,
-        retriever: DenseRetriever,
+        retriever: Pooled,
         queries: Sequence[str],
         vectorise: Vectorise | None = None,
         turn: Turn = nullcontext,
@@ -286,7 +287,7 @@ class Dense:
         known, vectors = self._vectors(documents, "document")
         asked = torch.as_tensor(rows)
         if known and self._queries.shape[1]:
-            similarity = self._retriever.model.similarity(self._queries[asked], vectors)
+            similarity = self._retriever.similarities(self._queries[asked], vectors)
             scores[:, known] = similarity.float()
             scores[~self._known[asked]] = float("-inf")
         return scores
@@ -415,6 +416,8 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
                 encoded = retriever.encode_pairs([pairs[number] for number in numbers])[0]
                 logits: list[float] = retriever.embed(encoded).float().cpu().tolist()
                 return logits
+        except Stopped:
+            raise
         except UserError:
             if len(numbers) == 1:
                 return [float("-inf")]

@@ -180,7 +180,7 @@ register(
         unit="‖∂v/∂e‖F",
         signed=False,
         additive=False,
-        needs=Capability.VECTOR,
+        needs=Capability.JACOBIAN,
         version=1,
         compute=attribute,
         order=3,

@@ -107,6 +107,10 @@ class Pooled(Separate, Protocol):
         """Tokens that it reads of a text of one side, special ones included."""
         ...
 
+    def similarities(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Scores [P, C] of every query [P, H] with every document [C, H]."""
+        ...
+
     def directions(self, vectors: Tensor) -> Tensor:
         """What `embed` made [B, H], such that the score is an inner product of two rows.
 
@@ -147,6 +151,11 @@ class Additive(Retriever, Protocol):
 def reads_jointly(retriever: Retriever) -> TypeGuard[Joint]:
     """Whether query and document are read together."""
     return hasattr(retriever, "encode_pairs")
+
+
+def is_pooled(retriever: Retriever) -> TypeGuard[Pooled]:
+    """Whether each text becomes one vector."""
+    return hasattr(retriever, "similarities")
 
 
 def embedded(retriever: Retriever) -> Embedded:

@@ -308,6 +308,10 @@ class DenseRetriever:
         similarity (cosine or dot product)."""
         return self.model.similarity_pairwise(queries, documents)
 
+    def similarities(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Scores [P, C] of every query [P, H] with every document [C, H]."""
+        return self.model.similarity(queries, documents)
+
     def directions(self, vectors: Tensor) -> Tensor:
         """`vectors` [B, H] such that the score is their inner product.
 
@@ -408,6 +412,7 @@ FAMILY = register(
                 Capability.EMBEDDINGS,
                 Capability.GRADIENTS,
                 Capability.VECTOR,
+                Capability.JACOBIAN,
                 Capability.LINEAR,
             }
         ),

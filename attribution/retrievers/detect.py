@@ -9,6 +9,7 @@ from typing import Any
 from attribution.errors import UserError
 from attribution.retrievers import (  # noqa: F401 (each registers its family)
     dense,
+    endpoint,
     late_interaction,
     lexical,
     seq2seq,

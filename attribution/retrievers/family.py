@@ -13,16 +13,19 @@ import torch
 
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from attribution.types import Array
 
 
 class Capability(StrEnum):
     """What a family has and a method may need."""
 
     EMBEDDINGS = "embeddings"
-    """Its input embeddings can be replaced."""
+    """Its input embeddings can be replaced, or units of its text be taken out."""
     GRADIENTS = "gradients"
     """Its score has a gradient at its input embeddings."""
     VECTOR = "vector"
+    """A text becomes one vector."""
+    JACOBIAN = "jacobian"
     """A text becomes one vector, by an encoder that has gradients."""
     LINEAR = "linear"
     """Its network can be linearised."""
@@ -63,7 +66,9 @@ class Family:
     folder is of this family where its configuration names the sentence-transformers class
     `library_class`, or else where `shown_by` (folder, architectures) says so. `has_weights` says
     that there are files to check and a device to choose, `has_statistics` that its scores depend
-    on word statistics of a data set.
+    on word statistics of a data set. `why_not` says in part of a sentence why a method that needs
+    more than it has does not fit. Of what is computed elsewhere, `probe` gives numbers [H] that
+    tell what stands behind a name; they stand in for the digests of files.
     """
 
     name: str
@@ -76,6 +81,8 @@ class Family:
     shown_by: Callable[[Path, Sequence[str]], bool] = _shows_nothing
     has_weights: bool = True
     has_statistics: bool = False
+    why_not: str = ""
+    probe: Callable[[RetrieverSpec], Array] | None = None
 
 
 FAMILIES: dict[str, Family] = {}

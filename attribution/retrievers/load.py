@@ -19,6 +19,7 @@ from attribution.retrievers.resolve import comes_packaged, locate
 from attribution.retrievers.safe_files import DamagedFolder
 from attribution.retrievers.specs import (
     CODE_SETTING,
+    NOWHERE,
     ModelFiles,
     RetrieverSpec,
     code_allowed,
@@ -111,6 +112,9 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         UserError: the files are missing, pickled, or not a model that PosLens reads; the model
             needs code that is not allowed, or more memory than there is.
     """
+    if spec.remote:
+        elsewhere = Placement(torch.device("cpu"), "unknown")
+        return detect.family_of(spec).load(spec, NOWHERE, elsewhere)
     files, where, kind = plan(spec, device, precision)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())

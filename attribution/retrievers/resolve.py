@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attribution.errors import UserError
-from attribution.retrievers import calibration, model_rules
+from attribution.retrievers import calibration, endpoint_address, model_rules
 from attribution.retrievers.model_folder import contents
 from attribution.retrievers.package_weights import minilm_folder
 from attribution.retrievers.safe_files import DamagedFolder
@@ -56,6 +56,22 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     return spec
 
 
+def register_endpoint(value: str) -> RetrieverSpec:
+    """Make an endpoint, `NAME=URL`, known by name; as for folders, only the person who starts the
+    program can do this.
+
+    Raises:
+        UserError: it is none, its key is none, or another retriever has its name.
+    """
+    address = endpoint_address.parse(value)
+    if address.name in presets() or not _registered.get(address.name, address.spec).remote:
+        raise UserError(f"{address.name} is the name of another model: give the endpoint its own.")
+    endpoint_address.key_of(address)
+    endpoint_address.remember(address)
+    _registered[address.name] = address.spec
+    return address.spec
+
+
 def _family_of(folder: Path) -> str:
     from attribution.retrievers.detect import family_of_folder  # loads torch
 
@@ -63,7 +79,7 @@ def _family_of(folder: Path) -> str:
 
 
 def known() -> dict[str, RetrieverSpec]:
-    """Presets and registered folders."""
+    """Presets, registered folders and endpoints."""
     return {**presets(), **_registered}
 
 
@@ -148,7 +164,9 @@ def allow_code(names: Iterable[str]) -> None:
 
 
 def installed(spec: RetrieverSpec) -> bool:
-    """Whether the weights lie on this machine."""
+    """Whether the weights lie on this machine, or elsewhere and can be asked."""
+    if spec.remote:
+        return True
     try:
         return locate(spec).folder.is_dir()
     except UserError:

@@ -21,6 +21,9 @@ PLANTED = Path(__file__).parent / "planted"
 
 BM25 = Path(__file__).parent / "bm25"
 
+ENDPOINT = "endpoint:"
+"""What the source of a retriever begins with that is computed elsewhere."""
+
 
 def data_folder() -> Path:
     """Where fetched models and the cache live: $POSLENS_HOME, else poslens in the user's data."""
@@ -74,6 +77,11 @@ class RetrieverSpec:
         return self.name.partition("@")[0]
 
     @property
+    def remote(self) -> bool:
+        """Whether it is computed elsewhere: nothing of it is on this machine."""
+        return self.source.startswith(ENDPOINT)
+
+    @property
     def settings(self) -> str:
         """What besides the files decides the numbers; `None` means as the files say."""
         said = (
@@ -100,7 +108,7 @@ class RetrieverSpec:
         if self.family == "lexical":
             return "none"
         if self.query_prompt is None and self.document_prompt is None:
-            return "the model's own"
+            return "the endpoint's own" if self.remote else "the model's own"
         return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
 
     @property
@@ -114,6 +122,9 @@ class RetrieverSpec:
     @property
     def _weights(self) -> str:
         kind, _, rest = self.source.partition(":")
+        if self.remote:
+            url, _, model = rest.partition("#")
+            return f"endpoint {url}{f', model {model}' if model else ''}"
         if kind == "adapter":
             part = "" if self.strength is None else f"{self.strength:g} of an "
             return f"{part}adapter on {rest}, shipped with PosLens"
@@ -161,6 +172,10 @@ class ModelFiles:
             (next(path.relative_to(r) for r in roots if path.is_relative_to(r)).as_posix(), path)
             for path in self.paths()
         ]
+
+
+NOWHERE = ModelFiles(Path(os.devnull))
+"""The files of what is computed elsewhere: none."""
 
 
 @cache
@@ -293,10 +308,13 @@ def with_settings(
 ) -> RetrieverSpec:
     """`spec` with other lengths or another query prompt; None leaves what it says.
 
-    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts.
+    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts, an endpoint no
+    lengths.
     """
     if spec.family == "lexical":
         return spec
+    if spec.remote:  # it cuts texts where it likes
+        max_length = query_max_length = None
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
     return replace(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from attribution.errors import Stopped
+from attribution.errors import Stopped, Unavailable
 from cache.jobs.claims import Claims
 
 Item = TypeVar("Item")
@@ -94,7 +94,8 @@ def run(
     item that fails is not tried again by this run.
 
     Raises:
-        UserError: the store cannot be written; what was stored before stays.
+        UserError: the store cannot be written, or what computes is not there any more; what was
+            stored before stays.
     """
     loop = _Loop(work, len(items), should_stop, on_progress)
     todo = loop.missing(items)
@@ -164,6 +165,8 @@ class _Loop(Generic[Item, Computed]):
                     self._computed += len(done) + len(failed)
                     self._failed += len(failed)
                     self._on_progress(self.progress())
+            except Unavailable:
+                raise
             except Stopped:
                 self._stopped = True
             claims.release(stored)

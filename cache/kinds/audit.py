@@ -26,7 +26,7 @@ from torch import Tensor
 
 from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Stopped, UserError
+from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.audit import (
     ORDERS,
     Frequent,
@@ -49,7 +49,7 @@ from attribution.evaluation.chunks import (
 from attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
 from attribution.evaluation.search import readable
 from attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
-from attribution.retrievers.base import Retriever
+from attribution.retrievers.base import Pooled, Retriever, is_pooled
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
@@ -197,6 +197,8 @@ class AuditStore:
             on_stage("Reading documents" + (", shuffled" if order == "shuffled" else ""))
             try:
                 indexes.append(building.index(order, on_progress))
+            except Unavailable:
+                raise
             except Stopped:
                 return Progress(len(self.keys), 0, 0, 0, 0.0, stopped=True)
         on_stage("Searching for sentences")
@@ -231,7 +233,7 @@ class AuditStore:
         on_progress: Report,
     ) -> Progress:
         """Try where the model stops reading, unless that is known."""
-        if not isinstance(retriever, DenseRetriever):
+        if not is_pooled(retriever):
             return Progress(0, 0, 0, 0, 0.0)
         items = [self._tried(number) for number in range(N_TRIED)]
         if self._truncations.missing(model, TRUNCATION, items):
@@ -294,7 +296,7 @@ def _reach(
     if isinstance(retriever, LexicalRetriever):
         queries = [terms_of(text) for text in asked]
     else:
-        queries, kept = _query_vectors(cast(DenseRetriever, retriever), asked)
+        queries, kept = _query_vectors(cast(Pooled, retriever), asked)
         at = [at[i] for i in kept]
     ranks = np.zeros((len(indexes), 2 * n), dtype=np.int64)
     for row, index in enumerate(indexes):
@@ -310,7 +312,7 @@ def _reach(
     )
 
 
-def _query_vectors(retriever: DenseRetriever, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
+def _query_vectors(retriever: Pooled, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
     """Vectors [P, H] of those texts of which the model reads a token, and which these are."""
 
     def run(numbers: list[int]) -> list[tuple[int, Tensor]]:
@@ -423,8 +425,8 @@ class _Building:
         ranks = Ranks(columns, same)
         if isinstance(self._retriever, LexicalRetriever):
             return LexicalIndex(chunks, ranks, self._retriever.k1, self._retriever.b)
-        dense = cast(DenseRetriever, self._retriever)
-        return VectorIndex(torch.stack(chunks), ranks, dense.model.similarity)
+        pooled = cast(Pooled, self._retriever)
+        return VectorIndex(torch.stack(chunks), ranks, pooled.similarities)
 
     def _blocks(self, order: Order) -> Iterator[list[str]]:
         documents = self._store.collection.documents()
@@ -453,7 +455,7 @@ class _Building:
         except Stopped:
             raise
         except UserError:
-            retriever = cast(DenseRetriever, self._retriever)
+            retriever = cast(Pooled, self._retriever)
             ok = readable(retriever, texts, "document")
             if all(ok):
                 raise
@@ -465,7 +467,7 @@ class _Building:
         if missing := [text for text in texts if text not in known]:
             self._from_store = False
             done = embed(
-                cast(DenseRetriever, self._retriever),
+                cast(Pooled, self._retriever),
                 model,
                 "document",
                 missing,

@@ -14,7 +14,7 @@ import torch
 
 from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.curves.projection import Layout, project
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Pooled
 from attribution.types import Array, Method, Side
 from cache.jobs.loop import Progress
 from cache.storage.codec import pack_floats, unpack_floats
@@ -123,7 +123,7 @@ def _map(files: Store, model: ModelKey, key: str) -> Array | None:
 
 
 def embed(
-    retriever: DenseRetriever,
+    retriever: Pooled,
     model: ModelKey,
     side: Side,
     texts: Sequence[str],

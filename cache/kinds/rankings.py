@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attribution.datasets.corpus import Collection, Query, corpus_digest
-from attribution.errors import Stopped
+from attribution.errors import Stopped, Unavailable
 from attribution.evaluation.search import (
     BLOCK,
     DEPTH,
@@ -35,8 +35,7 @@ from attribution.evaluation.search import (
     search_lexical,
 )
 from attribution.interventions.relocation import evidence_read, tokens_of
-from attribution.retrievers.base import Joint, Retriever
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Joint, Pooled, Retriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever
 from attribution.types import Method, Side, as_array
@@ -228,10 +227,12 @@ class RankingStore:
                 return progress(0, stopped=True)
             best = found
         else:
-            dense = cast(DenseRetriever, retriever)
+            dense = cast(Pooled, retriever)
             vectorise = self._vectors(dense, model, should_stop, turn)
             try:
                 score = scorer(dense, texts, vectorise if way == "vectors" else None, turn)
+            except Unavailable:
+                raise
             except Stopped:
                 return progress(before, stopped=True)
             best = search(
@@ -253,7 +254,7 @@ class RankingStore:
 
     def _vectors(
         self,
-        retriever: DenseRetriever,
+        retriever: Pooled,
         model: ModelKey,
         should_stop: Callable[[], bool],
         turn: Callable[[], AbstractContextManager[object]],

@@ -13,6 +13,7 @@ import typer
 
 from attribution.errors import UserError
 from dashboard.core.command_options import (
+    Endpoints,
     TextFormat,
     data_name,
     quiet,
@@ -53,6 +54,7 @@ def audit(
         list[str] | None,
         typer.Option("--model", help="Repeat for several, MiniLM@calibrated among them."),
     ] = None,
+    endpoint: Endpoints = None,
     corpus: Annotated[
         str,
         typer.Option(
@@ -120,8 +122,7 @@ def audit(
                 base = audits.base_of(found, index)
                 one = audits.audit(service(), index, setup, base)
                 if one is None or retry_failed:
-                    start = partial(job.start, retry_failed=retry_failed)
-                    watched(index.name, start, unit="document")
+                    watched(index.name, job, unit="document", retry_failed=retry_failed)
                     one = audits.audit(service(), index, setup, base)
             except UserError as error:
                 unfit.append(str(error))

@@ -195,7 +195,7 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
             should_stop=lambda: run.stopping,
             on_progress=report,
             on_stage=stage,
-            turn=compute.turn,
+            turn=compute.turns(index.spec),
             retry_failed=run.retry_failed,
         )
 
@@ -210,6 +210,7 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
         failures=lambda: store.select(model.key, index.chunks).failed,
         can_start=not model.stored_only,
         doing="audit",
+        count=compute.cost(index.spec, lambda other: job(other, index, setup)),
     )
 
 
@@ -303,6 +304,11 @@ def limit_sentence(found: Audit) -> str:
         return ""
     name = found.index.spec.name
     longest = max(tried, key=lambda one: one.n_tokens)
+    if found.index.spec.remote:  # its tokens are words here, and it names no limit
+        cut = min(tried, key=lambda one: (one.reads_all, one.last))
+        if cut.reads_all:
+            return f"{name} reads texts of {longest.n_words:,} words to their end."
+        return f"{name} stops reading at word {cut.word:,} of {cut.n_words:,}."
     if all(one.reads_all for one in tried):
         more = (
             ""

@@ -12,6 +12,7 @@ import typer
 
 from attribution.errors import UserError
 from dashboard.core.command_options import (
+    Endpoints,
     TextFormat,
     for_data,
     pairs_of,
@@ -70,6 +71,7 @@ Format = Annotated[TextFormat, typer.Option(help="csv or json.")]
 def squad_posq(
     data: Data,
     model: Models = None,
+    endpoint: Endpoints = None,
     queries: Annotated[
         int, typer.Option(min=0, help="Queries of each group, drawn by lot; 0 is all.")
     ] = 0,
@@ -91,6 +93,7 @@ def squad_posq(
 def fineweb_posq(
     data: Data,
     model: Models = None,
+    endpoint: Endpoints = None,
     queries: Annotated[
         int, typer.Option(min=0, help="Queries of each class, drawn by lot; 0 is all.")
     ] = 1000,
@@ -118,6 +121,7 @@ class NeedleTable(StrEnum):
 @spoken
 def needle(
     model: Models = None,
+    endpoint: Endpoints = None,
     corpus: Annotated[
         str, typer.Option(help="Name or path of the data set whose documents texts are cut from.")
     ] = "sample",
@@ -158,7 +162,7 @@ def needle(
         spec = for_data(resolve(name), data.name)
         one = benchmarks.needle_grid(service(), spec, setup)
         if one.missing:
-            watched(spec.name, benchmarks.needle_job(service(), spec, setup).start, unit="cell")
+            watched(spec.name, benchmarks.needle_job(service(), spec, setup), unit="cell")
             one = benchmarks.needle_grid(service(), spec, setup)
         if one.left_out:
             print(

@@ -168,7 +168,7 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
             one,
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(spec),
             retry_failed=True,
         )
 
@@ -176,7 +176,15 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
         return len(needle_cells(compute.root).select(model.key, setup.method, items).results)
 
     key = run_key(model, setup.method, f"{setup.dataset}: needles")
-    return compute.job(key, spec.name, len(items), work, n_done=n_done, doing="needles")
+    return compute.job(
+        key,
+        spec.name,
+        len(items),
+        work,
+        n_done=n_done,
+        doing="needles",
+        count=compute.cost(spec, lambda other: needle_job(other, spec, setup)),
+    )
 
 
 def needle_grid(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Needles:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     Readable,
     TextFormat,
     for_data,
@@ -31,6 +31,7 @@ def bias(
     model: Annotated[
         list[str] | None, typer.Option("--model", help="Repeat for several; MiniLM by default.")
     ] = None,
+    endpoint: Endpoints = None,
     dataset: Dataset = "sample-bias",
     test: Annotated[
         list[str] | None,
@@ -80,13 +81,8 @@ def bias(
         scope = f"{scope}: {words}"
     results = []
     for spec in specs:
-        watched(
-            spec.name,
-            partial(
-                bias_service.job(service(), spec, tests, scope).start,
-                retry_failed=retry_failed,
-            ),
-        )
+        job = bias_service.job(service(), spec, tests, scope)
+        watched(spec.name, job, retry_failed=retry_failed)
         results += bias_service.tested(service(), spec, tests)
     results = bias_service.with_adjusted_p(results)
     made = [

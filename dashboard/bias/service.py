@@ -105,7 +105,7 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
             bias_scores.store(compute.root),
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(spec),
             retry_failed=run.retry_failed,
         )
 
@@ -114,7 +114,15 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
         return len(items) - len(missing)
 
     key = run_key(model, BIAS_SCORES, scope)
-    return compute.job(key, spec.name, len(items), work, doing="bias tests", n_done=n_done)
+    return compute.job(
+        key,
+        spec.name,
+        len(items),
+        work,
+        doing="bias tests",
+        n_done=n_done,
+        count=compute.cost(spec, lambda other: job(other, spec, tests, scope)),
+    )
 
 
 def tested(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs]) -> list[Tested]:

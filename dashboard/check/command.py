@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dashboard.core.command_options import (
+    Endpoints,
     Model,
     for_data,
     pairs_of,
@@ -46,6 +47,7 @@ def check(
         Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")
     ],
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     dataset: Annotated[
         str, typer.Option("--dataset", "--data", help="Name, or path, of a data set.")
     ] = "sample",
@@ -99,7 +101,7 @@ def check(
     compute = service()
     found = checking.passport(compute, spec, data, names, pairs)
     if found.missing:
-        watched(spec.name, checking.job(compute, found).start, unit="computation")
+        watched(spec.name, checking.job(compute, found), unit="computation")
         found = checking.passport(compute, spec, data, names, pairs)
     made = checking.checks(found, known, tolerances, names)
     print(f"Baseline: {known.heading}", file=sys.stderr)

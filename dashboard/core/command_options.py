@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attribution.datasets import DataSet
     from attribution.retrievers.specs import RetrieverSpec
     from attribution.types import Method, TextPair
+    from dashboard.core.runs import Job
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +101,29 @@ Data = Annotated[
     ),
 ]
 
+
+def _endpoints(values: list[str] | None) -> list[str] | None:
+    """Make the endpoints known as the options are read: whatever command it is, they are models."""
+    from attribution.retrievers.resolve import register_endpoint
+
+    for value in values or []:
+        try:
+            register_endpoint(value)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+    return values
+
+
+Endpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        callback=_endpoints,
+        help="NAME=URL of an endpoint that embeds texts or reranks them, which is then a model of "
+        "this name; its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
+    ),
+]
 
 Options = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
@@ -258,25 +282,34 @@ def _parted(value: str, message: str) -> tuple[str, str]:
     return name, source
 
 
-def watched(name: str, start: Callable[[Callable[[Any], None]], Any], unit: str = "pair") -> None:
-    """Wait for the run that `start` begins, given what shows its progress, with a bar on stderr;
-    Ctrl-C ends it and keeps what is there.
+def watched(name: str, job: Job, unit: str = "pair", *, retry_failed: bool = False) -> None:
+    """Start a job and wait for its run, with a bar on stderr; Ctrl-C ends it and keeps what is
+    there. What it would send to an endpoint is said before.
 
     Raises:
         UserError: the run ended with a sentence.
     """
     from tqdm import tqdm
 
+    say_cost(job)
     with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
 
         def show(progress: Any) -> None:
             bar.total, bar.n = progress.total, progress.done
             bar.refresh()
 
-        running = start(show)
+        running = job.start(show, retry_failed=retry_failed)
         wait(running)
     if running.error:
         raise UserError(running.error)
+
+
+def say_cost(job: Job) -> None:
+    """Say on stderr what a job would send to an endpoint, where it would."""
+    if job.sends:
+        cost = job.cost()
+        said = "what it sends is known once it runs" if cost is None else cost.words
+        print(f"To be sent to {job.label}: {said}.", file=sys.stderr, flush=True)
 
 
 def wait(running: Any) -> None:

@@ -14,14 +14,16 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from attribution.batching import stoppable
 from attribution.curves.bootstrap import numbered
 from attribution.curves.positions import CurveSummary, summarize
 from attribution.curves.text_axis import average, is_over_text
-from attribution.errors import Stopped, UserError
+from attribution.errors import Stopped, Unavailable, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.retrievers import resolve, specs
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.detect import families_with, family_of
+from attribution.retrievers.endpoint_cost import Cost
 from attribution.retrievers.family import Family
 from attribution.retrievers.load import load
 from attribution.retrievers.self_check import SelfCheck, check_retriever
@@ -44,6 +46,7 @@ from cache.shipped.layer import Shipped
 from cache.storage.files import lay_beneath
 from cache.storage.store import ModelKey, Store, StoredCurves
 from dashboard.core import provenance, stored_models
+from dashboard.core.costs import Counting, cost_of
 from dashboard.core.model_pool import ModelPool
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
@@ -101,14 +104,21 @@ class Compute:
     """Results below one folder, and what computes them: models, device queue and runs of one
     process."""
 
-    def __init__(self, root: Path | None = None, *, beside: Compute | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        beside: Compute | None = None,
+        counting: Counting | None = None,
+    ) -> None:
         """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
         bounds it shares while its results stay its own. What ships with PosLens lies beneath a
-        cache that stands by itself."""
+        cache that stands by itself. With `counting` nothing is asked of a model."""
         folder = (root or data_folder()) / "cache"
         if beside is None:
             lay_beneath(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
         self.root = folder
+        self._counting = counting
         self.store = Store(folder)
         self.embeddings = EmbeddingStore(folder)
         self._known: Store = beside._known if beside else self.store
@@ -162,6 +172,8 @@ class Compute:
         """
         if model.stored_only:
             raise specs.weights_absent(model.spec.name)
+        if self._counting is not None:
+            return self._counting.retriever(model.spec)
         return self.models.get(
             (model.key.fingerprint, model.device),
             lambda: _loaded(model.spec),
@@ -179,12 +191,17 @@ class Compute:
         Raises:
             UserError: the method does not fit, or as `retriever`.
         """
-        self._require_fit(model, method)  # by its family: known without loading it
+        self.require_fit(model, method)  # by its family: known without loading it
         loaded = self.retriever(model)
-        self._require_fit(model, method)
+        self.require_fit(model, method)
         return loaded
 
-    def _require_fit(self, model: ModelIdentity, method: Method) -> None:
+    def require_fit(self, model: ModelIdentity, method: Method) -> None:
+        """Refuse a method that does not work on the model, as far as is known.
+
+        Raises:
+            UserError: it does not.
+        """
         if reason := self.unfit(model).get(method.name):
             said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
             raise UserError(f"{said}. Choose another method.")
@@ -201,7 +218,8 @@ class Compute:
         family = family_of(model.spec)
         for name, entry in METHODS.items():
             if not entry.fits(family):
-                found[name] = f"it is for {_listed(families_with(entry.needs))} retrievers"
+                fitting = f"it is for {_listed(families_with(entry.needs))} retrievers"
+                found[name] = family.why_not or fitting
         return found
 
     # -- pairs ---------------------------------------------------------------------------------
@@ -227,7 +245,7 @@ class Compute:
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
         retriever = self.fitting(model, method)
-        with self.turn():
+        with self.turns(spec)():
             outcomes = [
                 outcome
                 for batch in attribute_batches(retriever, method, [pair], should_stop)
@@ -267,7 +285,7 @@ class Compute:
             UserError: the model cannot be loaded or a text has no token.
         """
         retriever = cast(SparseRetriever, self.retriever(self.identify(spec)))
-        with self.turn(), retriever.lock:
+        with self.turns(spec)(), retriever.lock:
             return retriever.terms(pair)[2]
 
     # -- data sets -----------------------------------------------------------------------------
@@ -354,7 +372,7 @@ class Compute:
         model = self.identify(spec)
 
         def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
-            return nullcontext(OneDevice(self.fitting(model, method), method, self.turn))
+            return nullcontext(OneDevice(self.fitting(model, method), method, self.turns(spec)))
 
         def work(run: Run, report: Report) -> Progress:
             with (executor or here)(model) as place:
@@ -379,10 +397,13 @@ class Compute:
             n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
             can_start=not model.stored_only,
             doing=METHODS[method.name].title,
+            count=self.cost(spec, lambda other: other.attribution_job(spec, method, pairs, scope)),
         )
 
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
         """A job that fills this folder; `details` are those of `Job`."""
+        if details.get("count") is not None:
+            work = _within_batches(work)
         return Job(self.runs, self.root, key, label, total, work, **details)
 
     def one_by_one(
@@ -426,9 +447,38 @@ class Compute:
             **details,
         )
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Wait for a turn at the device and hold it; a run takes one for each batch."""
-        return self.queue.turn()
+    def turns(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:
+        """What waits for a turn at the device and holds it; a run takes one for each batch. What
+        is computed elsewhere takes none: nobody here waits for a slow endpoint."""
+        return nullcontext if spec.remote else self.queue.turn
+
+    def cost(
+        self, spec: RetrieverSpec, job: Callable[[Compute], Job]
+    ) -> Callable[[Job], Cost | None] | None:
+        """What tells what `job`, made for a `Compute`, would send to an endpoint; None where
+        `spec` is none."""
+        if not spec.remote:
+            return None
+
+        def again(folder: Path, counting: Counting) -> Job:
+            return job(Compute(folder, beside=self, counting=counting))
+
+        return lambda asked: cost_of(self.root, asked, again)
+
+
+def _within_batches(work: Work) -> Work:
+    """The same work, stopped within a batch too: an endpoint may let one wait for minutes."""
+
+    def stopping(run: Run, report: Report) -> Progress:
+        try:
+            with stoppable(lambda: run.stopping):
+                return work(run, report)
+        except Unavailable:
+            raise
+        except Stopped:
+            return replace(run.progress, stopped=True)
+
+    return stopping
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attribution.errors import UserError
+from attribution.retrievers.endpoint_cost import Cost
 from cache.jobs.loop import Progress
 
 RunKey = tuple[str, str, str, str, str]
@@ -225,7 +226,8 @@ class Job:
     `label` tells it from others of its kind; `doing` says which kind, for where several stand side
     by side. `total` items are wanted, `n_done` tells how many of them are stored (or why they
     failed), and `failures` why, by item. `n_at_work` counts the runs of any process of this host.
-    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`.
+    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`. `count`
+    is what `cost` asks.
     """
 
     runs: Runs
@@ -241,6 +243,19 @@ class Job:
     parts: tuple[Job, ...] = ()
     doing: str = ""
     upkeep: bool = False
+    count: Callable[[Job], Cost | None] | None = None
+
+    @property
+    def sends(self) -> bool:
+        """Whether texts are sent to an endpoint."""
+        return self.count is not None or any(part.sends for part in self.parts)
+
+    def cost(self) -> Cost | None:
+        """What is left to send; takes some seconds at most. None where nothing is sent, or what is
+        cannot be told yet."""
+        if self.parts:
+            return Cost.sum(part.cost() for part in self.parts)
+        return self.count(self) if self.count is not None else None
 
     def start(
         self, on_progress: Report = lambda progress: None, *, retry_failed: bool = False

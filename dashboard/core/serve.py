@@ -189,7 +189,8 @@ def require_free(host: str, port: int) -> None:
 
 
 def _warm_up() -> None:
-    """Import what every page needs now, and load the default model beside the first page."""
+    """Import what every page needs now; beside the first page, load the default model and ask what
+    stands behind the endpoints."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -204,4 +205,15 @@ def _warm_up() -> None:
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
 
+    def ask_endpoints() -> None:
+        from attribution.retrievers.resolve import known
+
+        for spec in known().values():
+            if spec.remote:
+                try:
+                    service().identify(spec)
+                except UserError as error:  # pages say so too, until it answers
+                    print(error, file=sys.stderr, flush=True)
+
     threading.Thread(target=load_default, name="warm-up", daemon=True).start()
+    threading.Thread(target=ask_endpoints, name="endpoints", daemon=True).start()

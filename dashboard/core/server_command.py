@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dashboard.core.access import LOOPBACK, USER_HEADER, access_of
-from dashboard.core.command_options import Data, named, sources, spoken
+from dashboard.core.command_options import Data, Endpoints, named, sources, spoken
 
 app = typer.Typer()
 
@@ -62,6 +62,7 @@ def run(
     model: Annotated[
         list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
     ] = None,
+    endpoint: Endpoints = None,
     data: Data = None,
     published: Annotated[
         list[Path] | None,

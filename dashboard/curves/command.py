@@ -12,6 +12,7 @@ import typer
 from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     MethodName,
     Model,
     Options,
@@ -23,6 +24,7 @@ from dashboard.core.command_options import (
     quiet,
     readable_of,
     resolve,
+    say_cost,
     spoken,
     wait,
 )
@@ -53,6 +55,7 @@ def _published(folder: str) -> PartWriter:
 @spoken
 def precompute(
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -93,6 +96,8 @@ def precompute(
     if executor is ExecutorName.local and (workers or address):
         raise UserError("--workers and --address belong to --executor ray: add it.")
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    if spec.remote and executor is ExecutorName.ray:
+        raise UserError(f"{spec.name} is an endpoint, which no cluster speeds up: leave out ray.")
     data, pairs = pairs_of(dataset, posir)
     spec = for_data(spec, data.name)
     quiet()
@@ -113,6 +118,15 @@ def precompute(
             address=address,
         )
 
+    job = service().attribution_job(
+        spec,
+        chosen,
+        pairs,
+        data.name,
+        executor=on_ray if executor is ExecutorName.ray else None,
+        store=_published(parts) if parts else None,
+    )
+    say_cost(job)
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
     with tqdm(
         total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr, mininterval=pause
@@ -128,14 +142,6 @@ def precompute(
                 bar.set_postfix(failed=progress.failed, refresh=False)
             bar.update(progress.done - bar.n)
 
-        job = service().attribution_job(
-            spec,
-            chosen,
-            pairs,
-            data.name,
-            executor=on_ray if executor is ExecutorName.ray else None,
-            store=_published(parts) if parts else None,
-        )
         running = job.start(show, retry_failed=retry_failed)
         wait(running)
         bar.refresh()
@@ -162,6 +168,7 @@ def precompute(
 @spoken
 def failures(
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",

@@ -14,6 +14,7 @@ from attribution.errors import UserError
 from attribution.types import Method
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     MethodName,
     Model,
     Normalization,
@@ -29,6 +30,7 @@ from dashboard.core.command_options import (
     quiet,
     readable_of,
     resolve,
+    say_cost,
     spoken,
     suffix_of,
     write,
@@ -45,6 +47,7 @@ app = typer.Typer()
 def explain(
     query: Annotated[str, typer.Option(help="The query.")],
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     document: Annotated[str | None, typer.Option(help="The document's text.")] = None,
@@ -78,7 +81,11 @@ def explain(
     quiet()
     from dashboard.core.compute import service
 
-    result = service().explain(pair, spec, chosen)
+    compute = service()
+    if spec.remote:
+        compute.require_fit(compute.identify(spec), chosen)
+        say_cost(compute.attribution_job(spec, chosen, [pair], "typed"))
+    result = compute.explain(pair, spec, chosen)
     if result.notice:
         print(result.notice, file=sys.stderr)
     if format is TextFormat.csv:
@@ -176,6 +183,7 @@ def _curve(model: str, chosen: Method, dataset: str, posir: bool, readable: bool
 @spoken
 def curve(
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -204,6 +212,7 @@ def export(
     model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
     method: MethodName = "saliency",
     option: Options = None,
+    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",

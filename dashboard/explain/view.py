@@ -28,6 +28,7 @@ from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.heads import head
 from dashboard.widgets.run_board import any_active, duration, run_board
+from dashboard.widgets.sending import agreed
 
 WATCH_S = 2.0
 PAUSE_S = 0.1
@@ -42,6 +43,8 @@ def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -
         for name in names:
             with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
                 spec, compute = choices.spec(name, pair.dataset), service_for(pair.dataset)
+                if not agreed(compute, spec, method, pair):
+                    continue
                 loaded = compute.loaded(compute.identify(spec))
                 started = time.monotonic()
                 result = wait(compute.ask(pair, spec, method))

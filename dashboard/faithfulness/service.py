@@ -64,7 +64,7 @@ def of_pair(
             tests,
             parameters=parameters,
             should_stop=should_stop,
-            turn=compute.turn,
+            turn=compute.turns(spec),
             retry_failed=True,
         )
         stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
@@ -96,7 +96,7 @@ def job(
             parameters=parameters,
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(spec),
             retry_failed=run.retry_failed,
         )
 
@@ -106,7 +106,15 @@ def job(
 
     key = run_key(model, method, f"{scope} {parameters!r}")
     label = f"{spec.name}, {method.name}"
-    return compute.job(key, label, len(pairs), work, doing="faithfulness", n_done=n_done)
+    return compute.job(
+        key,
+        label,
+        len(pairs),
+        work,
+        doing="faithfulness",
+        n_done=n_done,
+        count=compute.cost(spec, lambda other: job(other, spec, method, pairs, scope, parameters)),
+    )
 
 
 def stored(

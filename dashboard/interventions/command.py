@@ -12,6 +12,7 @@ from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     Model,
     Readable,
     TextFormat,
@@ -34,6 +35,7 @@ app = typer.Typer()
 @spoken
 def cause(
     model: Model = "MiniLM",
+    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     intervention: Annotated[
         str,
@@ -102,9 +104,9 @@ def cause(
 
     compute = service()
 
-    watched(what.name, interventions.job(compute, spec, what, chosen, data.name).start)
+    watched(what.name, interventions.job(compute, spec, what, chosen, data.name))
     for one in judged:
-        watched(one.name, compute.attribution_job(spec, one, chosen, data.name).start)
+        watched(one.name, compute.attribution_job(spec, one, chosen, data.name))
     result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
     if format is TextFormat.csv:
         from dashboard.export.files import table_bytes
@@ -170,7 +172,7 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
     from dashboard.interventions.tables import causal_curve_frame
 
     compute = service()
-    watched(what.name, interventions.job(compute, spec, what, chosen, data.name).start, "document")
+    watched(what.name, interventions.job(compute, spec, what, chosen, data.name), "document")
     if what.name in EDITS:
         edits = mean_edits(compute, spec, what, chosen, data.name, words)
         frame, known = edits_frame([edits]), edits.provenance()

@@ -44,6 +44,7 @@ from dashboard.interventions.figures import (
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
+from dashboard.widgets.sending import agreed
 
 RELOCATION = relocation_method()
 Intervention = Relocation | Ablation | Displacement
@@ -241,6 +242,8 @@ for name in models:
         st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
     ):
         spec = choices.spec(name, pair.dataset)
+        if not agreed(service_for(pair.dataset), spec, method, pair):
+            continue
         explained[name] = service_for(pair.dataset).explain(pair, spec, method)
         removed[name] = interventions.of_pair(service_for(pair.dataset), pair, spec, ablation)
 

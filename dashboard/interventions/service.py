@@ -73,7 +73,7 @@ def of_pair(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Metho
     found = kept.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
-        with compute.turn():
+        with compute.turns(spec)():
             found = intervene(retriever, method, pair)
         kept.put(model.key, method, [(pair, found)])
     return found
@@ -104,7 +104,7 @@ def scores_of_others(
     found = kept.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
-        with compute.turn():
+        with compute.turns(spec)():
             found = score_others(retriever, pair, documents, lambda: False)
         kept.put(model.key, method, [(pair, found)])
     return found
@@ -153,7 +153,7 @@ def job(
             lambda pair: intervene(retriever, method, pair, lambda: run.stopping),
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(spec),
             retry_failed=run.retry_failed,
         )
 
@@ -162,7 +162,15 @@ def job(
 
     key = run_key(model, method, scope)
     label = f"{spec.name}, {method.name}"
-    return compute.job(key, label, len(pairs), work, doing="intervention", n_done=n_done)
+    return compute.job(
+        key,
+        label,
+        len(pairs),
+        work,
+        doing="intervention",
+        n_done=n_done,
+        count=compute.cost(spec, lambda other: job(other, spec, method, pairs, scope)),
+    )
 
 
 def stored(

@@ -12,7 +12,7 @@ import numpy as np
 
 from attribution.curves.projection import Layout, comparable
 from attribution.errors import UserError
-from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.base import Pooled
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
@@ -76,14 +76,14 @@ class TextMap:
                 "of curves."
             )
         return embed(
-            cast(DenseRetriever, compute.retriever(model)),
+            cast(Pooled, compute.retriever(model)),
             model.key,
             self.side,
             self.texts,
             compute.embeddings,
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(model.spec),
         )
 
 
@@ -106,7 +106,8 @@ class CurveMap:
 
     def compute(self, compute: Compute, model: ModelIdentity, run: Run, report: Report) -> Progress:
         """Attribute the rest."""
-        device = OneDevice(compute.fitting(model, self.method), self.method, compute.turn)
+        retriever = compute.fitting(model, self.method)
+        device = OneDevice(retriever, self.method, compute.turns(model.spec))
         return precompute(
             device,
             model.key,
@@ -169,4 +170,12 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
         return progress
 
     key = run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
-    return compute.job(key, spec.name, len(source), work, doing="map")
+
+    def vectors_alone(other: Compute) -> Job:
+        def embedding(run: Run, report: Report) -> Progress:
+            return source.compute(other, model, run, report)
+
+        return other.job(key, spec.name, len(source), embedding)
+
+    count = compute.cost(spec, vectors_alone)
+    return compute.job(key, spec.name, len(source), work, doing="map", count=count)

@@ -11,6 +11,7 @@ import typer
 from attribution.errors import UserError
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     for_data,
     pairs_of,
     quiet,
@@ -33,6 +34,7 @@ def passport(
             metavar="MODEL...", help="One model or several, as --model elsewhere; side by side."
         ),
     ],
+    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     pairs: Annotated[
         int,
@@ -77,7 +79,7 @@ def passport(
     for spec in specs:
         one = passports.passport(compute, spec, data, pairs, part)
         if one.missing and not stored:
-            watched(spec.name, passports.job(compute, one).start, unit="computation")
+            watched(spec.name, passports.job(compute, one), unit="computation")
             one = passports.passport(compute, spec, data, pairs, part)
         found.append(one)
     if out is not None:

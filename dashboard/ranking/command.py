@@ -14,6 +14,7 @@ from attribution.errors import UserError
 from attribution.retrievers.specs import RetrieverSpec
 from dashboard.core.command_options import (
     Dataset,
+    Endpoints,
     Readable,
     TextFormat,
     for_data,
@@ -50,6 +51,7 @@ class Table(StrEnum):
 @spoken
 def rank(
     model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     own_corpus: Annotated[
         bool,
@@ -149,7 +151,7 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
     found = []
     for spec in specs:
         if ranking_service.ranked(service(), spec, setup) is None:
-            watched(spec.name, ranking_service.job(service(), spec, setup).start, unit="it")
+            watched(spec.name, ranking_service.job(service(), spec, setup), unit="it")
         one = ranking_service.ranked(service(), spec, setup)
         if one is None:
             raise UserError(

@@ -207,7 +207,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
                 one.key,
                 should_stop=lambda: run.stopping,
                 on_progress=report,
-                turn=compute.turn,
+                turn=compute.turns(one.spec),
             )
 
         def search(one: ModelIdentity, how: Method) -> Progress:
@@ -220,7 +220,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
                 how,
                 should_stop=lambda: run.stopping,
                 on_progress=report,
-                turn=compute.turn,
+                turn=compute.turns(one.spec),
             )
             return read(one, progress)
 
@@ -241,7 +241,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             candidates,
             should_stop=lambda: run.stopping,
             on_progress=report,
-            turn=compute.turn,
+            turn=compute.turns(spec),
         )
         return read(model, progress)
 
@@ -251,7 +251,15 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
 
     n_queries = len(setup.collection.queries)
     key = run_key(model, method, setup.collection.name)
-    return compute.job(key, spec.name, n_queries, work, n_done=n_done, doing="ranking")
+    return compute.job(
+        key,
+        spec.name,
+        n_queries,
+        work,
+        n_done=n_done,
+        doing="ranking",
+        count=compute.cost(spec, lambda other: job(other, spec, setup)),
+    )
 
 
 def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Job:

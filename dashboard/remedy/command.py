@@ -106,7 +106,7 @@ def remedy(
     compute = service()
     found = remedies.remedy(compute, spec, points, setup)
     if found is None or found.missing:
-        watched(spec.name, remedies.job(compute, spec, points, setup).start, unit="model")
+        watched(spec.name, remedies.job(compute, spec, points, setup), unit="model")
         found = remedies.remedy(compute, spec, points, setup)
     if found is None or found.missing or found.judgement is None:
         raise UserError(
@@ -144,6 +144,6 @@ def remedy(
     if curves:
         choice = remedies.curve_choice(compute, found, found.judgement.point, data, curves)
         for one in choice.jobs():
-            watched(one.label, one.start)
+            watched(one.label, one)
         printed["curves"] = remedies.curves_entry(choice)
     print(json.dumps(printed, ensure_ascii=False))

@@ -79,6 +79,8 @@ def run_board(
         )
     elif label:
         button.markdown("complete")
+    if not runs and done < total:
+        _costs(jobs)
     if error := st.session_state.pop(error_key, ""):
         st.error(plain(error))
     _errors(jobs)
@@ -198,6 +200,15 @@ def _bar(
 def duration(seconds: float) -> str:
     """Seconds, or minutes where there are many."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _costs(jobs: Sequence[Job]) -> None:
+    """What would be sent to endpoints."""
+    for job in jobs:
+        if job.sends:
+            cost = job.cost()
+            said = "what the rest sends is known once it runs" if cost is None else cost.words
+            st.caption(plain(f"To be sent to {job.label}: {said}."))
 
 
 def _errors(jobs: Sequence[Job]) -> None:

@@ -79,7 +79,7 @@ def tiny_family(
 
 def dot() -> SimpleNamespace:
     """What Dense needs of a model whose similarity is the dot product."""
-    return SimpleNamespace(model=SimpleNamespace(similarity=lambda a, b: a @ b.T))
+    return SimpleNamespace(similarities=lambda a, b: a @ b.T)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 50), st.randoms())

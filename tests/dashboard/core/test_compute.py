@@ -121,7 +121,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
         return real(*arguments)
 
     monkeypatch.setattr(compute, "explain", counting)
-    with compute.turn():  # nobody is served before all have asked
+    with compute.queue.turn():  # nobody is served before all have asked
         places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
         assert not places[0].wait(0.3) and compute.queue.requests == 1
     results = [place.result() for place in places]
@@ -130,7 +130,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
     assert again.wait(0) and again.result().from_cache and computed == 1
     # What is stored is shown however many wait.
     monkeypatch.setenv("POSLENS_QUEUE_LIMIT", "1")
-    with compute.turn():
+    with compute.queue.turn():
         compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
         assert compute.ask(PAIR, spec, METHOD).result().from_cache
         with pytest.raises(UserError, match="1 requests are waiting"):
@@ -161,7 +161,7 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
     place.leave()
     seconds[0] += GRACE_S + 0.1
     go_on.set()
-    with compute.turn():
+    with compute.queue.turn():
         pass
     with pytest.raises(Stopped):
         place.result()

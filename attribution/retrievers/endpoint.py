@@ -1,0 +1,273 @@
+"""Endpoints: models that run elsewhere and give back vectors of texts, or scores of documents, and
+nothing else (docs/endpoints.md). They are known by name, as folders are; whoever starts the program
+names them.
+
+What needs no more than scores of texts works on them. A unit is taken out of a text by deleting its
+characters, since no padding can be sent: what follows moves forward. A text of which nothing is
+left is sent as a full stop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attribution.errors import Unavailable, UserError
+from attribution.retrievers.base import LibraryCheck
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.endpoint_address import address_of
+from attribution.retrievers.endpoint_client import TOLERANCE, Answers, client_of
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from attribution.text import MAX_CHARACTERS, words
+from attribution.types import Array, Side, TextPair, Token, TokenizedText
+
+NOTHING_LEFT = "."
+
+
+class _Endpoint:
+    """What both kinds share: words as tokens, and texts without some of them.
+
+    The "input embedding" of a word is 1 where it stands in the text and 0 where it is taken out, as
+    BM25 has it, so that all that varies embeddings works on texts.
+    """
+
+    precision = "unknown"
+    device = torch.device("cpu")
+    max_length = MAX_CHARACTERS
+    weight_bytes = 0
+
+    def __init__(self, spec: RetrieverSpec, answers: Answers) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.lock = threading.RLock()
+        self._answers = answers
+        self._read: Tensor | None = None
+
+    def max_length_of(self, side: Side) -> int:
+        """No limit is known: an endpoint cuts texts where it likes."""
+        return self.max_length
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """A one for each word [B, T, 1]."""
+        width = max(len(text.tokens) for text in encoded.texts)
+        return torch.ones(len(encoded.texts), width, 1)
+
+    def baseline(self, encoded: Encoded) -> Tensor:
+        """A zero for each word [B, T, 1]."""
+        return torch.zeros_like(self.input_embeddings(encoded))
+
+    @contextmanager
+    def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
+        """While this is open texts are sent without the words that are 0 in `inputs` [B, T, 1]."""
+        self._read = inputs
+        try:
+            yield
+        finally:
+            self._read = None
+
+    def _tokens(self, text: str, side: Side) -> TokenizedText:
+        tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))
+        if not tokens:
+            raise UserError(f"The {side} has no word to send to {self.name}: type one.")
+        return TokenizedText(tokens, len(tokens), MAX_CHARACTERS)
+
+    def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
+        """`texts` as they are sent: without the words that are taken out."""
+        if self._read is None:
+            return list(texts)
+        return [
+            _without(text, tokens, row[..., 0] != 0)
+            for text, tokens, row in zip(texts, encoded.texts, self._read, strict=True)
+        ]
+
+
+def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
+    kept, end = [], 0
+    for token, stay in zip(tokens.tokens, stays.tolist(), strict=False):
+        if not stay:
+            kept.append(text[end : token.start])
+            end = token.end
+    left = "".join([*kept, text[end:]])
+    return left if left.strip() else NOTHING_LEFT
+
+
+class EmbeddingEndpoint(_Endpoint):
+    """Vectors of texts, compared by the cosine or the dot product."""
+
+    family = "endpoint"
+
+    def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
+        """Texts with their words.
+
+        Raises:
+            UserError: a text has no word.
+        """
+        read = tuple(self._tokens(text, side) for text in texts)
+        return Encoded({"texts": tuple(texts)}, read, (0,) * len(texts), side)
+
+    encode_plain = encode_texts
+
+    def embed(self, encoded: Encoded) -> Tensor:
+        """Vectors [B, H] as the endpoint gives them.
+
+        Raises:
+            UserError: it refuses a text.
+            Unavailable: it does not answer as it should.
+        """
+        spec = self.spec
+        prompt = (spec.query_prompt if encoded.side == "query" else spec.document_prompt) or ""
+        texts: tuple[str, ...] = encoded.features["texts"]
+        if len(texts) < len(encoded.texts):  # one text, repeated
+            texts = texts * len(encoded.texts)
+        asked = [prompt + text for text in self._sent(texts, encoded)]
+        each = list(dict.fromkeys(asked))
+        found = torch.from_numpy(self._answers.vectors(each).copy())
+        place = {text: row for row, text in enumerate(each)}
+        return found[[place[text] for text in asked]]
+
+    def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Scores [B] of queries [B, H] with documents [B, H]."""
+        return (self.directions(queries) * self.directions(documents)).sum(-1)
+
+    def similarities(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Scores [P, C] of every query [P, H] with every document [C, H]."""
+        return self.directions(queries) @ self.directions(documents).T
+
+    def directions(self, vectors: Tensor) -> Tensor:
+        """`vectors` [B, H] such that the score is their inner product."""
+        return (
+            vectors if self.spec.similarity == "dot" else nn.functional.normalize(vectors, dim=-1)
+        )
+
+    def check(self, pair: TextPair) -> LibraryCheck:
+        """Distance of a text's vector in a request by itself from that beside others.
+
+        Raises:
+            Unavailable: it is so large that a text has no vector of its own.
+        """
+        texts = [pair.document, pair.query]
+        together = self.embed(self.encode_texts(texts, "document"))[0]
+        alone = self.embed(self.encode_texts(texts[:1], "document"))[0]
+        distance = float((together - alone).norm() / alone.norm().clamp_min(1e-12))
+        return _steady(self.name, distance, "embedding")
+
+
+class RerankEndpoint(_Endpoint):
+    """Scores of documents for a query, which it reads together."""
+
+    family = "rerank_endpoint"
+
+    def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+        """Words of both texts of each pair.
+
+        Raises:
+            UserError: a text has no word.
+        """
+        features = {"pairs": tuple((pair.query, pair.document) for pair in pairs)}
+        none = (0,) * len(pairs)
+        queries = tuple(self._tokens(pair.query, "query") for pair in pairs)
+        documents = tuple(self._tokens(pair.document, "document") for pair in pairs)
+        return (
+            Encoded(features, queries, none, "query"),
+            Encoded(features, documents, none, "document"),
+        )
+
+    def embed(self, encoded: Encoded) -> Tensor:
+        """The scores [B].
+
+        Raises:
+            as `EmbeddingEndpoint.embed`.
+        """
+        pairs: tuple[tuple[str, str], ...] = encoded.features["pairs"]
+        if len(pairs) < len(encoded.texts):  # one pair, repeated
+            pairs = pairs * len(encoded.texts)
+        queries, documents = ([pair[side] for pair in pairs] for side in (0, 1))
+        if encoded.side == "query":
+            queries = self._sent(queries, encoded)
+        else:
+            documents = self._sent(documents, encoded)
+        spec = self.spec
+        rows: dict[str, list[int]] = {}
+        for row, query in enumerate(queries):
+            rows.setdefault(query, []).append(row)
+        found = torch.zeros(len(pairs))
+        for query, at in rows.items():
+            asked = [(spec.document_prompt or "") + documents[row] for row in at]
+            scores = self._answers.scores((spec.query_prompt or "") + query, asked)
+            found[at] = torch.from_numpy(np.array(scores))
+        return found
+
+    def check(self, pair: TextPair) -> LibraryCheck:
+        """Distance of a document's score in a request by itself from that beside another, relative
+        to it where it is above 1.
+
+        Raises:
+            Unavailable: it is so large that a document has no score of its own.
+        """
+        other = replace(pair, document=pair.query)
+        together = float(self.embed(self.encode_pairs([pair, other])[1])[0])
+        alone = float(self.embed(self.encode_pairs([pair])[1])[0])
+        return _steady(self.name, abs(together - alone) / max(abs(alone), 1.0), "score")
+
+
+def _steady(name: str, distance: float, compared: str) -> LibraryCheck:
+    if distance > TOLERANCE:
+        raise Unavailable(
+            f"{name} answers differently to a text by itself than beside others (by "
+            f"{distance:.1%}), so its numbers are not the text's: check the endpoint."
+        )
+    return LibraryCheck(
+        distance, "embedding" if compared == "embedding" else "score", "another request"
+    )
+
+
+def _probe(spec: RetrieverSpec) -> Array:
+    return client_of(address_of(spec)).probe
+
+
+def _load_embedding(
+    spec: RetrieverSpec, _files: ModelFiles, _place: Placement
+) -> EmbeddingEndpoint:
+    return EmbeddingEndpoint(spec, client_of(address_of(spec)))
+
+
+def _load_rerank(spec: RetrieverSpec, _files: ModelFiles, _place: Placement) -> RerankEndpoint:
+    return RerankEndpoint(spec, client_of(address_of(spec)))
+
+
+EMBEDDING = register(
+    Family(
+        name="endpoint",
+        title="embedding endpoint",
+        order=60,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
+        search="vectors",
+        load=_load_embedding,
+        has_weights=False,
+        why_not="an endpoint gives vectors of texts and nothing of how they come about, so that "
+        "there are no gradients, layers or term weights",
+        probe=_probe,
+    )
+)
+
+RERANK = register(
+    Family(
+        name="rerank_endpoint",
+        title="rerank endpoint",
+        order=61,
+        capabilities=frozenset({Capability.EMBEDDINGS}),
+        search="rerank",
+        load=_load_rerank,
+        has_weights=False,
+        why_not="an endpoint gives scores of documents and nothing of how they come about, so that "
+        "there are no gradients, layers or vectors",
+        probe=_probe,
+    )
+)

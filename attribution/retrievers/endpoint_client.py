@@ -1,0 +1,354 @@
+"""Requests to an endpoint: vectors of texts, or scores of documents for a query.
+
+It is asked in the two shapes that most servers have: OpenAI's `/v1/embeddings`, and the `/rerank`
+of Cohere, Jina and others. What comes back is not trusted: it is cut off at a size and a time, and
+every shape, number and count in it is looked at. Nothing that a server says is repeated in a
+sentence, since it could be the key.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+import httpx2
+import numpy as np
+
+from attribution.batching import checkpoint
+from attribution.errors import Stopped, Unavailable, UserError
+from attribution.retrievers.endpoint_address import Address, key_name, key_of
+from attribution.types import Array
+
+MAX_BYTES = 64 << 20
+"""Longest answer that is read: 2,048 vectors of 1,536 numbers."""
+MAX_WAIT_S = 120.0
+"""Longest wait that a server may ask for."""
+ATTEMPTS = 5
+_TIMEOUTS = 2  # of them that may end without an answer in time
+_FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 20.0
+_CONNECT_S = 10.0
+_POLL_S = 0.2
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_THIS_TEXT = frozenset({400, 413, 422})
+
+PROBE = "The tide turns about every six hours, and harbours print the hours of high water."
+_PROBE_OTHER = "A recipe for bread asks for flour, salt, yeast and patience."
+TOLERANCE = 0.02
+"""Answers to the probe that are nearer than this, in parts of their length, come from one model: a
+server that computes in 16 bits answers as differently as that in batches of other sizes."""
+_CHECK_EVERY = 20
+"""Requests without the probe between two looks at whether it is still the same model."""
+
+
+class Answers(Protocol):
+    """What answers for an endpoint."""
+
+    def vectors(self, texts: Sequence[str]) -> Array:
+        """Vectors [n, H] of texts, in their order."""
+        ...
+
+    def scores(self, query: str, documents: Sequence[str]) -> Array:
+        """Scores [n] of documents for a query, in their order."""
+        ...
+
+
+def far(found: Array, known: Array) -> bool:
+    """Whether two answers to the probe [H] come from different models."""
+    if found.shape != known.shape:
+        return True
+    distance = float(np.linalg.norm(found.astype(np.float64) - known))
+    return distance > TOLERANCE * max(float(np.linalg.norm(known)), 1e-12)
+
+
+class EndpointClient:
+    """One endpoint, asked by any number of threads; each waits for its answer.
+
+    The answers are of the model that answered the first probe: of a model that took its place
+    nothing is given out.
+
+    Raises:
+        UserError: the key is none.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        key = key_of(address)
+        self._http = httpx2.Client(
+            # Unlike a page's, these answers may not change their form on the way.
+            headers={
+                "Accept": "application/json",
+                "Content-Type": "application/json",
+                "Accept-Encoding": "identity",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
+            follow_redirects=False,
+            # Proxies as the environment says; none for this machine itself.
+            trust_env=not address.loopback,
+            timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
+        )
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._since_check = 0
+        self.probe = self._ask_probe()
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    def vectors(self, texts: Sequence[str]) -> Array:
+        """Vectors [n, H] of texts, in their order. Each request holds the probe too, so that a
+        model that changes behind the address is noticed with its first answer; where a request
+        holds one text alone, every 20th is followed by the probe.
+
+        Raises:
+            Unavailable: the endpoint does not answer as it should, or another model answers.
+            UserError: it refuses a text, or its vector is not finite.
+        """
+        along = [PROBE] if self.address.batch > 1 else []
+        size = self.address.texts_a_request
+        parts = []
+        for start in range(0, len(texts), size):
+            checkpoint()
+            found = self._vectors([*along, *texts[start : start + size]])
+            if along:
+                self._require_same(found[0])
+            else:
+                self._check_now_and_then()
+            parts.append(found[len(along) :])
+        return np.concatenate(parts) if parts else np.zeros((0, len(self.probe)), np.float32)
+
+    def scores(self, query: str, documents: Sequence[str]) -> Array:
+        """Scores [n] of documents for a query, in their order. Every 20th request is followed by
+        the probe.
+
+        Raises:
+            as `vectors`.
+        """
+        parts = []
+        for start in range(0, len(documents), self.address.batch):
+            checkpoint()
+            parts.append(self._scores(query, documents[start : start + self.address.batch]))
+            self._check_now_and_then()
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def _check_now_and_then(self) -> None:
+        self._since_check += 1
+        if self._since_check >= _CHECK_EVERY:
+            self._require_same(self._ask_probe())
+
+    def _ask_probe(self) -> Array:
+        self._since_check = 0
+        if self.address.reranks:
+            return self._scores(PROBE, [PROBE, _PROBE_OTHER])
+        found: Array = self._vectors([PROBE])[0]
+        return found
+
+    def _require_same(self, found: Array) -> None:
+        if far(found, self.probe):
+            forget(self.address.name)
+            raise Unavailable(
+                f"{self.address.name} answers otherwise than it did before: another model stands "
+                "behind its address now. What was computed is kept under the former one; start "
+                "again to compute with the new one."
+            )
+
+    def _vectors(self, texts: Sequence[str]) -> Array:
+        rows = self._listed(self._post({"input": list(texts)}), "data", len(texts))
+        vectors = [row.get("embedding") for row in rows]
+        width = len(vectors[0]) if isinstance(vectors[0], list) else 0
+        if not width or any(not isinstance(v, list) or len(v) != width for v in vectors):
+            raise self._wrong("gives no vector of one length for each text")
+        return self._numbers(vectors, "vector")
+
+    def _scores(self, query: str, documents: Sequence[str]) -> Array:
+        asked = {"query": query, "documents": list(documents), "top_n": len(documents)}
+        rows = self._listed(self._post(asked), "results", len(documents))
+        return self._numbers([row.get("relevance_score") for row in rows], "score")
+
+    # -- what comes back ---------------------------------------------------------------------------
+
+    def _listed(self, answer: object, key: str, n: int) -> list[dict[str, Any]]:
+        """The `n` objects of the answer's list, in the order of their indices."""
+        rows = answer.get(key) if isinstance(answer, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise self._wrong(f"gives an answer without a list named {key}")
+        if len(rows) != n:
+            raise self._wrong(f"gives {len(rows):,} answers to {n:,} texts")
+        placed = {row.get("index"): row for row in rows if type(row.get("index")) is int}
+        if set(placed) != set(range(n)):
+            raise self._wrong("does not number its answers as the texts")
+        return [placed[number] for number in range(n)]
+
+    def _numbers(self, values: list[Any], what: str) -> Array:
+        flat = values if what == "score" else [one for row in values for one in row]
+        if any(type(one) not in (int, float) for one in flat):
+            raise self._wrong(f"gives a {what} that is no number")
+        try:
+            with np.errstate(over="ignore"):
+                found = np.array(values, dtype=np.float32)
+        except (OverflowError, ValueError):
+            raise self._wrong(f"gives a {what} that is no number") from None
+        if not np.isfinite(found).all():
+            raise UserError(f"{self.address.name} gives a {what} of a text that is not finite.")
+        return found
+
+    def _wrong(self, what: str) -> Unavailable:
+        kind = "a /rerank endpoint" if self.address.reranks else "an /embeddings endpoint"
+        return Unavailable(f"{self.address.name} {what}: check that its address is {kind}.")
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _post(self, asked: dict[str, Any]) -> object:
+        """The answer to a request, tried again where that may help."""
+        if self.address.model:
+            asked = {"model": self.address.model, **asked}
+        body = json.dumps(asked).encode()
+        failed, timeouts, wait_s = "", 0, 0.0
+        for attempt in range(ATTEMPTS):
+            self._sleep(wait_s)
+            self._wait_for_turn()
+            wait_s = _backoff(attempt)
+            try:
+                return self._once(body)
+            except _Again as again:
+                failed = str(again)
+                wait_s = wait_s if again.after is None else again.after
+            except httpx2.TimeoutException:
+                failed, timeouts = f"does not answer in {self.address.timeout:g} s", timeouts + 1
+                if timeouts == _TIMEOUTS:
+                    break
+            except httpx2.HTTPError:
+                failed = "cannot be reached, or ends the connection"
+            except httpx2.InvalidURL:
+                raise self._wrong("has an address that cannot be asked") from None
+        raise Unavailable(f"{self.address.name} {failed}: check it, and start again to go on.")
+
+    def _once(self, asked: bytes) -> object:
+        deadline = time.monotonic() + self.address.timeout
+        with self._http.stream("POST", self.address.url, content=asked) as response:
+            self._require_well(response)
+            body = bytearray()
+            for part in response.iter_raw():
+                body += part
+                if len(body) > MAX_BYTES:
+                    raise self._wrong(f"gives an answer of more than {MAX_BYTES >> 20} MiB")
+                if time.monotonic() > deadline:
+                    raise httpx2.ReadTimeout("the answer drips")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._wrong("gives an answer that is no JSON") from None
+
+    def _require_well(self, response: httpx2.Response) -> None:
+        name, status = self.address.name, response.status_code
+        if status in _AGAIN:
+            after = _retry_after(response.headers.get("retry-after", ""))
+            if after is not None and after > MAX_WAIT_S:
+                raise Unavailable(
+                    f"{name} asks to wait {after:,.0f} s before the next request: start again then."
+                )
+            what = "has too many requests" if status == 429 else f"fails (status {status})"
+            raise _Again(what, after)
+        if 300 <= status < 400:
+            raise Unavailable(
+                f"{name} sends requests to another address, which are not followed: start with the "
+                "address that answers."
+            )
+        if status in (401, 403):
+            raise Unavailable(
+                f"{name} refuses its key (status {status}): set {key_name(name)} to one that it "
+                "takes."
+            )
+        if status in _THIS_TEXT:
+            raise UserError(
+                f"{name} refuses a text (status {status}): it may be longer than the model reads, "
+                "or the model's name may be wrong."
+            )
+        if status != 200:
+            raise self._wrong(f"answers with status {status}")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise self._wrong("compresses its answer, which it was asked not to")
+
+    def _wait_for_turn(self) -> None:
+        """Wait until the rate allows the next request."""
+        if not self.address.rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            at = max(self._next, now)
+            self._next = at + 60 / self.address.rate
+        self._sleep(at - now)
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait, unless nobody wants the answer any more."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            checkpoint()
+            time.sleep(min(left, _POLL_S))
+
+
+class _Again(Exception):
+    """The request may be made again, `after` so many seconds if the server says so."""
+
+    def __init__(self, what: str, after: float | None) -> None:
+        super().__init__(what)
+        self.after = after
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds before the next attempt: twice as many each time, and not the same for everybody."""
+    return min(_FIRST_WAIT_S * float(2**attempt), _LAST_WAIT_S) * random.uniform(0.75, 1.25)
+
+
+def _retry_after(said: str) -> float | None:
+    """Seconds that a `Retry-After` header asks for, as a number or a date."""
+    with suppress(ValueError, TypeError, OverflowError):
+        if said.strip()[:1].isdigit():
+            return float(said)
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    return None
+
+
+# -- one client an endpoint ------------------------------------------------------------------------
+
+_FAILED_S = 15.0
+"""How long an endpoint that did not answer is not asked again: pages ask many times."""
+
+_clients: dict[str, EndpointClient] = {}
+_failed: dict[str, tuple[float, UserError]] = {}
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def client_of(address: Address) -> EndpointClient:
+    """This process's client of an endpoint, which has answered a probe.
+
+    Raises:
+        UserError: it does not answer, or did not a moment ago.
+    """
+    name = address.name
+    with _locks[name]:
+        found = _clients.get(name)
+        if found is not None and found.address == address:
+            return found
+        at, known = _failed.get(name, (0.0, None))
+        if known is not None and time.monotonic() < at + _FAILED_S:
+            raise type(known)(str(known))
+        try:
+            client = EndpointClient(address)
+        except UserError as error:
+            if not isinstance(error, Stopped) or isinstance(error, Unavailable):
+                _failed[name] = time.monotonic(), error
+            raise
+        _clients[name] = client
+        return client
+
+
+def forget(name: str) -> None:
+    """Ask the endpoint anew, the next time, what stands behind it."""
+    _clients.pop(name, None)
+    _failed.pop(name, None)

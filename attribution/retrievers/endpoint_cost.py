@@ -1,0 +1,119 @@
+"""What a computation on an endpoint would send: counted by carrying it out with stand-ins for the
+answers, which nobody is shown or keeps."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attribution.batching import checkpoint, estimated_tokens
+from attribution.retrievers.base import Retriever
+from attribution.retrievers.endpoint import EmbeddingEndpoint, RerankEndpoint
+from attribution.retrievers.endpoint_address import Address, address_of
+from attribution.retrievers.endpoint_client import PROBE, client_of
+from attribution.retrievers.specs import RetrieverSpec
+from attribution.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Texts, tokens (as `estimated_tokens` has them) and requests. `price` is of a million tokens.
+    `bound` says whether the numbers were counted, scaled up from a part, or are of a part alone."""
+
+    texts: int
+    tokens: int
+    requests: int
+    price: float | None = None
+    bound: str = ""
+
+    @property
+    def words(self) -> str:
+        """`about 1,800 texts, 3,400,000 tokens, 61 requests, 0.07 at 0.02 a million tokens`."""
+        parts = [
+            f"{n:,} {what}{'' if n == 1 else 's'}"
+            for n, what in (
+                (self.texts, "text"),
+                (self.tokens, "token"),
+                (self.requests, "request"),
+            )
+        ]
+        if self.price is not None:
+            money = self.tokens * self.price / 1e6
+            said = f"{money:,.2f}" if money >= 0.01 or not money else "less than 0.01"
+            parts.append(f"{said} at {self.price:g} a million tokens")
+        return f"{self.bound} {', '.join(parts)}".strip()
+
+    @staticmethod
+    def sum(costs: Iterable[Cost | None]) -> Cost | None:
+        """All of them together; None where there is none, at least so much where one is unknown."""
+        every = list(costs)
+        known = [one for one in every if one is not None]
+        if not known:
+            return None
+        bounds = {one.bound for one in known} | ({"at least"} if len(known) < len(every) else set())
+        return Cost(
+            sum(one.texts for one in known),
+            sum(one.tokens for one in known),
+            sum(one.requests for one in known),
+            known[0].price,
+            "at least" if "at least" in bounds else max(bounds),
+        )
+
+    def scaled(self, factor: float) -> Cost:
+        """So many times as much."""
+        texts, tokens, requests = (
+            round(factor * n) for n in (self.texts, self.tokens, self.requests)
+        )
+        return Cost(texts, tokens, requests, self.price, "about")
+
+
+class Counter:
+    """Stands in for an endpoint's answers and counts what it is asked."""
+
+    def __init__(self, address: Address, width: int) -> None:
+        self._address, self._width = address, width
+        self.texts = self.tokens = self.requests = 0
+
+    @property
+    def cost(self) -> Cost:
+        """What was counted so far."""
+        return Cost(self.texts, self.tokens, self.requests, self._address.price)
+
+    def vectors(self, texts: Sequence[str]) -> Array:
+        """Numbers [n, H] made of the texts alone."""
+        self._count(len(texts), sum(map(estimated_tokens, texts)), estimated_tokens(PROBE))
+        return np.array([_numbers(text, self._width) for text in texts], dtype=np.float32)
+
+    def scores(self, query: str, documents: Sequence[str]) -> Array:
+        """Numbers [n] made of the texts alone."""
+        asked = len(documents) * estimated_tokens(query)
+        self._count(len(documents), asked + sum(map(estimated_tokens, documents)), 0)
+        found = [_numbers(query + text, 1)[0] for text in documents]
+        return np.array(found, dtype=np.float32)
+
+    def _count(self, n: int, tokens: int, each: int) -> None:
+        checkpoint()
+        requests = -(-n // self._address.texts_a_request)
+        self.texts += n
+        self.requests += requests
+        self.tokens += tokens + requests * each
+
+
+def _numbers(text: str, width: int) -> Array:
+    lot = np.random.default_rng(zlib.crc32(text.encode("utf-8", "replace")))
+    return lot.standard_normal(width, dtype=np.float32)
+
+
+def counting(spec: RetrieverSpec) -> tuple[Retriever, Counter]:
+    """The retriever of an endpoint that asks nobody, and what counts instead.
+
+    Raises:
+        UserError: the endpoint was not named at the start, or does not answer its probe.
+    """
+    address = address_of(spec)
+    counter = Counter(address, len(client_of(address).probe))
+    kind = RerankEndpoint if address.reranks else EmbeddingEndpoint
+    return kind(spec, counter), counter

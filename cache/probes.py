@@ -1,0 +1,106 @@
+"""What stood behind each endpoint when its results were computed, remembered on disk.
+
+Where weights are elsewhere, the answer to a fixed text tells one model from another. Servers repeat
+an answer only nearly, so it is no fingerprint by itself: an answer near one that is remembered gets
+that one's fingerprint, and any other a new one, under which no result is stored yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from attribution.errors import UserError
+from attribution.retrievers.endpoint_client import far
+from attribution.retrievers.specs import data_folder
+from attribution.types import Array
+from cache.exchange.atomic_file import replacing
+
+_MAX_MODELS = 50
+"""Models remembered of one address; the one seen first goes first."""
+_MAX_BYTES = 64 << 20
+_WAIT_S = 10
+
+_guard = threading.Lock()
+_known: dict[tuple[Path, str, bytes], str] = {}
+
+
+def probed_weights(name: str, source: str, found: Array) -> str:
+    """16 hexadecimal digits that stand for the weights behind `source`, which answered its probe
+    by `found` [H]. Says in the log where another model answered before."""
+    place = data_folder() / "cache" / "endpoints.json"
+    key = (place, source, found.tobytes())
+    with _guard:
+        if key not in _known:
+            _known[key] = _looked_up(place, name, source, found)
+        return _known[key]
+
+
+def _looked_up(place: Path, name: str, source: str, found: Array) -> str:
+    # What cannot be locked or written is not remembered: a later start then knows this model only
+    # by the very same answer.
+    with suppress(OSError, Timeout, UserError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock", timeout=_WAIT_S):
+            return _remembered(place, name, source, found)
+    return _named(source, found)
+
+
+def _remembered(place: Path, name: str, source: str, found: Array) -> str:
+    known = _read(place)
+    models = known.get(source, [])
+    for weights, vector in models:
+        if not far(found, vector):
+            return weights
+    weights = _named(source, found)
+    if models:
+        logging.getLogger(__name__).warning(
+            "%s answers otherwise than when its results were stored: another model stands behind "
+            "its address, and its results are computed anew.",
+            name,
+        )
+    known[source] = [*models, (weights, found)][-_MAX_MODELS:]
+    packed = {
+        one: [{"weights": weights, "probe": [float(x) for x in v]} for weights, v in rows]
+        for one, rows in known.items()
+    }
+    with replacing(place) as file:
+        file.write(json.dumps(packed).encode())
+    return weights
+
+
+def _named(source: str, found: Array) -> str:
+    return hashlib.sha256(source.encode() + b"\0" + found.tobytes()).hexdigest()[:16]
+
+
+def _read(place: Path) -> dict[str, list[tuple[str, Array]]]:
+    """What is remembered by source; what is damaged is as good as none."""
+    try:
+        if place.stat().st_size > _MAX_BYTES:
+            return {}
+        said = json.loads(place.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    return {
+        source: [one for row in rows if (one := _row(row)) is not None]
+        for source, rows in said.items()
+        if isinstance(rows, list)
+    }
+
+
+def _row(row: Any) -> tuple[str, Array] | None:
+    with suppress(ValueError, TypeError, LookupError, OverflowError):
+        weights, vector = row["weights"], np.array(row["probe"], dtype=np.float32)
+        if isinstance(weights, str) and len(weights) == 16 and np.isfinite(vector).all():
+            return weights, vector
+    return None

@@ -1,0 +1,385 @@
+"""Endpoints: a real server against the local model, and one that misbehaves in every way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution.batching import stoppable
+from attribution.errors import Stopped, Unavailable, UserError
+from attribution.interventions.ablation import ablation
+from attribution.interventions.relocation import relocation
+from attribution.interventions.segments import segment_curve
+from attribution.methods import METHODS, make_method
+from attribution.retrievers import endpoint_client, resolve
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.endpoint_address import key_name, key_of, parse
+from attribution.retrievers.endpoint_client import EndpointClient, client_of
+from attribution.retrievers.load import load
+from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.self_check import check_retriever
+from attribution.types import EvidenceSpan, TextPair
+from tests.support.endpoint_server import (
+    HOSTILE,
+    EndpointServer,
+    HostileServer,
+    hashed,
+    minilm,
+    running,
+    serving,
+)
+
+DOCUMENT = (
+    "The moon pulls the sea. The tide turns about every six hours. Harbours print the hours. "
+    "Nobody saw more of it than the gulls."
+)
+PAIR = TextPair("p", "when does the tide turn", DOCUMENT, evidence=EvidenceSpan(24, 61))
+OTHERS = [
+    TextPair("q", "what do harbours print", "Harbours print the hours of the tide each year."),
+    TextPair("r", "qué es la sal", "La sal es un mineral. 塩は鉱物です。"),
+]
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[EndpointServer]:
+    with running(minilm) as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[EndpointServer]:
+    with running(hashed) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[tuple[str, HostileServer]]:
+    found = HostileServer()
+    with serving(found.app()) as address:
+        yield address, found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries without the waits between them, and nothing named before."""
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(resolve, "_registered", {})
+    monkeypatch.setattr(endpoint_client, "_clients", {})
+    monkeypatch.setattr(endpoint_client, "_failed", {})
+
+
+# -- numbers: the oracle is the local model --------------------------------------------------------
+
+
+def test_numbers_are_those_of_the_model_behind_it(real: EndpointServer, minilm) -> None:
+    found = load(resolve.register_endpoint(f"E5={real.url}#model=m"))
+    texts = [(one.query, one.document) for one in (PAIR, *OTHERS)]
+    ours, theirs = score_texts(found, texts), score_texts(minilm, texts)
+    assert np.abs(ours - theirs).max() < 1e-5
+    assert check_retriever(found).library.distance < 1e-5
+    moved, local = relocation(found, PAIR), relocation(minilm, PAIR)
+    assert np.abs(moved.scores - local.scores).max() < 1e-5
+    curve, other = segment_curve(found, PAIR), segment_curve(minilm, PAIR)
+    assert np.abs(curve.cosines - other.cosines).max() < 1e-5
+    cut, known = ablation(found, PAIR, bins=4), ablation(minilm, PAIR, bins=4)
+    assert cut.spans == known.spans
+    assert np.abs(cut.effects - known.effects).max() < 1e-5
+
+
+def test_occlusion_is_what_the_score_loses_without_a_word(real: EndpointServer, minilm) -> None:
+    """By hand: each word's characters deleted, scored by the local model."""
+    found = load(resolve.register_endpoint(f"E5={real.url}"))
+    result = METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])[0]
+    texts = [DOCUMENT[: token.start] + DOCUMENT[token.end :] for token in result.document.tokens]
+    queries = [PAIR.query[: token.start] + PAIR.query[token.end :] for token in result.query.tokens]
+    whole = score_texts(minilm, [(PAIR.query, DOCUMENT)])[0]
+    without = score_texts(minilm, [(PAIR.query, text) for text in texts])
+    assert result.score == pytest.approx(whole, abs=1e-5)
+    assert np.abs(result.document_scores - (whole - without)).max() < 1e-5
+    without = score_texts(minilm, [(query, DOCUMENT) for query in queries])
+    assert np.abs(result.query_scores - (whole - without)).max() < 1e-5
+    assert [DOCUMENT[t.start : t.end] for t in result.document.tokens[:3]] == [
+        "The",
+        "moon",
+        "pulls",
+    ]
+
+
+def test_a_reranker_scores_as_what_stands_behind_it(real: EndpointServer, minilm) -> None:
+    found = load(resolve.register_endpoint(f"RR={real.url}/rerank"))
+    texts = [(one.query, one.document) for one in (PAIR, *OTHERS)]
+    texts.append((PAIR.query, OTHERS[0].document))
+    assert np.abs(score_texts(found, texts) - score_texts(minilm, texts)).max() < 1e-5
+    method = make_method("occlusion", {"level": "sentence"})
+    result = METHODS["occlusion"].compute(found, method, [PAIR])[0]
+    end = DOCUMENT.index(" The tide")
+    lost = score_texts(minilm, [(PAIR.query, DOCUMENT), (PAIR.query, DOCUMENT[end:])])
+    inside = [t.end <= end for t in result.document.tokens]
+    assert result.document_scores[inside].sum() == pytest.approx(lost[0] - lost[1], abs=1e-5)
+
+
+def test_prompts_and_the_dot_product(server: EndpointServer) -> None:
+    address = f"E5={server.url}#query_prompt=query: &document_prompt=passage: &similarity=dot"
+    found = load(resolve.register_endpoint(address))
+    server.sent.clear()
+    score = score_texts(found, [("a", "b c")])[0]
+    assert {"query: a", "passage: b c"} <= set(server.sent)
+    query, document = hashed(["query: a", "passage: b c"])
+    assert score == pytest.approx(float(query @ document), rel=1e-6)
+
+
+def test_a_text_of_which_nothing_is_left_is_sent_as_a_full_stop(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}"))
+    METHODS["occlusion"].compute(found, make_method("occlusion"), [TextPair("p", "tide", "tide")])
+    assert server.sent["."] and "" not in server.sent
+
+
+def test_requests_hold_no_more_texts_than_they_may(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}#batch=4"))
+    server.requests.clear()
+    vectors = found._answers.vectors([f"w{i}" for i in range(10)])
+    assert [len(one["input"]) for one in server.requests] == [4, 4, 4, 2]  # a probe in each
+    assert np.allclose(vectors, hashed([f"w{i}" for i in range(10)]))
+    single = EndpointClient(parse(f"E5={server.url}#batch=1"))
+    server.requests.clear()
+    single.vectors(["a", "b"])
+    assert [len(one["input"]) for one in server.requests] == [1, 1]
+
+
+def test_what_fits_it_and_why_the_rest_does_not(server: EndpointServer) -> None:
+    for value in (f"E5={server.url}", f"RR={server.url}/rerank"):
+        family = family_of(resolve.register_endpoint(value))
+        assert [name for name, entry in METHODS.items() if entry.fits(family)] == ["occlusion"]
+        assert "no gradients" in family.why_not
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_wrong_answer_is_one_sentence(
+    name: str, hostile: tuple[str, HostileServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(key_name("E5"), "sk-very-secret")
+    client = EndpointClient(parse(f"E5={hostile[0]}/{name}/well-once#timeout=1"))
+    with pytest.raises(UserError) as raised:
+        client.vectors(["a", "b"])
+    said = str(raised.value)
+    assert said.startswith("E5 ") and said.endswith(".") and said.count(". ") == 0
+    assert "\n" not in said and "<" not in said and "secret" not in said and "169.254" not in said
+    # One text alone is refused, or the endpoint as a whole.
+    of_text = name in ("nan", "infinity", "beyond-float", "too-long", "bad-request")
+    assert isinstance(raised.value, Unavailable) != of_text
+
+
+@pytest.mark.parametrize("name", ["wait-nonsense", "cut-off"])
+def test_what_passes_is_tried_again(name: str, hostile: tuple[str, HostileServer]) -> None:
+    client = EndpointClient(parse(f"E5={hostile[0]}/{name}/then-well"))
+    assert client.probe.shape == (64,)
+
+
+def test_what_does_not_pass_is_not(hostile: tuple[str, HostileServer]) -> None:
+    address, server = hostile
+    for name in ("html", "redirect", "unauthorized", "too-few", "wait-an-hour"):
+        with pytest.raises(UserError):
+            EndpointClient(parse(f"E5={address}/{name}/then-well"))
+        assert server.asked[f"/{name}/then-well/embeddings"] == 1
+
+
+def test_a_busy_server_is_asked_until_it_answers(server: EndpointServer) -> None:
+    server.fail = [500, 429, 503, 502]
+    assert EndpointClient(parse(f"E5={server.url}")).probe.shape == (64,)
+    server.fail = [500] * 9
+    with pytest.raises(Unavailable, match=r"E5 fails \(status 500\)"):
+        EndpointClient(parse(f"E5={server.url}"))
+    assert len(server.fail) == 9 - endpoint_client.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("7", 7.0), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("", None)],
+)
+def test_retry_after(said: str, seconds: float | None) -> None:
+    assert endpoint_client._retry_after(said) == seconds
+
+
+def test_nobody_at_the_address_is_one_sentence() -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        EndpointClient(parse("E5=http://127.0.0.1:9/v1"))
+
+
+def test_an_endpoint_that_does_not_answer_is_not_asked_at_once_again(
+    server: EndpointServer,
+) -> None:
+    server.fail = [401, 500]
+    address = parse(f"E5={server.url}")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="refuses its key"):
+            client_of(address)
+    assert server.fail == [500]
+
+
+def test_a_wait_ends_when_nobody_wants_the_answer(
+    server: EndpointServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 1000.0)
+    monkeypatch.setattr(endpoint_client, "_LAST_WAIT_S", 1000.0)
+    client = EndpointClient(parse(f"E5={server.url}"))
+    server.fail = [500]
+    with stoppable(lambda: not server.fail), pytest.raises(Stopped):
+        client.vectors(["a"])
+
+
+def test_a_rate_keeps_requests_apart(server: EndpointServer) -> None:
+    started = time.monotonic()
+    client = EndpointClient(parse(f"E5={server.url}#rate=600"))
+    for _ in range(3):
+        client.vectors(["a"])
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_model_that_changes_is_noticed_at_once(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}"))
+    score_texts(found, [("a", "b")])
+    server.embed = lambda texts: hashed(texts)[:, ::-1]
+    for _ in range(2):  # and for as long as it was loaded under the former name
+        with pytest.raises(Unavailable, match="another model stands behind its address"):
+            score_texts(found, [("a", "b")])
+    again = load(found.spec)
+    assert score_texts(again, [("a", "b")]).shape == (1,)
+
+
+def test_a_reranker_that_changes_is_noticed_within_twenty_requests(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"RR={server.url}/rerank"))
+    server.embed = lambda texts: hashed([text[::-1][:9] for text in texts])
+    with pytest.raises(Unavailable, match="another model"):
+        for number in range(20):
+            score_texts(found, [(f"a{number}", "b")])
+
+
+def test_an_answer_that_differs_by_its_rounding_is_the_same_model(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}"))
+    server.embed = lambda texts: hashed(texts).astype(np.float16) * 1.004
+    score_texts(found, [("a", "b")])
+
+
+def test_a_server_that_mixes_up_texts_is_refused(server: EndpointServer) -> None:
+    server.embed = lambda texts: np.concatenate([hashed(texts[:1]), hashed(texts[1:])[::-1]])
+    with pytest.raises(UserError, match="differently to a text by itself"):
+        check_retriever(load(resolve.register_endpoint(f"E5={server.url}")))
+
+
+# -- names, addresses and keys ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "E5",
+        "=http://a/v1",
+        "E5=",
+        "E5=ftp://127.0.0.1/v1",
+        "E5=file:///etc/passwd",
+        "E5=127.0.0.1:8080",
+        "E5=http://",
+        "E5=http://a:99999/v1",
+        "E5=http://a\n/v1",
+        "E5=http://user:sk-very-secret@a/v1",
+        "E5=https://a/v1?key=sk-very-secret",
+        "E5=http://a/v1#colour=red",
+        "E5=http://a/v1#batch=0",
+        "E5=http://a/v1#batch=1.5",
+        "E5=http://a/v1#timeout=nan",
+        "E5=http://a/v1#rate=-1",
+        "E5=http://a/v1#similarity=l2",
+        "E 5=http://a/v1",
+        "a/b=http://a/v1",
+        "a@last=http://a/v1",
+        "MiniLM=http://a/v1",
+    ],
+)
+def test_bad_endpoints_are_refused_in_a_sentence(value: str) -> None:
+    with pytest.raises(UserError) as raised:
+        resolve.register_endpoint(value)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("http://a", "http://a/embeddings"),
+        ("http://a/v1/", "http://a/v1/embeddings"),
+        ("http://a//v1//embeddings/", "http://a/v1/embeddings"),
+        ("https://a:1/v1/rerank", "https://a:1/v1/rerank"),
+        ("http://[::1]:80/v1", "http://[::1]:80/v1/embeddings"),
+    ],
+)
+def test_addresses(written: str, url: str) -> None:
+    assert parse(f"E5={written}#model=a/b:c").url == url
+
+
+def test_only_what_was_named_at_the_start_can_be_asked(server: EndpointServer) -> None:
+    spec = parse(f"E5={server.url}").spec
+    with pytest.raises(UserError, match="There is no retriever named 'E5'"):
+        resolve.resolve("E5")
+    monkey = parse("Other=http://127.0.0.1:9/v1").spec
+    with pytest.raises(UserError, match="not named at the start"):
+        load(monkey)
+    assert resolve.register_endpoint(f"E5={server.url}") == spec == resolve.resolve("E5")
+
+
+def test_keys_come_from_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = parse("my-e5.v2=https://a/v1")
+    assert key_name(address.name) == "POSLENS_KEY_MY_E5_V2" and key_of(address) == ""
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    monkeypatch.setenv("POSLENS_KEY_MY_E5_V2_FILE", str(file))
+    assert key_of(address) == "from-file"
+    monkeypatch.setenv("POSLENS_KEY_MY_E5_V2", "from-environment")
+    assert key_of(address) == "from-environment"
+    for bad in ("two words", "ké", "a\tb", "x" * 5000):
+        monkeypatch.setenv("POSLENS_KEY_MY_E5_V2", bad)
+        with pytest.raises(UserError) as raised:
+            key_of(address)
+        assert bad not in str(raised.value)
+    monkeypatch.delenv("POSLENS_KEY_MY_E5_V2")
+    monkeypatch.setenv("POSLENS_KEY_MY_E5_V2_FILE", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="cannot be read"):
+        key_of(address)
+
+
+def test_a_key_crosses_the_network_encrypted_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(key_name("E5"), "sk-very-secret")
+    with pytest.raises(UserError, match="readable for all"):
+        resolve.register_endpoint("E5=http://10.0.0.1/v1")
+    for url in ("https://10.0.0.1/v1", "http://127.0.0.1/v1", "http://[::1]/v1"):
+        assert key_of(parse(f"E5={url}")) == "sk-very-secret"
+
+
+def test_the_key_is_sent_and_stands_in_no_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(key_name("E5"), "sk-very-secret")
+    caplog.set_level(logging.DEBUG)
+    with running(hashed, key="sk-very-secret") as server:
+        found = load(resolve.register_endpoint(f"E5={server.url}"))
+        score_texts(found, [("a", "b")])
+        server.fail = [500]
+        score_texts(found, [("a", "b")])
+    assert caplog.records and "secret" not in caplog.text
+    assert "secret" not in repr(
+        [found.spec, vars(found), vars(client_of(parse(f"E5={server.url}")))]
+    )
+    monkeypatch.setenv(key_name("E5"), "another")
+    with running(hashed, key="sk-very-secret") as server, pytest.raises(Unavailable) as raised:
+        EndpointClient(parse(f"E5={server.url}"))
+    assert "POSLENS_KEY_E5" in str(raised.value) and "another" not in str(raised.value)

@@ -1,0 +1,264 @@
+"""Endpoints from end to end: results, runs, costs, what a change behind the address does, and that
+the key stays where it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution import datasets
+from attribution.datasets import SAMPLE
+from attribution.errors import Unavailable, UserError
+from attribution.interventions.relocation import relocation_method
+from attribution.interventions.segments import segments_method
+from attribution.methods import make_method
+from attribution.retrievers import endpoint_client, resolve
+from attribution.retrievers.endpoint_address import key_name
+from attribution.types import EvidenceSpan, TextPair
+from cache import probes
+from dashboard.audit import service as audits
+from dashboard.core.compute import Compute
+from dashboard.export.files import attribution_frame, table_bytes
+from dashboard.interventions import service as interventions
+from dashboard.ranking import service as rankings
+from tests.support.endpoint_server import EndpointServer, hashed, running
+
+SENTENCE = make_method("occlusion", {"level": "sentence"})
+
+
+def pair(number: int, name: str = "typed") -> TextPair:
+    text = f"Fog number {number} is grey. The tide of {number} turns at dawn. Nobody saw more."
+    at = text.index("The tide")
+    span = EvidenceSpan(at, at + len(f"The tide of {number} turns at dawn."))
+    return TextPair(
+        f"p{number}", f"when does tide {number} turn", text, evidence=span, dataset=name
+    )
+
+
+PAIRS = [pair(number) for number in range(6)]
+
+
+@pytest.fixture
+def server() -> Iterator[EndpointServer]:
+    with running(hashed) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, no wait between attempts, and nothing named before."""
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(resolve, "_registered", {})
+    started_anew(monkeypatch)
+
+
+def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process would know."""
+    monkeypatch.setattr(endpoint_client, "_clients", {})
+    monkeypatch.setattr(endpoint_client, "_failed", {})
+    monkeypatch.setattr(probes, "_known", {})
+
+
+def finished(job: object) -> str:
+    """Run a job to its end; what it said."""
+    run = job.start()  # type: ignore[attr-defined]
+    run.wait()
+    return str(run.error)
+
+
+def test_a_result_is_kept_and_asked_for_once(server: EndpointServer, tmp_path: Path) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}#model=m"), Compute(tmp_path)
+    first = compute.explain(PAIRS[0], spec, SENTENCE)
+    n = len(server.requests)
+    second = Compute(tmp_path).explain(PAIRS[0], spec, SENTENCE)
+    assert second.from_cache and len(server.requests) == n
+    assert np.array_equal(first.attribution.document_scores, second.attribution.document_scores)
+    said = second.provenance()
+    assert said.model_source == f"endpoint {server.url}/embeddings, model m"
+    assert said.precision == "unknown"
+
+
+def test_another_address_or_model_is_another_retriever(
+    server: EndpointServer, tmp_path: Path
+) -> None:
+    compute, found = Compute(tmp_path), set()
+    for behind in ("", "#model=a", "#model=b", "#similarity=dot", "#query_prompt=q"):
+        spec = resolve.register_endpoint(f"E5={server.url}{behind}")
+        found.add(compute._identify(spec).key.fingerprint)
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("kind", ["attribution", "relocation", "segments"])
+def test_the_cost_told_before_is_what_is_sent(
+    kind: str, server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}#price=2"), Compute(tmp_path)
+    if kind == "attribution":
+        job = compute.attribution_job(spec, SENTENCE, PAIRS, "some")
+    else:
+        what = relocation_method() if kind == "relocation" else segments_method("thirds")
+        job = interventions.job(compute, spec, what, PAIRS, "some")
+    compute.retriever(compute.identify(spec))  # its check sends a few texts too
+    server.requests.clear()
+    cost = job.cost()
+    assert cost is not None and cost.bound == "" and not server.requests
+    assert "at 2 a million tokens" in cost.words
+    assert finished(job) == ""
+    assert cost.requests == len(server.requests)
+    # Each request holds the probe.
+    assert cost.texts == sum(len(one["input"]) - 1 for one in server.requests)
+    assert job.n_done() == 6 and job.cost() is None
+
+
+def test_the_cost_is_of_what_is_not_stored_yet(server: EndpointServer, tmp_path: Path) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    whole = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
+    compute.explain(PAIRS[0], spec, SENTENCE)
+    rest = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
+    assert whole is not None and rest is not None
+    assert 6 * rest.texts == 5 * whole.texts
+
+
+def test_a_local_model_has_no_cost(tmp_path: Path) -> None:
+    job = Compute(tmp_path).attribution_job(resolve.resolve("BM25"), SENTENCE, PAIRS, "some")
+    assert not job.sends and job.cost() is None
+
+
+def test_a_run_ends_with_the_sentence_and_loses_nothing(
+    server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    what = relocation_method()
+    compute.retriever(compute.identify(spec))
+    embed, server.embed = server.embed, failing_after(server, 3)
+    job = interventions.job(compute, spec, what, PAIRS, "some")
+    assert "E5 fails (status 500)" in finished(job)
+    done = job.n_done()
+    assert 0 < done < 6
+    assert not interventions.stored(compute, spec, what, PAIRS).failed
+    server.embed, server.fail = embed, []
+    assert finished(job) == "" and job.n_done() == 6
+
+
+def failing_after(server: EndpointServer, requests: int) -> object:
+    """A server that goes down after so many requests."""
+    left = [requests]
+
+    def embed(texts: list[str]) -> np.ndarray:
+        left[0] -= 1
+        if left[0] == 0:
+            server.fail = [500] * 100
+        return hashed(texts)
+
+    return embed
+
+
+def test_a_swapped_model_ends_the_run_and_begins_anew(
+    server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    before = compute._identify(spec)
+    compute.explain(PAIRS[0], spec, SENTENCE)
+    server.embed = lambda texts: hashed(texts)[:, ::-1]
+    with pytest.raises(Unavailable, match="another model stands behind its address"):
+        compute.explain(PAIRS[1], spec, SENTENCE)
+    after = compute._identify(spec)
+    assert after.key.fingerprint != before.key.fingerprint
+    assert not compute.explain(PAIRS[0], spec, SENTENCE).from_cache
+    assert compute.store.get(before.key, SENTENCE, PAIRS[0]) is not None
+
+
+def test_a_later_start_notices_and_knows_the_former_model_again(
+    server: EndpointServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    first = Compute(tmp_path)._identify(spec)
+    server.embed = lambda texts: hashed(texts) * 1.001  # as servers answer: nearly the same
+    started_anew(monkeypatch)
+    assert Compute(tmp_path)._identify(spec) == first and not caplog.records
+    server.embed = lambda texts: hashed(texts)[:, ::-1]
+    started_anew(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        assert Compute(tmp_path)._identify(spec).key != first.key
+    assert "another model stands behind its address" in caplog.text
+    server.embed = hashed
+    started_anew(monkeypatch)
+    assert Compute(tmp_path)._identify(spec) == first
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"a": 1}', '{"a": [{"weights": 1}]}', "[" * 9999]
+)
+def test_what_is_remembered_of_probes_may_be_damaged(
+    damage: str, server: EndpointServer, tmp_path: Path
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    (tmp_path / "home" / "cache").mkdir(parents=True)
+    (tmp_path / "home" / "cache" / "endpoints.json").write_text(damage)
+    assert len(Compute(tmp_path)._identify(spec).weights) == 16
+
+
+def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path: Path) -> None:
+    compute = Compute(tmp_path)
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    reranker = resolve.register_endpoint(f"RR={server.url}/rerank")
+    data = datasets.read(SAMPLE)
+    few = type(data)("few", "few", tuple(pair(n, "few") for n in range(12)), ())
+    setup = rankings.Setup(rankings.collection_of(few), first_stage=spec)
+    job = rankings.job(compute, spec, setup)
+    cost = job.cost()
+    assert cost is not None and cost.texts == 24
+    assert finished(job) == ""
+    found = rankings.ranked(compute, spec, setup)
+    assert found is not None and found.evaluation.n == 12
+    again = rankings.job(compute, reranker, setup)
+    cost = again.cost()
+    assert cost is not None and cost.texts == 144
+    server.requests.clear()
+    assert finished(again) == ""
+    second = rankings.ranked(compute, reranker, setup)
+    assert second is not None
+    # Both compare the same vectors by the cosine.
+    assert [one.document_ids for one in second.rankings] == [
+        one.document_ids for one in found.rankings
+    ]
+    index = audits.Index(spec)
+    audit = audits.job(compute, index, audits.Setup(setup.collection, top=2))
+    assert audit.cost() is not None
+    assert finished(audit) == ""
+    done = audits.audit(compute, index, audits.Setup(setup.collection, top=2))
+    assert done is not None and len(done.found) == 12
+    assert "to their end" in audits.limit_sentence(done)
+    with pytest.raises(UserError, match="has no one vector for each text"):
+        audits.job(compute, audits.Index(reranker), audits.Setup(setup.collection, top=2))
+
+
+def test_the_key_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(key_name("E5"), "sk-very-secret")
+    caplog.set_level(logging.DEBUG)
+    with running(hashed, key="sk-very-secret") as server:
+        spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+        result = compute.explain(PAIRS[0], spec, SENTENCE)
+        assert finished(interventions.job(compute, spec, relocation_method(), PAIRS, "x")) == ""
+        job = compute.attribution_job(spec, SENTENCE, PAIRS[:2], "some")
+        server.key = "another"
+        assert "refuses its key" in finished(job)
+        assert "secret" not in repr([result, job, result.provenance(), compute.identify(spec)])
+    frame = attribution_frame(result.attribution, PAIRS[0])
+    for kind in ("csv", "json", "parquet"):
+        table = table_bytes(frame, kind, [result.provenance()])  # type: ignore[arg-type]
+        (tmp_path / f"table.{kind}").write_bytes(table)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 6
+    assert not [path for path in files if b"secret" in path.read_bytes()]
+    assert "secret" not in caplog.text

@@ -1,0 +1,63 @@
+"""A model behind an address, from its name to its heatmap, in a browser; its key stays hidden."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.test_app import no_error
+from tests.support.endpoint_server import running
+
+expect.set_options(timeout=TIMEOUT_MS)
+KEY = "sk-very-secret"
+
+
+def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
+    start_app: Callable[..., App], visit: Visit, tmp_path: Path
+) -> None:
+    rows = [f"what is {word},The {word} is grey. Nobody saw it." for word in ("ice", "fog")]
+    (tmp_path / "mine.csv").write_text("\n".join(["query,document", *rows]) + "\n")
+    with running(key=KEY) as server:
+        app = start_app(
+            f"--endpoint=E5={server.url}#model=m&price=2",
+            f"--data=mine={tmp_path / 'mine.csv'}",
+            environment={**os.environ, "POSLENS_KEY_E5": KEY},
+        )
+        page = visit(f"{app.url}/explain?dataset=mine&models=E5")
+        told = page.get_by_text(re.compile(r"For this pair it would be sent \d+ texts, \d+ tokens"))
+        expect(told).to_be_visible()
+        expect(told).to_contain_text("at 2 a million tokens")
+        # The probe and the check on loading, but not the pair.
+        assert not any("grey" in text for text in server.sent)
+        page.get_by_text("not fit: why?").click()
+        why = page.get_by_test_id("stSidebar").get_by_text(
+            re.compile("Gradient saliency: not for E5")
+        )
+        expect(why).to_contain_text("so that there are no gradients")
+        shown = page.content()
+        page.locator("[data-test-script-state=notRunning]").first.wait_for()
+        page.get_by_role("button", name="Send to E5").click()
+        expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+        expect(page.get_by_text(re.compile("method occlusion")).first).to_be_visible()
+        expect(page.get_by_text(re.compile("To be sent to E5")).first).to_be_visible()
+        no_error(page)
+        assert any("grey" in text for text in server.sent)
+        shown += page.content()
+    assert KEY not in shown and KEY not in app.log.read_text()
+    files = [path for path in app.home.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_an_endpoint_that_is_not_there_says_so(start_app: Callable[..., App], visit: Visit) -> None:
+    app = start_app("--endpoint=E5=http://127.0.0.1:9/v1")
+    page = visit(f"{app.url}/explain?models=E5")
+    expect(page.get_by_text(re.compile("E5 cannot be reached")).first).to_be_visible()
+    no_error(page)
+    # Other models are as they were.
+    page.goto(f"{app.url}/explain?models=BM25")
+    expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
