@@ -18,6 +18,7 @@ from dashboard.benchmark import command as benchmark
 from dashboard.bias import command as bias
 from dashboard.cache_page import command as cache
 from dashboard.check import command as check
+from dashboard.compare import command as compare
 from dashboard.core import listing_command, server_command
 from dashboard.curves import command as curves
 from dashboard.explain import command as explain
@@ -35,6 +36,7 @@ app = typer.Typer(
 for group in (
     server_command,
     explain,
+    compare,
     curves,
     interventions,
     bias,

@@ -119,7 +119,8 @@ class DataSet:
         found = self.by_id.get(pair_id)
         if found is None:
             raise UserError(
-                f"{self.name} has no pair {pair_id[:80]!r}: choose one from the table of pairs."
+                f"{self.name} has no pair {pair_id[:80]!r}: choose one of its own, such as "
+                f"{next(iter(self.by_id), '')!r}."
             )
         return found
 

@@ -23,17 +23,28 @@ from dashboard.core.command_options import (
     Readable,
     Resampling,
     TextFormat,
-    data_name,
     for_data,
     method_of,
     pairs_of,
     quiet,
     readable_of,
     resolve,
-    say_cost,
     spoken,
     suffix_of,
     write,
+)
+from dashboard.explain.command_texts import (
+    Document,
+    DocumentFile,
+    Out,
+    PairDataset,
+    PairId,
+    Query,
+    explained,
+    pair_of,
+    picture_format,
+    spec_of,
+    write_heatmap,
 )
 
 if TYPE_CHECKING:
@@ -45,67 +56,39 @@ app = typer.Typer()
 @app.command()
 @spoken
 def explain(
-    query: Annotated[str, typer.Option(help="The query.")],
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
-    document: Annotated[str | None, typer.Option(help="The document's text.")] = None,
-    document_file: Annotated[
-        Path | None, typer.Option(help="File with the document; - for stdin.")
-    ] = None,
+    query: Query = None,
+    document: Document = None,
+    document_file: DocumentFile = None,
+    pair: PairId = None,
+    dataset: PairDataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    statistics: Annotated[
-        str, typer.Option(help="Data set, by name or path, whose word statistics BM25 uses.")
-    ] = "sample",
+    out: Out = None,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (a row per token).")
     ] = TextFormat.json,
 ) -> None:
     """Attribute one query-document pair."""
-    from attribution import datasets
-    from attribution.retrievers.detect import family_of
-    from attribution.text import clean
-    from attribution.types import TextPair
-
-    if (document is None) == (document_file is None):
-        raise UserError("Give the document either as --document or as --document-file.")
-    text = document if document is not None else _read_text(document_file)
-    pair = TextPair("typed", clean(query, "query").text, clean(text, "document").text)
-    spec, chosen = resolve(model), method_of(method, normalization, resampling, False, option)
-    if family_of(spec).has_statistics:
-        corpus = data_name(statistics)
-        datasets.read(corpus)
-        spec = for_data(spec, corpus)
+    fmt = picture_format(out)
+    chosen = method_of(method, normalization, resampling, False, option)
+    subject = pair_of(query, document, document_file, dataset, pair)
+    spec = spec_of(model, dataset)
     quiet()
-    from dashboard.core.compute import service
-
-    compute = service()
-    if spec.remote:
-        compute.require_fit(compute.identify(spec), chosen)
-        say_cost(compute.attribution_job(spec, chosen, [pair], "typed"))
-    result = compute.explain(pair, spec, chosen)
-    if result.notice:
-        print(result.notice, file=sys.stderr)
+    (result,) = explained(subject, [spec], chosen)
+    if out is not None:
+        write_heatmap(out, fmt, [result])
+        return
     if format is TextFormat.csv:
         from dashboard.export.files import attribution_frame, table_bytes
 
-        frame = attribution_frame(result.attribution, pair)
+        frame = attribution_frame(result.attribution, subject)
         sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
         return
     print(json.dumps(_as_json(result), ensure_ascii=False))
-
-
-def _read_text(path: Path | None) -> str:
-    try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: convert it first.") from error
 
 
 def _as_json(result: Any) -> dict[str, Any]:

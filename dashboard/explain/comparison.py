@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
-from numpy.typing import NDArray
 
-from attribution.curves.positions import Aggregate, positions, rank_correlation, unit_scores
+from attribution.curves.positions import positions, rank_correlation
 from attribution.curves.text_axis import curve_over_text
 from attribution.methods import METHODS
 from attribution.text import words
@@ -20,7 +19,7 @@ from dashboard.core.provenance import in_units
 from dashboard.drawing.curves import Style, difference, quantity, rank_scatter
 from dashboard.explain.figures import BOTH, DATA_SET, PAIR
 from dashboard.explain.minus import minus_panes
-from dashboard.explain.service import Average, Difference
+from dashboard.explain.service import Average, Difference, word_scores
 from dashboard.explain.subject import Subject, sources
 from dashboard.heatmap import Fact, Head, Pane, Rail, View
 from dashboard.widgets import panels
@@ -42,7 +41,7 @@ def minus(subject: Subject, rails: Sequence[Rail], gap: Difference | None) -> Se
             tuple(map(float, high)),
             _note(gap),
         )
-    scores = _word_scores(subject, METHODS[subject.method.name].aggregate)
+    scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
     facts = (
         () if correlation is None else (Fact(f"rank correlation of the words {correlation:.3f}"),)
@@ -117,18 +116,10 @@ def differences(
     return figures
 
 
-def _word_scores(subject: Subject, how: Aggregate) -> list[NDArray[np.float64]]:
-    spans = words(subject.results[0].pair.document)
-    return [
-        unit_scores(r.attribution.document, r.attribution.document_scores, spans, how)
-        for r in subject.results
-    ]
-
-
 def word_by_word(subject: Subject, view: View) -> dict[str, panels.Draw]:
     """The words under A and under B: how alike their order is, and each one."""
     document = subject.results[0].pair.document
-    spans, scores = words(document), _word_scores(subject, view.aggregate)
+    spans, scores = words(document), word_scores(subject.results, view.aggregate)
     correlation = rank_correlation(scores[0], scores[1])
     how = panels.plain(view.aggregate)
     if correlation is None:

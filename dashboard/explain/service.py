@@ -3,13 +3,16 @@ it is stored, less a null control where one is asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import Estimate, band
 from attribution.curves.positions import (
+    Aggregate,
     CurveSummary,
     center_of_mass,
     document_curve,
@@ -17,6 +20,7 @@ from attribution.curves.positions import (
     positions,
     primacy_recency_index,
     token_range,
+    unit_scores,
 )
 from attribution.datasets import DataSet
 from attribution.errors import UserError
@@ -27,6 +31,7 @@ from attribution.interventions.null_controls import (
     null_method,
 )
 from attribution.retrievers.specs import RetrieverSpec
+from attribution.text import words
 from attribution.types import Array, Attribution, Method, Provenance, TextPair, as_array
 from cache.recent import Recent
 from cache.storage.store import StoredCurves
@@ -178,6 +183,16 @@ def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
 
 
 # -- two models ------------------------------------------------------------------------------------
+
+
+def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np.float64]]:
+    """Of each result the scores of the document's words [n_words], NaN where it read nothing of
+    one; the results are of one pair."""
+    spans = words(results[0].pair.document)
+    return [
+        unit_scores(r.attribution.document, r.attribution.document_scores, spans, how)
+        for r in results
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from attribution import datasets
 from dashboard.__main__ import app
 
 runner = CliRunner()
@@ -101,9 +103,64 @@ def test_explain_as_csv_has_a_row_per_token() -> None:
     assert list(frame.loc[frame["side"] == "document", "token"])[1] == "ice"
 
 
+def test_a_pair_of_a_data_set_is_that_of_its_texts() -> None:
+    pair = datasets.read("sample").pairs[0]
+    of_set = json.loads(run("explain", "--dataset", "sample", "--pair", pair.pair_id).stdout)
+    typed = run("explain", "--query", pair.query, "--document", pair.document)
+    assert of_set["document_scores"] == json.loads(typed.stdout)["document_scores"]
+    assert of_set["provenance"]["dataset"] == "sample"
+
+
+def test_the_heatmap_is_written_as_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "pair.html"
+    texts = ("--query", "what melts", "--document", "Ice melts.")
+    assert run("explain", *texts, "--out", str(page)).stdout.strip() == str(page)
+    alone = page.read_text(encoding="utf-8")
+    run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-recency", "--out", str(page))
+    both = page.read_text(encoding="utf-8")
+    assert "Ice melts." in alone and "MiniLM-recency" not in alone and "MiniLM-recency" in both
+
+
+def test_models_are_compared_on_one_pair() -> None:
+    pair = datasets.read("sample").pairs[0]
+    names = ("MiniLM-primacy", "MiniLM-recency")
+    asked = ["compare", "--pair", pair.pair_id, *(x for n in names for x in ("--model", n))]
+    rows = json.loads(run(*asked).stdout)["rows"]
+    assert [row["model"] for row in rows] == list(names)
+    first, other = rows
+    assert first["rank_correlation"] is None and first["score_difference"] is None
+    for name, row in zip(names, rows, strict=True):
+        alone = json.loads(run("explain", "--pair", pair.pair_id, "--model", name).stdout)
+        assert row["score"] == alone["score"]
+        first_third, last_third = (
+            np.sum(alone["magnitudes"][p]) for p in (slice(33), slice(-33, None))
+        )
+        index = (last_third - first_third) / (last_third + first_third)
+        assert row["primacy_recency_index"] == pytest.approx(index, abs=1e-6)
+    assert other["score_difference"] == pytest.approx(other["score"] - first["score"])
+    between = other["primacy_recency_index"] - first["primacy_recency_index"]
+    assert other["index_difference"] == pytest.approx(between)
+    assert -1 <= other["rank_correlation"] < 1 and 0 < other["curves_apart"] <= 1
+    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout), comment="#")
+    assert list(frame["score"]) == pytest.approx([row["score"] for row in rows])
+
+
+def test_a_model_is_alike_to_itself() -> None:
+    texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
+    asked = run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM@mean")
+    same = json.loads(asked.stdout)["rows"][1]
+    assert same["rank_correlation"] == pytest.approx(1) and same["curves_apart"] == 0
+    assert same["score_difference"] == same["index_difference"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["explain"], "Give --query"),
+        (["explain", "--pair", "nope"], "sample has no pair 'nope': choose one of its own"),
+        (["explain", "--pair", "a", "--query", "x"], "either --pair or texts"),
+        (["explain", "--query", "x", "--document", "y", "--out", "x.gif"], "use .html"),
+        (["compare", "--query", "x", "--document", "y", "--model", "MiniLM"], "two models"),
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
         (["explain", "--query", "x"], "either as --document or as --document-file"),

@@ -1,0 +1,83 @@
+"""The command about several models on one pair: compare."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from attribution.errors import UserError
+from dashboard.core.command_options import (
+    Endpoints,
+    MethodName,
+    Normalization,
+    Options,
+    Resampling,
+    TextFormat,
+    method_of,
+    quiet,
+    spoken,
+)
+from dashboard.explain.command_texts import (
+    Document,
+    DocumentFile,
+    Out,
+    PairDataset,
+    PairId,
+    Query,
+    explained,
+    pair_of,
+    picture_format,
+    spec_of,
+    write_heatmap,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+def compare(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="Repeat for two or more; MiniLM-primacy and MiniLM-recency by default. Each is "
+            "compared with the first.",
+        ),
+    ] = None,
+    endpoint: Endpoints = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    query: Query = None,
+    document: Document = None,
+    document_file: DocumentFile = None,
+    pair: PairId = None,
+    dataset: PairDataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    out: Out = None,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row per model).")
+    ] = TextFormat.json,
+) -> None:
+    """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
+    order its words."""
+    names = list(dict.fromkeys(model or ["MiniLM-primacy", "MiniLM-recency"]))
+    if len(names) < 2:
+        raise UserError("A comparison needs two models: give --model twice.")
+    fmt = picture_format(out)
+    chosen = method_of(method, normalization, resampling, False, option)
+    subject = pair_of(query, document, document_file, dataset, pair)
+    specs = [spec_of(name, dataset) for name in names]
+    quiet()
+    results = explained(subject, specs, chosen)
+    if out is not None:
+        write_heatmap(out, fmt, results)
+        return
+    from dashboard.compare.tables import comparison_frame
+    from dashboard.export.files import table_bytes
+
+    known = [one.provenance() for one in results]
+    sys.stdout.buffer.write(table_bytes(comparison_frame(results), format.value, known))
