@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--address", default=ADDRESS, help="what stands behind the server's name")
     asked = parser.parse_args()
-    with dashboard() as (url, browser):
+    with dashboard(shipped=True) as (url, browser, _):
         page = browser.new_page(viewport={"width": WIDTH, "height": 1000})
         page.goto(f"{url}{asked.address}")
         page.get_by_test_id("stPlotlyChart").first.wait_for(timeout=120_000)

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import streamlit as st
 
+from attribution.datasets import DataSet
+from attribution.types import Method
 from dashboard.explain.view import explained, pair_view
 from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
 
-pair = method = None
+
+@fragment()
+def one_pair(data: DataSet, names: tuple[str, str], method: Method) -> None:
+    """A part of the page that runs by itself: the next pair leaves the sidebar alone."""
+    pair = choose_pair(data, names, method)
+    if pair is not None and (results := explained([pair], names, method)):
+        pair_view(results, method, "compare", comparing=True)
+
+
+data = method = None
 with st.sidebar:
-    top = st.container()
+    with panels.guarded():
+        data = choices.data_set(with_uploader=False)
     first = choices.model("Model A", "a", "MiniLM-primacy")
     second = choices.model("Model B", "b", "MiniLM-recency")
     with panels.guarded():
         method = choices.method([first, second])
-with panels.guarded():
-    pair = choose_pair([first, second], method, top)
-
-if pair is None or method is None:
-    st.stop()
 if first == second:
     st.info("Choose two different models to compare.")
-    st.stop()
-
-if results := explained([pair], [first, second], method):
-    pair_view(results, method, "compare", comparing=True)
+elif data is not None and method is not None:
+    one_pair(data, (first, second), method)

@@ -26,6 +26,8 @@ from dashboard.widgets import panels
 from dashboard.widgets.pair_picker import open_pair
 from dashboard.widgets.tables import rows_key
 
+_OPENED = "just opened of the furthest"
+
 
 def minus(subject: Subject, rails: Sequence[Rail], gap: Difference | None) -> Sequence[Pane]:
     """A minus B painted on the text, with a rail and a head of the difference."""
@@ -164,6 +166,7 @@ def furthest(subject: Subject, gap: Difference | None) -> None:
         for row in st.session_state[key].selection.rows:
             if row in range(len(ids)):
                 open_pair(ids[row])
+                st.session_state[_OPENED] = True
 
     with st.expander("Pairs in which the two differ most"):
         st.dataframe(
@@ -188,6 +191,9 @@ def furthest(subject: Subject, gap: Difference | None) -> None:
                 )
             },
         )
+    if st.session_state.pop(_OPENED, False):
+        # The pair is chosen outside the part of the page that this is in.
+        st.rerun()
 
 
 def _note(gap: Difference) -> str:

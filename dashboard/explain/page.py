@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
+from attribution.datasets import DataSet
+from attribution.types import Method
 from dashboard.explain.view import explained, pair_view
 from dashboard.heatmap.data import MAX_COLUMNS
 from dashboard.widgets import choices, panels
+from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
 
-pair = method = None
+
+@fragment()
+def one_pair(data: DataSet, names: Sequence[str], method: Method) -> None:
+    """A part of the page that runs by itself: the next pair leaves the sidebar alone."""
+    pair = choose_pair(data, names, method)
+    if pair is None:
+        return
+    shown = [pair]
+    of = choices.data_of(pair)
+    other = of.version_of(pair) if of else None
+    room = 2 * len(names) <= MAX_COLUMNS
+    if of and other and panels.other_version(of.version_name, other, room):
+        shown.append(other)
+    if results := explained(shown, names, method):
+        pair_view(results, method, "explain")
+
+
+data = method = None
 with st.sidebar:
-    top = st.container()
+    with panels.guarded():
+        data = choices.data_set(with_uploader=False)
     names = choices.models(["MiniLM"])
     with panels.guarded():
         method = choices.method(names)
-with panels.guarded():
-    pair = choose_pair(names, method, top)
-
-if pair is None or method is None:
-    st.stop()
 if not names:
     st.info("Choose a model in the sidebar.")
-    st.stop()
-
-shown = [pair]
-with panels.guarded():
-    data = choices.data_of(pair)
-    other = data.version_of(pair) if data else None
-    room = 2 * len(names) <= MAX_COLUMNS
-    if data and other and panels.other_version(data.version_name, other, room):
-        shown.append(other)
-
-if results := explained(shown, names, method):
-    pair_view(results, method, "explain")
+elif data is not None and method is not None:
+    one_pair(data, names, method)

@@ -31,7 +31,7 @@ from dashboard.widgets.run_board import any_active, duration, run_board
 from dashboard.widgets.sending import agreed
 
 WATCH_S = 2.0
-PAUSE_S = 0.1
+PAUSE_S = 0.25
 SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 

@@ -40,8 +40,11 @@ st.markdown(
     "when words go and rise early when they come."
 )
 pair = None
-with panels.guarded():
-    pair = choose_pair()
+main = st.container()
+with st.sidebar, panels.guarded():
+    offered = choices.data_set(with_uploader=False)
+    with main, panels.guarded():
+        pair = choose_pair(offered)
 with st.sidebar:
     models = choices.models(["MiniLM"])
     names = choices.methods(models, [n for n, entry in METHODS.items() if not entry.slow])

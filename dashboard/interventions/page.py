@@ -54,9 +54,10 @@ HELP_BY = (
     "in its tokens' place. filler: neutral text of as many tokens does."
 )
 
-pair = method = None
+offered = pair = method = None
 with st.sidebar:
-    top = st.container()
+    with panels.guarded():
+        offered = choices.data_set(with_uploader=False)
     models = choices.models(["MiniLM-primacy", "MiniLM-recency"])
     with panels.guarded():
         method = choices.method(models)
@@ -76,8 +77,9 @@ st.markdown(
     "What the score does then is caused by the place."
 )
 with panels.guarded():
-    # The switch for what models can read stands with the data set, further down.
-    pair = choose_pair(models, method, top, narrow=False)
+    if offered is not None:
+        # The switch for what models can read stands with the data set, further down.
+        pair = choose_pair(offered, models, method, narrow=False)
 if pair is None or method is None or not models:
     st.info("Choose a pair, a model and a method in the sidebar.")
     st.stop()

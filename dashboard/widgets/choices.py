@@ -31,7 +31,7 @@ from dashboard.widgets.method_choice import unfit_methods as unfit_methods
 
 MAX_MODELS = 4
 _ANY = "any"
-_UPLOAD_ERROR = "upload error"
+_UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
 _MAX_UPLOADS = 3
 _SHOWN_REJECTIONS = 1000
 _STATISTICS = "statistics"
@@ -115,6 +115,7 @@ def uploader() -> None:
         while len(own) > _MAX_UPLOADS:
             del own[next(iter(own))]
         st.session_state["dataset"] = found.name
+        st.session_state[_UPLOADED] = True
 
     st.file_uploader(
         "CSV, TSV, JSONL or Parquet, each also as .gz",
@@ -126,6 +127,9 @@ def uploader() -> None:
         "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
         "query_id, document_id. Kept for this browser session only.",
     )
+    if st.session_state.pop(_UPLOADED, False):
+        # The list of data sets stands outside the part of the page that this may be in.
+        st.rerun(scope="app")
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")
 

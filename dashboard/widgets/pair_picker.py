@@ -13,6 +13,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.text import clean, words
 from attribution.types import EvidenceSpan, Method, TextPair
@@ -23,7 +24,6 @@ from dashboard.widgets import url_state
 from dashboard.widgets.choices import (
     Selection,
     bucket_of,
-    data_set,
     evidence_position,
     filters,
     spec,
@@ -43,21 +43,17 @@ _PICK, _FILTERS, _FIELDS = "pair.pick", "pair.filters", "pair.own"
 
 
 def choose_pair(
+    data: DataSet,
     models: Sequence[str] = (),
     method: Method | None = None,
-    place: DeltaGenerator | None = None,
     *,
     narrow: bool = True,
 ) -> TextPair | None:
     """Choose a pair from a data set, or type one; None until there is one.
 
-    The bar stands where this is called, the data set in `place`, else in the sidebar. Pairs can be
-    ordered by what is stored of `models` under `method`, and narrowed to what these can read;
-    without `narrow` that switch stands elsewhere on the page.
+    Pairs can be ordered by what is stored of `models` under `method`, and narrowed to what these
+    can read; without `narrow` that switch stands elsewhere on the page.
     """
-    place = place or st.sidebar.container()
-    with place:
-        data = data_set(with_uploader=False)
     bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pair_bar")
     with bar:
         # Places first: what the list offers is known when the filters have been asked.
@@ -80,8 +76,7 @@ def choose_pair(
             selection = replace(selection, pairs=_readable(selection, models))
         order = _order(method is not None)
         rows = st.container()
-    with place:
-        statistics(models, typed.dataset if typed and asked_for_own else data.name)
+    statistics(models, typed.dataset if typed and asked_for_own else data.name)
     pairs, values = _ordered(selection, order, models, method)
     chosen = _asked(selection, pairs, order)
     if chosen is not None:
