@@ -43,7 +43,15 @@ class Shipped:
         """Where the results of this model and method are; None where none ship, or they are
         damaged."""
         file = self._files.get((model.fingerprint, method.core))
-        if file is None or file.name in self._refused:
+        return None if file is None else self._unpacked(file)
+
+    def unpack(self) -> None:
+        """Unpack all that is not yet, for whoever asks first."""
+        for file in self._files.values():
+            self._unpacked(file)
+
+    def _unpacked(self, file: ShippedFile) -> Path | None:
+        if file.name in self._refused:
             return None
         folder = self._place / _folder_name(file)
         if not folder.is_dir():

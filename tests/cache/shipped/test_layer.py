@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 from tools.shipped import write_all
 
+ROOT = Path(__file__).parents[3]
 MODEL = ModelKey("M", "0" * 16, '{"spec": {}}')
 SALIENCY = make_method("saliency")
 POINT = make_method("saliency", {"resampling": "point"})
@@ -239,3 +242,10 @@ def test_the_files_are_open_to_any_reader_and_to_an_import(
         ("M-saliency.parquet", 12),
         ("M-test.parquet", 12),
     ]
+
+
+def test_all_is_unpacked_for_whoever_asks_first(tmp_path: Path) -> None:
+    """As the dashboard asks for it: another process, of what really ships."""
+    subprocess.run([sys.executable, "-m", "cache.shipped", str(tmp_path)], cwd=ROOT, check=True)
+    unpacked = {folder.name for folder in (tmp_path / UNPACKED).iterdir()}
+    assert unpacked == {file.sha256[:16] for file in shipped_files()}

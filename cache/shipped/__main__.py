@@ -1,0 +1,15 @@
+"""Unpack all that ships below a cache's folder, at the lowest priority, so that no page has to:
+`python -m cache.shipped FOLDER`, which the dashboard starts beside its first page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from cache.shipped.layer import Shipped
+
+if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(19)
+    Shipped(Path(sys.argv[1])).unpack()
