@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from dashboard.core import access, own_texts, people, rights
+from dashboard.core import access, own_texts, people, rights, serve
 from dashboard.core.compute import service
 from dashboard.core.runs import Run
 from dashboard.widgets import links, login
@@ -87,3 +87,4 @@ with guarded():
     run_strip(runs_at_work, other_page=other_page)
 with guarded():
     page.run()
+serve.drawn()

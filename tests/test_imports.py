@@ -150,6 +150,19 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     assert output.stdout.strip() == "[]"
 
 
+def test_the_server_answers_before_the_libraries_of_models_are_imported() -> None:
+    """They take some five seconds, and what is stored is shown without them."""
+    slow = ("transformers", "sentence_transformers", "captum", "sklearn", "peft", "umap", "ray")
+    script = (
+        "import sys, dashboard.explain.view, dashboard.core.serve; "
+        f"print(sorted(set({slow}) & set(sys.modules)))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "[]"
+
+
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

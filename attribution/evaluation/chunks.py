@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 
 from attribution.errors import UserError
@@ -85,6 +84,10 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
             whose mean is its vector.
     """
     if chunks.kind == "late":
+        from sentence_transformers.sentence_transformer.modules import (  # here: slow to import
+            Pooling,
+        )
+
         modes = (
             [one.pooling_mode for one in retriever.model if isinstance(one, Pooling)]
             if isinstance(retriever, DenseRetriever)

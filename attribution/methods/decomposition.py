@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from captum.attr import InputXGradient
 from torch import Tensor, nn
 
 from attribution.batching import checkpoint
 from attribution.errors import UserError
 from attribution.methods.base import Clock, MethodEntry, Parameter, build_batch, register
+from attribution.methods.gradients import times_gradient
 from attribution.methods.linearised import linearised
 from attribution.methods.propagation import bert_layers, propagate
 from attribution.retrievers.base import Retriever
@@ -160,7 +160,7 @@ def _attribute_jointly(
         queries, documents = retriever.encode_pairs(pairs)
         inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
         ones = inputs.new_ones(len(pairs)).requires_grad_()
-        products, bias = (p.detach() for p in InputXGradient(score).attribute((inputs, ones)))
+        products, bias = times_gradient(score, (inputs, ones))
     tokens = products.sum(-1, dtype=torch.float32).cpu()
     scores = seen["scores"].float().cpu()
     found = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
@@ -195,9 +195,7 @@ def shares(
         return seen["scores"]
 
     leaves = _leaves(retriever, encoded, biases)
-    products, bias, *credited = (
-        product.detach() for product in InputXGradient(score).attribute(leaves)
-    )
+    products, bias, *credited = times_gradient(score, leaves)
     wide = torch.float64 if products.dtype == torch.float64 else torch.float32
     return Shares(
         sum(credited, products.sum(-1, dtype=wide)).cpu(),
@@ -315,9 +313,8 @@ def position_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) 
     # The embedding of positions is looked up once for the whole batch; each row needs its own.
     inputs = positions.expand(batch, *positions.shape[1:]).clone().requires_grad_()
     bias_scale = torch.ones(batch, device=inputs.device, dtype=inputs.dtype).requires_grad_()
-    products, _ = InputXGradient(score).attribute((inputs, bias_scale))
-    summed: Tensor = products.detach().sum(-1).cpu()
-    return summed
+    products, _ = times_gradient(score, (inputs, bias_scale))
+    return products.sum(-1).cpu()
 
 
 def _part(

@@ -70,3 +70,10 @@ def explain_side(
     inputs = retriever.input_embeddings(encoded).requires_grad_()
     numbers = explain(score, inputs).detach()
     return numbers.float().cpu(), seen["vectors"], seen["scores"].float().cpu()
+
+
+def times_gradient(score: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Captum's InputXGradient: each of `inputs` [B, ...] times the gradient of the score at it."""
+    from captum.attr import InputXGradient  # here: slow to import
+
+    return tuple(product.detach() for product in InputXGradient(score).attribute(inputs))

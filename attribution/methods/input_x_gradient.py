@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from captum.attr import InputXGradient
 from torch import Tensor
 
 from attribution.methods.base import MethodEntry, register
-from attribution.methods.gradients import Score, attribute_both_sides
+from attribution.methods.gradients import Score, attribute_both_sides, times_gradient
 from attribution.retrievers.base import Embedded
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
@@ -26,7 +25,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 def _products(score: Score, inputs: Tensor) -> Tensor:
     """Sums over H of input times gradient [B, T]."""
-    products: Tensor = InputXGradient(score).attribute(inputs)
+    (products,) = times_gradient(score, (inputs,))
     return products.sum(-1, dtype=torch.float32)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attribution.methods.base import (
@@ -64,6 +63,8 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 
 def _integrated(text: Perturbed, score: float, steps: str) -> tuple[Tensor, float]:
+    from captum.attr import IntegratedGradients  # here: slow to import
+
     method = IntegratedGradients(text.score, multiply_by_inputs=True)
     for n_steps in STEPS if steps == "auto" else (int(steps),):
         shares, delta = method.attribute(

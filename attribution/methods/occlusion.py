@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from captum.attr import FeatureAblation
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -74,6 +73,8 @@ def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> Tensor:
         if content[i]:
             mask[0, start + i] = number[unit]
             sizes[number[unit]] += 1
+    from captum.attr import FeatureAblation  # here: slow to import
+
     effects = FeatureAblation(text.score).attribute(
         text.inputs,
         baselines=text.baseline,

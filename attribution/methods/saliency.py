@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from captum.attr import Saliency
 from torch import Tensor
 
 from attribution.methods.base import MethodEntry, register
@@ -27,6 +26,8 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
     """||d s / d e_j||_2 of each token [B, T]."""
+    from captum.attr import Saliency  # here: slow to import
+
     gradients: Tensor = Saliency(score).attribute(inputs, abs=False)
     norms: Tensor = torch.linalg.vector_norm(gradients.float(), dim=-1)
     return norms

@@ -23,14 +23,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from attribution.errors import UserError
 from attribution.retrievers.calibration import Calibration
@@ -202,6 +200,7 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
     calibrator = Calibrator(calibration, rows)
     before = backbone.config._attn_implementation
     try:
+        _register()
         backbone.set_attn_implementation(NAME)
     except (ValueError, ImportError, AttributeError) as error:
         raise _unreachable(name) from error
@@ -261,7 +260,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: queries [B, A, T, E], keys and values [B, G, S, E], a
     mask that broadcasts to [B, A, T, S]; gives [B, T, A, E]."""
-    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
+    output = _plain_attention(module, query, key, value, attention_mask, **rest)
     run = _at_work.get()
     if run is None:
         raise RuntimeError("a calibrated transformer was run past its sentence-transformers module")
@@ -341,7 +340,7 @@ def _by_basket(
     for begin in range(0, length, calibrator.calibration.basket):
         part = slice(begin, min(begin + calibrator.calibration.basket, length))
         allowed, own, seen = _part_of_mask(mask, part)
-        found, _ = sdpa_attention_forward(
+        found = _plain_attention(
             module,
             query,
             key[:, :, part],
@@ -386,5 +385,21 @@ def _turned(values: Tensor, places: Tensor, dim: int) -> Tensor:
     return values.gather(dim, places.view(shape).expand_as(values))
 
 
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+@cache
+def _register() -> None:
+    """Make the attention known to transformers."""
+    from transformers import AttentionInterface, AttentionMaskInterface  # here: slow to import
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _plain_attention(*args: Any, **rest: Any) -> Tensor:
+    """What transformers does without calibration, [B, T, A, E]."""
+    from transformers.integrations.sdpa_attention import (  # here: slow to import
+        sdpa_attention_forward,
+    )
+
+    output, _ = sdpa_attention_forward(*args, **rest)
+    return output

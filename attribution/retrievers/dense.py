@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from attribution.errors import UserError
 from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.dense_loading import load_encoders
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 class _Encoder:
@@ -398,6 +399,8 @@ def _token(text: str, span: tuple[int, int], special: bool, prompt_length: int) 
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:
+    from attribution.retrievers.dense_loading import load_encoders  # here: slow to import
+
     model, query_model = load_encoders(spec, files, place)
     return DenseRetriever(model, spec, place.precision, query_model)
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.multi_vector_encoder.modules import BaseTokenPooling
 from torch import Tensor
 
 from attribution.errors import UserError
@@ -26,6 +24,9 @@ from attribution.retrievers.library_model import load_model
 from attribution.retrievers.model_folder import contents
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.types import Side, TextPair, Token, TokenizedText, as_array
+
+if TYPE_CHECKING:
+    from sentence_transformers.base.modules import Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class LateInteractionRetriever(DenseRetriever):
     family = "late_interaction"
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
+        from sentence_transformers.multi_vector_encoder.modules import (  # here: slow to import
+            BaseTokenPooling,
+        )
+
         super().__init__(model, spec, precision)
         if any(isinstance(module, BaseTokenPooling) for module in model):
             raise UserError(
@@ -59,6 +64,8 @@ class LateInteractionRetriever(DenseRetriever):
 
     @property
     def _transformer(self) -> Transformer:
+        from sentence_transformers.base.modules import Transformer  # here: slow to import
+
         transformer: Transformer = next(m for m in self.model if isinstance(m, Transformer))
         return transformer
 

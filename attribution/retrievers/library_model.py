@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import sentence_transformers
 import torch
 
 from attribution.retrievers.family import Placement
@@ -28,6 +27,8 @@ def load_model(
     Raises:
         ValueError: weights are missing.
     """
+    import sentence_transformers  # here: slow to import
+
     model = getattr(sentence_transformers, library_class)(
         str(folder),
         device=str(place.device),

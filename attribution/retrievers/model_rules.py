@@ -237,7 +237,7 @@ def _require_settings(contents: Contents, code: bool) -> None:
         kind = config.get("model_type")
         if kind is not None and not isinstance(kind, str):
             raise DamagedFolder(f"has a model_type in {place} that is no name: {_MEND}")
-        if kind is not None and not code and kind not in text_models():
+        if kind is not None and not code and kind not in COMMON and kind not in text_models():
             raise DamagedFolder(
                 f"is a {kind[:40]!a} model by its {place}, which transformers does not know "
                 "as one that reads text alone: use a text model."
@@ -299,6 +299,12 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     for one in tables:
         if not code and one.get("method") not in ("forward", "get_text_features"):
             raise DamagedFolder(_unknown(place, one.get("method")))
+
+
+COMMON = frozenset(
+    {"bert", "distilbert", "modernbert", "mpnet", "qwen2", "qwen3", "roberta", "t5", "xlm-roberta"}
+)
+"""Types of most retrievers, all of them among `text_models`, which takes seconds to import."""
 
 
 @cache

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 
 from attribution.errors import UserError
@@ -49,6 +47,9 @@ class SparseRetriever(DenseRetriever):
     family = "sparse"
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
+        from sentence_transformers.base.modules import Transformer  # here: slow to import
+        from sentence_transformers.sparse_encoder.modules import SpladePooling
+
         modules = list(model)
         if not (
             len(modules) == 2

@@ -130,15 +130,17 @@ Options = Annotated[
 ]
 
 
-def quiet() -> None:
-    """Keep libraries from writing progress of their own, and what a sentence says from being
-    logged before it."""
+def hush() -> None:
+    """Keep libraries from writing progress and remarks of their own; before the first is imported,
+    which takes long and may not be needed."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging as transformers_logging
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+
+def quiet() -> None:
+    """As `hush`, and keep what a sentence says from being logged before it."""
+    hush()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Why a model could not be loaded is logged where a server runs; here it is said.
     logging.getLogger("attribution.retrievers").setLevel(logging.CRITICAL)
 

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from attribution.errors import UserError
 from attribution.paths import expanded
 from dashboard.core import oidc
 from dashboard.core.access import LOOPBACK, OWN_HOSTS, Access, use
-from dashboard.core.settings import ALLOW_CODE
+from dashboard.core.command_options import hush
+from dashboard.core.settings import ALLOW_CODE, SHIPPED
 
 STOP_S = 25.0
 """How long runs have to end their batches when the server ends: less than the 30 s that Kubernetes
@@ -47,6 +49,9 @@ FLAGS: Mapping[str, object] = {
     "theme.light.primaryColor": "#0B6E99",
     "theme.dark.primaryColor": "#4FB3D9",
 }
+
+_FIRST_PAGE_S = 10.0
+_drawn = threading.Event()
 
 
 def serve(
@@ -188,22 +193,29 @@ def require_free(host: str, port: int) -> None:
         ) from error
 
 
-def _warm_up() -> None:
-    """Import what every page needs now; beside the first page, load the default model and ask what
-    stands behind the endpoints."""
-    from transformers.utils import logging as transformers_logging
+def drawn() -> None:
+    """A page has been drawn; the first waits for nothing that it does not need."""
+    _drawn.set()
 
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+
+def _warm_up() -> None:
+    """Import what every page needs now, and ask what stands behind the endpoints. The default model
+    is loaded and what ships unpacked when the first page has been drawn: it may need neither."""
+    hush()
     from attribution.retrievers.specs import presets
     from dashboard.core.compute import service
 
-    def load_default() -> None:
+    def after_the_first_page() -> None:
+        _drawn.wait(_FIRST_PAGE_S)
         try:
             default = next(iter(presets().values()))
             service().retriever(service().identify(default))
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
+        if SHIPPED.get() == "yes":
+            # Another process: this one's interpreter is the pages'.
+            unpacking = subprocess.Popen([sys.executable, "-m", "cache.shipped", service().root])
+            atexit.register(unpacking.terminate)
 
     def ask_endpoints() -> None:
         from attribution.retrievers.resolve import known
@@ -215,5 +227,5 @@ def _warm_up() -> None:
                 except UserError as error:  # pages say so too, until it answers
                     print(error, file=sys.stderr, flush=True)
 
-    threading.Thread(target=load_default, name="warm-up", daemon=True).start()
+    threading.Thread(target=after_the_first_page, name="warm-up", daemon=True).start()
     threading.Thread(target=ask_endpoints, name="endpoints", daemon=True).start()

@@ -16,7 +16,15 @@ import torch
 from safetensors.torch import load_file
 
 from attribution.errors import UserError
-from attribution.retrievers import detect, load, model_folder, resolve, safe_files, specs
+from attribution.retrievers import (
+    detect,
+    load,
+    model_folder,
+    model_rules,
+    resolve,
+    safe_files,
+    specs,
+)
 from attribution.retrievers.allowed_names import is_activation, is_module
 from attribution.retrievers.load import plan
 from attribution.retrievers.self_check import check_retriever
@@ -436,3 +444,7 @@ def test_a_check_is_remembered_until_a_file_changes(
     refused(copy)
     (copy / "special_tokens_map.json").write_text("[")
     refused(copy)
+
+
+def test_common_types_are_known_to_transformers() -> None:
+    assert not model_rules.COMMON - model_rules.text_models()
