@@ -259,9 +259,9 @@ def _name_of(source: str) -> str:
     return f"{name}@{variant}" if variant else name
 
 
-def named(value: str, what: str) -> tuple[str, Path]:
-    """Split NAME=FOLDER into its two parts."""
-    name, folder = _parted(value, f"{what} takes NAME=FOLDER, not {value!r}.")
+def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
+    """Split NAME=FOLDER, or of another kind, into its two parts."""
+    name, folder = _parted(value, f"{what} takes NAME={kind}, not {value!r}.")
     return name, expanded(folder)
 
 

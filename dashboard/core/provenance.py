@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_mea
     from attribution.evaluation.faithfulness import Faithfulness, FaithfulnessSummary
     from attribution.evaluation.ranking_measures import Evaluation
     from attribution.evaluation.remedy import Quality
+    from attribution.evaluation.trec_runs import TrecRun
     from attribution.interventions.ablation import Ablation
     from attribution.interventions.agreement import Agreement
     from attribution.interventions.null_controls import ControlledCurve
@@ -215,6 +216,23 @@ def of_ranking(
         n_queries=found.n,
         n_documents=n_documents,
         max_length=model.spec.max_length,
+        selection=selection,
+        interval="; ".join(_of_measures(found.estimates)),
+    )
+
+
+def of_run(
+    run: TrecRun, found: Evaluation, dataset: str, n_documents: int, selection: str = ""
+) -> Provenance:
+    """A run that another program made, measured here."""
+    return Provenance(
+        poslens=poslens_version(),
+        model=run.name,
+        method="ranking as given, the best 100 of each query",
+        dataset=dataset,
+        model_source=f"run {run.file}, digest {run.digest}",
+        n_queries=found.n,
+        n_documents=n_documents,
         selection=selection,
         interval="; ".join(_of_measures(found.estimates)),
     )

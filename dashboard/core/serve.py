@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 from attribution.errors import UserError
@@ -61,13 +62,14 @@ def serve(
     allow_code: Sequence[str] = (),
     published: Sequence[Path] = (),
     access: Access | None = None,
+    runs: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
     """Run the dashboard until interrupted, reached as `access` says, by default on this machine's
     loopback address.
 
     `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
     then choose by name; `allow_code` names models that may run the code of their repositories;
-    `published` are folders of published results.
+    `published` are folders of published results, and `runs` files of rankings in TREC's format.
 
     Raises:
         UserError: the port is taken, a folder is not there, a name is none, a data set cannot be
@@ -77,6 +79,7 @@ def serve(
     auth = oidc.section(access) if access.login else {}
     from attribution import datasets
     from attribution.curves.published import register as register_published
+    from attribution.evaluation.trec_runs import register as register_run
     from attribution.retrievers import resolve
 
     for name, folder in models.items():
@@ -87,6 +90,10 @@ def serve(
             datasets.read(known)
     for folder in published:
         register_published(expanded(folder))
+    for name, file in runs.items():
+        if name in resolve.known():
+            raise UserError(f"{name} is a model's name: give the run another.")
+        register_run(name, file)
     require_free(access.host, port)
     try:
         print("Loading PosLens ...", file=sys.stderr, flush=True)

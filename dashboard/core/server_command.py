@@ -71,6 +71,14 @@ def run(
             help="Folder of published results (.npz, .pkl, .json), offered by name; repeatable.",
         ),
     ] = None,
+    trec_run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="NAME=FILE of rankings that another program made, in TREC's format, to compare "
+            "on Ranking; repeatable.",
+        ),
+    ] = None,
     allow_code: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,4 +101,5 @@ def run(
         allow_code or [],
         published or [],
         access,
+        dict(named(value, "--run", "FILE") for value in trec_run or []),
     )

@@ -30,7 +30,8 @@ from dashboard.core.command_options import (
 )
 
 if TYPE_CHECKING:
-    from dashboard.ranking.service import Ranked, Setup
+    from attribution.evaluation.trec_runs import TrecRun
+    from dashboard.ranking.service import Measured, Ranked, Setup
 
 app = typer.Typer()
 
@@ -45,13 +46,24 @@ class Table(StrEnum):
     languages = "languages"
     groups = "groups"
     positions = "positions"
+    differences = "differences"
 
 
 @app.command()
 @spoken
 def rank(
-    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Repeat for several; MiniLM where no run is given either."),
+    ] = None,
     endpoint: Endpoints = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="NAME=FILE of rankings that another program made, in TREC's format; repeatable.",
+        ),
+    ] = None,
     dataset: Dataset = "sample",
     own_corpus: Annotated[
         bool,
@@ -81,7 +93,8 @@ def rank(
         typer.Option(
             help="measures, psi (by length), bins (by evidence), queries, languages; of SQuAD and "
             "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
-            "the groups, PSI, harmonic mean)."
+            "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
+            "that set them apart most first)."
         ),
     ] = Table.measures,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
@@ -90,6 +103,7 @@ def rank(
     from dashboard.core.protocols import posir_ranking_spec
     from dashboard.export.files import table_bytes
     from dashboard.ranking import service as ranking_service
+    from dashboard.ranking.runs import differences_frame, mean_difference, ranked_run
     from dashboard.ranking.tables import groups_frame, positions_frame
 
     def spec_of(name: str) -> RetrieverSpec:
@@ -109,18 +123,33 @@ def rank(
             "FineWeb-PosQ, or another --table."
         )
     quiet()
-    specs = {name: spec_of(name) for name in model or ["MiniLM"]}
+    specs = {name: spec_of(name) for name in model or ([] if run else ["MiniLM"])}
+    runs = runs_of(run, list(specs))
+    if table is Table.differences and len(specs) + len(runs) != 2:
+        raise UserError("--table differences compares two: name two of --model and --run.")
+    if readable and not specs:
+        raise UserError("--readable leaves out what a model cannot read: name one with --model.")
     if readable:
         setup = setup.narrowed(*readable_of(list(specs.values()), pairs, readable))
         if not setup.queries:
             raise UserError(f"No query of {data.name} is left: each has a pair that is left out.")
-    found = ranked_by(list(specs.values()), setup)
+    found: list[Measured] = [*ranked_by(list(specs.values()), setup)]
+    for one in runs:
+        measured = ranked_run(one, setup)
+        for note in measured.notes:
+            print(note, file=sys.stderr)
+        found.append(measured)
     if table is Table.queries:
         import pandas as pd
 
         frame = pd.concat(
-            [ranking_service.queries_frame(one).assign(model=one.model.spec.name) for one in found]
+            [ranking_service.queries_frame(one).assign(model=one.name) for one in found]
         )
+    elif table is Table.differences:
+        frame = differences_frame(*found)
+        if (difference := mean_difference(*found)) is not None:
+            words = f"{found[0].name} less {found[1].name}, nDCG@10: {difference.text('+.3f')}"
+            print(words, file=sys.stderr)
     else:
         make = {
             Table.measures: ranking_service.measures_frame,
@@ -137,6 +166,24 @@ def rank(
         else [one.provenance() for one in found]
     )
     sys.stdout.buffer.write(table_bytes(frame, format.value, known))
+
+
+def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]:
+    """The runs that `--run` names.
+
+    Raises:
+        UserError: a name is taken or given twice, or a file is none in TREC's format.
+    """
+    from attribution.datasets.streams import File
+    from attribution.evaluation.trec_runs import read_run
+
+    found: dict[str, TrecRun] = {}
+    for value in values or []:
+        name, path = named(value, "--run", "FILE")
+        if name in (*taken, *found):
+            raise UserError(f"Two rankings are called {name}: give the run another name.")
+        found[name] = read_run(name, File(path.name, path))
+    return list(found.values())
 
 
 def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pandas as pd
@@ -26,7 +27,9 @@ from dashboard.ranking import queries as ranking_queries
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking import tables
 from dashboard.ranking.figures import evidence_bins, length_buckets, position_groups
-from dashboard.ranking.service import Ranked, Setup
+from dashboard.ranking.run_choice import notes as run_notes
+from dashboard.ranking.run_choice import ranked_runs, run_choice
+from dashboard.ranking.service import Measured, Ranked, Setup
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
@@ -39,10 +42,11 @@ setup = None
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
+    collection = ranking_service.collection_of(data)
+    runs = run_choice(collection)
     settings = st.expander("Search settings")
     with settings:
         posir = choices.posir_settings()
-    collection = ranking_service.collection_of(data)
     own_corpus = False
     if len(collection.parts) > 1:
         where = settings.selectbox(
@@ -126,7 +130,7 @@ with panels.guarded():
                 ),
                 hide_index=True,
             )
-if not names:
+if not names and not runs:
     st.info("Choose a model in the sidebar.")
     st.stop()
 if not the_setup.queries:
@@ -182,7 +186,7 @@ def progress(missing: list[str]) -> None:
     )
 
 
-def measures_table(found: list[Ranked]) -> None:
+def measures_table(found: Sequence[Measured]) -> None:
     """Measures with their intervals, one row a model."""
     st.dataframe(
         ranking_service.measures_text(found),
@@ -200,7 +204,7 @@ def measures_table(found: list[Ranked]) -> None:
     )
 
 
-def languages_table(found: list[Ranked]) -> None:
+def languages_table(found: Sequence[Measured]) -> None:
     """S@10 of pairs and of queries by the queries' language, where there are several."""
     if len(the_setup.collection.languages) < 2:
         return
@@ -218,15 +222,15 @@ def languages_table(found: list[Ranked]) -> None:
         )
 
 
-def provenance(found: list[Ranked]) -> list[Provenance]:
-    """Where the numbers come from, a line for each model."""
+def provenance(found: Sequence[Measured]) -> list[Provenance]:
+    """Where the numbers come from, a line for each model or run."""
     return [one.provenance() for one in found]
 
 
-def group_section(found: list[Ranked]) -> None:
+def group_section(found: Sequence[Measured]) -> None:
     """nDCG over the data set's groups of queries, as position-aware benchmarks have it."""
     groups = the_setup.collection.groups
-    by_group = {one.model.spec.name: one.by_group for one in found}
+    by_group = {one.name: one.by_group for one in found}
     known = {name: one for name, one in by_group.items() if one is not None}
     if groups is None or not known:
         return
@@ -260,17 +264,16 @@ def group_section(found: list[Ranked]) -> None:
     )
 
 
-def profile_section(found: list[Ranked]) -> None:
+def profile_section(found: Sequence[Measured]) -> None:
     """nDCG over the evidence's place, saliency of the same pairs, length buckets and PSI."""
     profiles = {
-        one.model.spec.name: one.evaluation.profile
-        for one in found
-        if one.evaluation.profile is not None
+        one.name: one.evaluation.profile for one in found if one.evaluation.profile is not None
     }
     if not profiles:
         st.info("This data set does not say where its evidence stands, so there is no PSI.")
         return
-    buckets = {one.model.spec.name: one.evaluation.buckets for one in found}
+    buckets = {one.name: one.evaluation.buckets for one in found}
+    models = [one for one in found if isinstance(one, Ranked)]
     has_buckets = any(buckets.values())
 
     def draw_bins(style: Style) -> go.Figure:
@@ -288,7 +291,7 @@ def profile_section(found: list[Ranked]) -> None:
         panels.show(draw_bins(style), "ranking.bins", "nDCG@10 over 20 bins of the evidence")
     with right:
         st.markdown("**Saliency of the same pairs**")
-        saliency_section(list(profiles), style)
+        saliency_section([one.name for one in models], style)
     left, right = panels.side_by_side("ranking.lengths")
     with left:
         if has_buckets:
@@ -315,7 +318,7 @@ def profile_section(found: list[Ranked]) -> None:
         "leaves out what stands behind the model's limit, which is no bias. Intervals of the "
         "measures resample queries."
     )
-    what_is_read([one.model.spec for one in found], pairs, "ranking")
+    what_is_read([one.model.spec for one in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
     panels.downloads(
         "ranking.psi",
@@ -328,6 +331,8 @@ def profile_section(found: list[Ranked]) -> None:
 
 def saliency_section(models: list[str], style: Style) -> None:
     """Stored saliency curves of the data set's pairs, and who has none."""
+    if not models:
+        st.caption("Runs have scores and no saliency: choose a model to compare with.")
     curves: list[DataSetCurve] = []
     without = []
     for name in models:
@@ -372,7 +377,7 @@ def saliency_section(models: list[str], style: Style) -> None:
         )
 
 
-def published_section(found: list[Ranked]) -> None:
+def published_section(found: Sequence[Measured]) -> None:
     """Published measures beside ours."""
     with st.expander("Published results beside these"):
         rows = published_files.measures()
@@ -406,13 +411,14 @@ def published_section(found: list[Ranked]) -> None:
         )
 
 
+given = ranked_runs(runs, the_setup)
 ticking = is_active()
 
 
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress, measures and figures; refreshed by itself while a model ranks."""
-    found: list[Ranked] = []
+    found: list[Measured] = []
     missing: list[str] = []
     for name in names:
         with panels.guarded():
@@ -426,6 +432,7 @@ def board() -> None:
         progress(missing)
     if is_active() != ticking:
         st.rerun()
+    found += given
     if not found:
         return
     with panels.guarded():
@@ -434,6 +441,7 @@ def board() -> None:
         profile_section(found)
     with panels.guarded():
         measures_table(found)
+        run_notes(given)
         for each in provenance(found):
             panels.caption(each)
         panels.downloads(
@@ -446,13 +454,14 @@ def board() -> None:
 
 
 board()
-complete: list[Ranked] = []
+complete: list[Measured] = []
 for each in names:
     with panels.guarded():
         if (
             known := ranking_service.ranked(service_for(data.name), spec_of(each), the_setup)
         ) is not None:
             complete.append(known)
+complete += given
 if complete:
     with panels.guarded():
         note = "Explain reads with each model's own prompt and lengths." if posir else ""

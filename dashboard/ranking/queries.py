@@ -9,34 +9,62 @@ import streamlit as st
 
 from attribution.evaluation.ranking_measures import NDCG, TOP
 from dashboard.ranking import service as ranking_service
-from dashboard.ranking.service import FILTERS, Ranked
+from dashboard.ranking.runs import AGAINST, DIFFERENCE, differences_frame, mean_difference
+from dashboard.ranking.service import FILTERS, Measured
 from dashboard.widgets import links, panels, url_state
 from dashboard.widgets.tables import chosen_row
 
 
-def section(found: Sequence[Ranked], dataset: str, models: Sequence[str], note: str = "") -> None:
+def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note: str = "") -> None:
     """Queries one by one: what was found, what should have been, and links that explain it under
     `models`; `note` stands above the links."""
     st.markdown("**Query by query**")
-    left, right = st.columns([2, 5])
-    by_name = {one.model.spec.name: one for one in found}
-    name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
+    left, middle, right = st.columns([2, 2, 5])
+    by_name = {one.name: one for one in found}
+    name = left.selectbox("Rankings of", list(by_name), format_func=panels.plain, key="ranking.of")
     one = by_name[name or next(iter(by_name))]
+    others = [None, *(name for name in by_name if name != one.name)]
+    against = middle.selectbox(
+        "Against",
+        others,
+        format_func=lambda other: "no other" if other is None else panels.plain(other),
+        key="ranking.against",
+        help="Queries then stand in the order of what sets the two apart most.",
+    )
     filters = right.pills(
         "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
     )
-    frame = ranking_service.filtered(ranking_service.queries_frame(one), filters)
+    frame = ranking_service.queries_frame(one)
+    compared = by_name.get(against) if against else None
+    if compared is not None:
+        frame = differences_frame(one, compared)
+    frame = ranking_service.filtered(frame, filters)
     st.caption(
         f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
+    if compared is not None and (difference := mean_difference(one, compared)) is not None:
+        said = (
+            f"{one.name} less {compared.name}: {difference.text('+.3f')} nDCG@10 on average over "
+            f"all {difference.n:,} queries; the interval resamples queries."
+        )
+        st.caption(panels.plain(said))
+        panels.downloads(
+            "ranking.differences",
+            [dataset, one.name, compared.name],
+            [one.provenance(), compared.provenance()],
+            frame=frame,
+        )
     asked = chosen_row(
         frame,
-        f"ranking.queries.{name}",
+        f"ranking.queries.{name}.{against or ''}",
         "id",
         height=280,
         column_config={
             "query": st.column_config.TextColumn(width="large"),
-            NDCG: st.column_config.NumberColumn(format="%.3f"),
+            **{
+                column: st.column_config.NumberColumn(format=form)
+                for column, form in ((NDCG, "%.3f"), (AGAINST, "%.3f"), (DIFFERENCE, "%+.3f"))
+            },
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
             "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -75,12 +76,10 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A model's rankings of a collection's queries, measured; `read` is the share of the evidence
-    that it read, by query id."""
+class Measured(ABC):
+    """Rankings of a collection's queries, measured; `read` is the share of the evidence that was
+    read, by query id, where that is known."""
 
-    model: ModelIdentity
-    method: Method
     setup: Setup
     evaluation: Evaluation
     rankings: tuple[Ranking, ...]
@@ -98,29 +97,48 @@ class Ranked:
             return None
         return grouped(self.evaluation.per_query, self.setup.queries, groups, self.read)
 
+    @property
+    def name(self) -> str:
+        """What figures and tables call it."""
+        return self.evaluation.model
+
+    @property
+    def selection(self) -> str:
+        """Which queries and documents of the collection it is over, in words."""
+        setup = self.setup
+        parts = (
+            WITHIN_LANGUAGES if setup.collection.monolingual else "",
+            setup.collection.drawn,
+            setup.selection,
+        )
+        return ", ".join(filter(None, parts))
+
+    @abstractmethod
     def provenance(self) -> Provenance:
         """Everything needed to rank again."""
-        setup = self.setup
+
+
+@dataclass(frozen=True)
+class Ranked(Measured):
+    """A model's rankings, measured."""
+
+    model: ModelIdentity
+    method: Method
+
+    def provenance(self) -> Provenance:
+        """See `Measured`."""
+        collection = self.setup.collection
         return provenance.of_ranking(
             self.model,
             self.method,
             self.evaluation,
-            setup.collection.name,
-            setup.collection.survey.n,
-            ", ".join(
-                filter(
-                    None,
-                    (
-                        WITHIN_LANGUAGES if setup.collection.monolingual else "",
-                        setup.collection.drawn,
-                        setup.selection,
-                    ),
-                )
-            ),
+            collection.name,
+            collection.survey.n,
+            self.selection,
         )
 
 
-def group_provenance(found: Sequence[Ranked]) -> list[Provenance]:
+def group_provenance(found: Sequence[Measured]) -> list[Provenance]:
     """Where numbers of groups of queries come from: their intervals resample documents."""
     return [
         provenance.with_interval(one.provenance(), one.by_group.harmonic)
@@ -316,7 +334,7 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
         read=read,
         queries=setup.queries,
     )
-    return _evaluations.keep(key, Ranked(model, method, setup, evaluation, tuple(rankings), read))
+    return _evaluations.keep(key, Ranked(setup, evaluation, tuple(rankings), read, model, method))
 
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:
@@ -329,14 +347,14 @@ def _store(compute: Compute, collection: Collection) -> RankingStore:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def measures_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row a model: each measure with the ends of its interval, missing queries, what the corpus
     lacks or leaves out, same-language share and what the corpus would give."""
     rows = []
     for one in found:
         evaluation, collection = one.evaluation, one.setup.collection
         row: dict[str, object] = {
-            "model": one.model.spec.name,
+            "model": one.name,
             "queries": evaluation.n,
             "documents": collection.survey.n,
             "without a result": evaluation.n_missing,
@@ -356,12 +374,12 @@ def measures_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measures_text(found: Sequence[Ranked]) -> pd.DataFrame:
+def measures_text(found: Sequence[Measured]) -> pd.DataFrame:
     """The same for the eye: each measure with its interval in one cell."""
     rows = []
     for one in found:
         evaluation, bias = one.evaluation, one.evaluation.language
-        row: dict[str, object] = {"model": one.model.spec.name}
+        row: dict[str, object] = {"model": one.name}
         row |= {name: str(estimate) for name, estimate in evaluation.estimates.items()}
         row["same language"] = "" if bias is None else str(bias.share)
         row["in corpus"] = None if bias is None else bias.expected
@@ -370,7 +388,7 @@ def measures_text(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def languages_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and language of queries: how many queries and pairs, S@10 of both with
     the ends of its intervals, and nDCG@10."""
     rows = []
@@ -383,7 +401,7 @@ def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             asked = [queries[n] for n in at]
             successes = int(evaluation.per_query[SUCCESS][at].sum())
             row: dict[str, object] = {
-                "model": one.model.spec.name,
+                "model": one.name,
                 "language": language,
                 "queries": len(asked),
                 "pairs": sum(len(query.relevant) for query in asked),
@@ -402,14 +420,14 @@ def languages_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["model", "language", "queries"])
 
 
-def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def psi_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and length bucket, the whole first, then the queries whose evidence the
     model reads whole: PSI, what chance gives, share of the evidence that was read, nDCG@10."""
     rows = []
     for one in found:
         for bucket, profile in _profiles(one).items():
             if profile is not None:
-                rows.append({"model": one.model.spec.name, "length": bucket} | _psi_row(profile))
+                rows.append({"model": one.name, "length": bucket} | _psi_row(profile))
     columns = [
         "model",
         "length",
@@ -425,7 +443,7 @@ def psi_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _profiles(one: Ranked) -> dict[str, EvidenceProfile | None]:
+def _profiles(one: Measured) -> dict[str, EvidenceProfile | None]:
     found = one.evaluation
     return {OVERALL: found.profile, READ_WHOLE: found.read_whole, **found.buckets}
 
@@ -443,7 +461,7 @@ def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
     }
 
 
-def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def bins_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model, length bucket and evidence bin: its centre, queries, mean share of the
     evidence that the model read, and nDCG@10."""
     rows = []
@@ -454,7 +472,7 @@ def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             for number, (mean, n) in enumerate(zip(profile.means, profile.counts, strict=True)):
                 rows.append(
                     {
-                        "model": one.model.spec.name,
+                        "model": one.name,
                         "length": bucket,
                         "bin": number,
                         "position": (number + 0.5) / len(profile.means),
@@ -467,7 +485,7 @@ def bins_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def queries_frame(one: Ranked) -> pd.DataFrame:
+def queries_frame(one: Measured) -> pd.DataFrame:
     """A row a query: its measures, the rank of its best relevant document, evidence, length."""
     rows = []
     for number, query in enumerate(one.setup.queries):
@@ -504,14 +522,14 @@ def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def first_rank(one: Ranked, query: Query) -> int | None:
+def first_rank(one: Measured, query: Query) -> int | None:
     """Rank, from 1, of the first relevant document; None where none was found."""
     ranking = one.by_query[query.query_id]
     ranks = (r for r, key in enumerate(ranking.document_ids, 1) if key in query.relevant)
     return next(ranks, None)
 
 
-def query_of(one: Ranked, query_id: str) -> Query:
+def query_of(one: Measured, query_id: str) -> Query:
     """The query of this id.
 
     Raises:
@@ -523,7 +541,7 @@ def query_of(one: Ranked, query_id: str) -> Query:
     raise UserError(f"There is no query {query_id[:80]!r}: choose one from the table.")
 
 
-def top_frame(one: Ranked, query: Query) -> pd.DataFrame:
+def top_frame(one: Measured, query: Query) -> pd.DataFrame:
     """The query's top 10: rank, score, whether it is relevant, language, id, text."""
     ranking = one.by_query[query.query_id]
     keys = ranking.document_ids[:TOP]

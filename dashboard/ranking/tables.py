@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from attribution.evaluation.ranking_measures import CUTOFF_MEASURES, NDCG
-from dashboard.ranking.service import Ranked
+from dashboard.ranking.service import Measured
 
 HARMONIC = "harmonic mean"
 
 
-def groups_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def groups_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and group of queries: how many queries and documents, how much of the
     evidence was read, and Recall and nDCG at each depth with the ends of its interval."""
     rows = []
@@ -21,7 +21,7 @@ def groups_frame(found: Sequence[Ranked]) -> pd.DataFrame:
             continue
         for group, read in zip(by_group.measures, by_group.profile.read, strict=True):
             row: dict[str, object] = {
-                "model": one.model.spec.name,
+                "model": one.name,
                 "group": group.name,
                 "queries": group.n,
                 "documents": group.n_documents,
@@ -38,7 +38,7 @@ def groups_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def positions_frame(found: Sequence[Ranked]) -> pd.DataFrame:
+def positions_frame(found: Sequence[Measured]) -> pd.DataFrame:
     """A row a model, as position-aware benchmarks print it: nDCG@10 of each group, PSI over them
     with what chance gives, and their harmonic mean with the ends of its interval."""
     rows = []
@@ -48,7 +48,7 @@ def positions_frame(found: Sequence[Ranked]) -> pd.DataFrame:
         profile, harmonic = by_group.profile, by_group.harmonic
         rows.append(
             {
-                "model": one.model.spec.name,
+                "model": one.name,
                 "queries": one.evaluation.n - by_group.n_outside,
                 **dict(zip(by_group.groups.names, profile.means, strict=True)),
                 "PSI": profile.psi,
@@ -64,7 +64,7 @@ def positions_frame(found: Sequence[Ranked]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def positions_text(found: Sequence[Ranked]) -> pd.DataFrame:
+def positions_text(found: Sequence[Measured]) -> pd.DataFrame:
     """The same for the eye: each group's nDCG@10 with its interval in one cell."""
     rows = []
     for one in found:
@@ -73,7 +73,7 @@ def positions_text(found: Sequence[Ranked]) -> pd.DataFrame:
         profile = by_group.profile
         rows.append(
             {
-                "model": one.model.spec.name,
+                "model": one.name,
                 **{group.name: str(group.measures.get(NDCG, "")) for group in by_group.measures},
                 "PSI": profile.psi,
                 "PSI by chance": profile.psi_by_chance,

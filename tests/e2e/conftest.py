@@ -93,7 +93,17 @@ def _small_data(folder: Path) -> list[str]:
         file = folder / "published" / f"posir_saliency_{model}.npz"
         np.savez(file, curves=generator.random((20, 100)))
     data = [f"--data={name}={folder / name}.csv" for name in ("small", "mine")]
-    return [*data, f"--published={folder / 'published'}"]
+    # A run of `raced` alone: it finds the first query's document and no other's.
+    rows = [f"what is {word},The {word} is grey.,{word}" for word in WORDS[:4]]
+    (folder / "raced.csv").write_text("\n".join(["query,document,pair_id", *rows]) + "\n")
+    results = (f"{WORDS[0]} Q0 {WORDS[0]} 1 1 other", f"{WORDS[1]} Q0 {WORDS[0]} 1 1 other")
+    (folder / "other.run").write_text("\n".join(results) + "\n")
+    return [
+        *data,
+        f"--data=raced={folder / 'raced.csv'}",
+        f"--published={folder / 'published'}",
+        f"--run=other engine={folder / 'other.run'}",
+    ]
 
 
 @pytest.fixture(scope="module")

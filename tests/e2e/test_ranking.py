@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import TIMEOUT_MS, App, Visit
-from tests.e2e.test_app import no_error
+from tests.e2e.test_app import no_error, select
 
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -36,6 +36,32 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     again.wait_for_url(re.compile("pair=row-3"))
     expect(again.locator(".hm-pane[data-side=document] .hm-text").first).to_contain_text("stone")
     no_error(again)
+
+
+def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visit) -> None:
+    page = visit(f"{run_app.url}/ranking?dataset=raced&models=BM25")
+    idle = page.locator("[data-test-script-state=notRunning]")
+    expect(page.get_by_text("run other.run, digest")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries")).to_be_visible()
+    expect(idle).to_be_visible()
+    page.get_by_role("button", name="Rank", exact=True).click()
+    expect(page.get_by_text("Not ranked yet")).to_have_count(0)
+    expect(page.get_by_text("bm25, statistics of raced")).to_be_visible()
+    expect(idle).to_be_visible()
+    select(page, "Rankings of", "BM25")
+    expect(idle).to_be_visible()
+    select(page, "Against", "other engine")
+    expect(page.get_by_text("BM25 less other engine: +0.750")).to_be_visible()
+    expect(idle).to_be_visible()
+    grid = page.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
+    expect(grid).to_be_visible()
+    grid.scroll_into_view_if_needed()
+    # The first row is a query that the run lacks.
+    grid.click(position={"x": 15, "y": 35 + 17})
+    expect(page.get_by_text("1 relevant, first at rank 1")).to_be_visible()
+    page.get_by_role("link", name="Explain ice").click()
+    page.wait_for_url(re.compile("pair=ice"))
+    no_error(page)
 
 
 def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Visit) -> None:

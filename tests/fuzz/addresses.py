@@ -48,6 +48,7 @@ PAGES: dict[str, Query] = {
         "posir": "true",
         "searched": "all documents",
         "first": "BM25",
+        "runs": ["engine"],
         "dataset": "few",
     },
     "map": {

@@ -1,0 +1,168 @@
+"""Runs in TREC's format: rankings that another program made, one line a result, with query, `Q0`,
+document, rank, score and the run's tag (https://trec.nist.gov/data/trec8_ranking.html).
+
+Results are ordered as trec_eval does: by score, then by the document's id, the larger first; the
+rank that stands in the line says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attribution.datasets.corpus import Collection
+from attribution.datasets.streams import File, has_foreign_bytes, open_text
+from attribution.datasets.tables import NOT_UTF8
+from attribution.datasets.types import Rejection, checked_id
+from attribution.errors import UserError
+from attribution.evaluation.search import DEPTH, Ranking
+from attribution.types import as_array
+
+_FIELDS = 6
+_PORTION = 4 * DEPTH
+_MAX_REJECTED = 1000
+Results = tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class TrecRun:
+    """A run: of each query the best 100 results (score, document id), best first. `digest` tells it
+    from a run of the same name, `rejected` are the first lines that are no results, of
+    `n_rejected`."""
+
+    name: str
+    file: str
+    digest: str
+    results: Mapping[str, Results]
+    rejected: tuple[Rejection, ...]
+    n_rejected: int
+
+    def fits(self, collection: Collection) -> bool:
+        """Whether it has a query of the collection's."""
+        return any(query in collection.row_of for query in self.results)
+
+
+@dataclass(frozen=True)
+class PlacedRun:
+    """A run put to a collection: a ranking of each of its queries, empty of those that the run does
+    not have. `n_strange` queries are not the collection's, `n_lost` results are of documents that
+    its corpus lacks."""
+
+    rankings: tuple[Ranking, ...]
+    n_strange: int
+    n_lost: int
+
+
+def read_run(name: str, file: File) -> TrecRun:
+    """Read a run; lines that are no results are left out and counted.
+
+    Raises:
+        UserError: the file cannot be read, or none of its lines is a result.
+    """
+    results: dict[str, list[tuple[float, str]]] = {}
+    rejected: list[Rejection] = []
+    n_rejected = 0
+    total = hashlib.sha256()
+    with open_text(file) as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            total.update(line.encode("utf-8", "surrogatepass"))
+            try:
+                query, document, score = _result(line)
+            except UserError as error:
+                n_rejected += 1
+                if len(rejected) < _MAX_REJECTED:
+                    rejected.append(Rejection(file.name, number, str(error)))
+                continue
+            known = results.setdefault(query, [])
+            known.append((score, document))
+            # A run may have a thousand results a query, of which only the best are looked at.
+            if len(known) >= _PORTION:
+                known[:] = _best(known)
+    if not results:
+        hint = f": {rejected[0].reason} (line {rejected[0].row})" if rejected else ""
+        raise UserError(f"{file.name} is no run in TREC's format{hint}")
+    best = {query: _best(known) for query, known in results.items()}
+    digest = total.hexdigest()[:16]
+    return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected)
+
+
+def _result(line: str) -> tuple[str, str, float]:
+    if has_foreign_bytes(line):
+        raise UserError(NOT_UTF8)
+    fields = line.split()
+    if len(fields) != _FIELDS:
+        raise UserError(
+            f"the line has {len(fields)} fields, not query, Q0, document, rank, score and tag"
+        )
+    try:
+        score = float(fields[4])
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"the score {fields[4][:40]!a} is no number")
+    return checked_id(fields[0], "query"), checked_id(fields[2], "document"), score
+
+
+def _best(known: list[tuple[float, str]]) -> Results:
+    """The best results, each document once."""
+    first: dict[str, float] = {}
+    for score, document in heapq.nlargest(len(known), known):
+        first.setdefault(document, score)
+        if len(first) == DEPTH:
+            break
+    return tuple((score, document) for document, score in first.items())
+
+
+def placed(run: TrecRun, collection: Collection) -> PlacedRun:
+    """The run as rankings of a collection's queries; what its corpus lacks is left out, and where a
+    query does not find the document of its own id that one too. One pass over the corpus.
+
+    Raises:
+        UserError: the run has none of the queries, or the corpus cannot be read.
+    """
+    asked = {query: found for query, found in run.results.items() if query in collection.row_of}
+    if not asked:
+        theirs, ours = next(iter(run.results)), next(iter(collection.row_of))
+        raise UserError(
+            f"{run.name} has no query of {collection.title}: its first is {theirs[:80]!r}, the "
+            f"data set's is {ours[:80]!r}."
+        )
+    wanted = {document for found in asked.values() for _, document in found}
+    languages = {one.key: one.language for one in collection.documents() if one.key in wanted}
+    rankings, n_lost = [], 0
+    for query in collection.row_of:
+        found = asked.get(query, ())
+        here = [(score, document) for score, document in found if document in languages]
+        n_lost += len(found) - len(here)
+        if collection.skips_own_id:
+            here = [(score, document) for score, document in here if document != query]
+        keys = tuple(document for _, document in here)
+        scores = as_array(np.array([score for score, _ in here]), (len(here),), "a score")
+        rankings.append(Ranking(query, keys, scores, tuple(languages[key] for key in keys)))
+    return PlacedRun(tuple(rankings), len(run.results) - len(asked), n_lost)
+
+
+_known: dict[str, TrecRun] = {}
+
+
+def register(name: str, path: Path) -> TrecRun:
+    """Read a run and offer it by its name; a browser chooses among names.
+
+    Raises:
+        UserError: as `read_run`.
+    """
+    _known[name] = read_run(name, File(path.name, path))
+    return _known[name]
+
+
+def known() -> Mapping[str, TrecRun]:
+    """The runs by name."""
+    return _known

@@ -1,0 +1,52 @@
+"""The Ranking page's part about runs: which of those named at the start stand beside the models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from attribution.datasets import Collection
+from attribution.evaluation import trec_runs
+from attribution.evaluation.trec_runs import TrecRun
+from dashboard.ranking.runs import RankedRun, ranked_run
+from dashboard.ranking.service import Setup
+from dashboard.widgets import panels
+
+MOST = 4
+"""Runs that stand beside the models at most."""
+
+
+def run_choice(collection: Collection) -> list[TrecRun]:
+    """Choose among the runs that have queries of the collection; nothing is shown where none
+    has."""
+    offered = {name: run for name, run in trec_runs.known().items() if run.fits(collection)}
+    if not offered:
+        return []
+    names = st.multiselect(
+        "Runs",
+        list(offered),
+        default=list(offered)[:MOST],
+        max_selections=MOST,
+        format_func=panels.plain,
+        key="runs",
+        bind="query-params",
+        help="Rankings that other programs made, named with --run when PosLens was started.",
+    )
+    return [offered[name] for name in names]
+
+
+def ranked_runs(runs: Sequence[TrecRun], setup: Setup) -> list[RankedRun]:
+    """The runs, measured; why one cannot be is said in its place."""
+    found = []
+    for one in runs:
+        with panels.guarded():
+            found.append(ranked_run(one, setup))
+    return found
+
+
+def notes(found: Sequence[RankedRun]) -> None:
+    """What of the runs does not count."""
+    for one in found:
+        for note in one.notes:
+            st.caption(panels.plain(note))

@@ -1,0 +1,161 @@
+"""Runs beside models on Ranking: measured alike, set apart query by query, on page and command."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from attribution import datasets
+from attribution.datasets.streams import File
+from attribution.errors import UserError
+from attribution.evaluation import trec_runs
+from attribution.evaluation.ranking_measures import NDCG
+from attribution.evaluation.trec_runs import read_run
+from attribution.retrievers.resolve import resolve
+from dashboard.__main__ import app
+from dashboard.core.compute import Compute
+from dashboard.ranking import service as ranking_service
+from dashboard.ranking.runs import (
+    AGAINST,
+    DIFFERENCE,
+    RANK_AGAINST,
+    differences_frame,
+    mean_difference,
+    ranked_run,
+)
+from dashboard.ranking.service import Ranked, Setup
+from tests.support.pages import open_page
+
+WORDS = ("ice", "stone", "fog", "moss")
+ROWS = "query,document,evidence\n" + "".join(
+    f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
+    for word in WORDS
+)
+BAD = "row-2 Q0 row-2 1 1 x\nrow-3 Q0 row-2 1 2 x\nrow-3 Q0 row-3 1 1 x\nbroken\n"
+"""The first query finds its document, the second below another's, two find nothing."""
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    data = datasets.read_upload("mine.csv", ROWS.encode())
+    return Setup(ranking_service.collection_of(data))
+
+
+@pytest.fixture(scope="module")
+def ranked(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> Ranked:
+    compute = Compute(tmp_path_factory.mktemp("runs"))
+    ranking_service.job(compute, resolve("BM25"), setup).start().wait()
+    found = ranking_service.ranked(compute, resolve("BM25"), setup)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(trec_runs, "_known", {})
+    (tmp_path / "mine.csv").write_text(ROWS)
+    (tmp_path / "bad.run").write_text(BAD)
+    return tmp_path
+
+
+def as_run(one: Ranked) -> str:
+    return "".join(
+        f"{ranking.query_id} Q0 {key} {rank} {score!r} x\n"
+        for ranking in one.rankings
+        for rank, (key, score) in enumerate(
+            zip(ranking.document_ids, map(float, ranking.scores), strict=True), 1
+        )
+    )
+
+
+def test_a_models_own_rankings_as_a_run_are_worth_the_same(ranked: Ranked, setup: Setup) -> None:
+    found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
+    assert found.by_query.keys() == ranked.by_query.keys()
+    theirs = ranking_service.measures_frame([found]).drop(columns="model")
+    pd.testing.assert_frame_equal(
+        theirs, ranking_service.measures_frame([ranked]).drop(columns="model")
+    )
+    entry = found.provenance().entry()
+    assert entry["model"] == "again" and str(entry["model_source"]).startswith("run again.run, ")
+    assert entry["n_queries"] == 4 and "weights" not in entry
+    assert (differences_frame(ranked, found)[DIFFERENCE] == 0).all()
+
+
+def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: Setup) -> None:
+    run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
+    frame = differences_frame(ranked, run)
+    # Found by the model alone: the two that the run lacks; then the one it has in second place.
+    assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
+    assert frame[DIFFERENCE].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
+    assert (frame[NDCG] - frame[AGAINST]).tolist() == frame[DIFFERENCE].tolist()
+    assert frame[RANK_AGAINST].isna().tolist() == [True, True, False, False]
+    mean = mean_difference(ranked, run)
+    assert mean is not None and mean.value == pytest.approx(frame[DIFFERENCE].mean())
+    assert run.evaluation.n_missing == 2
+    assert run.notes == (
+        "1 lines of bad.run are no results, the first: line 4: the line has 1 fields, not query, "
+        "Q0, document, rank, score and tag.",
+    )
+    with pytest.raises(ValueError, match="different queries"):
+        differences_frame(ranked, ranked_run(run.run, narrowed(setup)))
+
+
+def narrowed(setup: Setup) -> Setup:
+    return Setup(setup.collection, left_out=frozenset({"row-2"}), selection="three")
+
+
+def test_a_run_is_of_all_documents(setup: Setup) -> None:
+    run = read_run("bad", File("bad.run", BAD.encode()))
+    from dataclasses import replace
+
+    with pytest.raises(UserError, match="search all documents to compare it"):
+        ranked_run(run, Setup(replace(setup.collection, monolingual=True)))
+
+
+def test_the_command_ranks_models_and_runs(mine: Path) -> None:
+    asked = ["rank", "--dataset", str(mine / "mine.csv"), "--run", f"bad={mine / 'bad.run'}"]
+    run = CliRunner()
+    alone = run.invoke(app, asked)
+    assert alone.exit_code == 0, alone.stderr
+    assert [row["model"] for row in json.loads(alone.stdout)["rows"]] == ["bad"]
+    assert "1 lines of bad.run are no results" in alone.stderr
+    more = run.invoke(app, [*asked, "--model", "BM25", "--table", "differences", "--format", "csv"])
+    assert more.exit_code == 0, more.stderr
+    frame = pd.read_csv(io.StringIO(more.stdout), comment="#")
+    assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
+    assert "BM25 less bad, nDCG@10: +0.592" in more.stderr
+    for options, said in (
+        (["--table", "differences"], "compares two"),
+        (["--run", f"bad={mine / 'bad.run'}"], "Two rankings are called bad"),
+        (["--run", "bad"], "--run takes NAME=FILE"),
+        (["--run", f"x={mine / 'mine.csv'}"], "is no run in TREC's format"),
+        (["--run", f"x={mine / 'gone'}"], "cannot be read"),
+    ):
+        wrong = run.invoke(app, [*asked, *options])
+        assert wrong.exit_code == 2 and said in wrong.stderr, options
+
+
+def test_the_page_shows_runs_beside_models(mine: Path) -> None:
+    datasets.register("mine", mine / "mine.csv")
+    (mine / "other.run").write_text("zzz Q0 row-2 1 1 x\n")
+    trec_runs.register("<b>bad", mine / "bad.run")
+    trec_runs.register("other", mine / "other.run")
+    page = open_page("ranking", dataset="mine", models=["MiniLM-recency"]).run()
+    assert not page.exception
+    (choice,) = [one for one in page.multiselect if one.label == "Runs"]
+    assert choice.value == ["<b>bad"], "a run of other queries is not offered"
+    frames = [one.value for one in page.dataframe]
+    measures = next(frame for frame in frames if "without a result" in frame.columns)
+    assert measures["model"].tolist() == ["<b>bad"]
+    said = " ".join(one.value for one in (*page.caption, *page.markdown))
+    assert "1 lines of bad.run are no results" in said.replace("\\", "")
+    assert "<b>bad" not in said
+    without = open_page("ranking", dataset="sample", models=["BM25"]).run()
+    assert not [one for one in without.multiselect if one.label == "Runs"]
