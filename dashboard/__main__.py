@@ -29,7 +29,6 @@ from dashboard.remedy import command as remedy
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="PosLens: where a text retriever looks in a document.",
 )

@@ -23,6 +23,7 @@ from dashboard.core.command_options import (
     watched,
     write,
 )
+from dashboard.core.completion import model_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,11 @@ class SearchedFor(StrEnum):
 def audit(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="Repeat for several, MiniLM@calibrated among them."),
+        typer.Option(
+            "--model",
+            autocompletion=model_names,
+            help="Repeat for several, MiniLM@calibrated among them.",
+        ),
     ] = None,
     endpoint: Endpoints = None,
     corpus: Annotated[

@@ -23,6 +23,7 @@ from dashboard.core.command_options import (
     watched,
     write,
 )
+from dashboard.core.completion import model_names
 
 if TYPE_CHECKING:
     from attribution.datasets.types import Groups
@@ -42,7 +43,10 @@ class Table(StrEnum):
 
 
 Models = Annotated[
-    list[str] | None, typer.Option("--model", help="Repeat for several; MiniLM by default.")
+    list[str] | None,
+    typer.Option(
+        "--model", autocompletion=model_names, help="Repeat for several; MiniLM by default."
+    ),
 ]
 Data = Annotated[
     str,

@@ -21,6 +21,7 @@ from dashboard.core.command_options import (
     spoken,
     watched,
 )
+from dashboard.core.completion import model_names
 
 app = typer.Typer()
 
@@ -29,7 +30,10 @@ app = typer.Typer()
 @spoken
 def bias(
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="Repeat for several; MiniLM by default.")
+        list[str] | None,
+        typer.Option(
+            "--model", autocompletion=model_names, help="Repeat for several; MiniLM by default."
+        ),
     ] = None,
     endpoint: Endpoints = None,
     dataset: Dataset = "sample-bias",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attribution.errors import UserError
-from dashboard.core.command_options import spoken
+from dashboard.core.command_options import complain, is_quiet, spoken
 
 if TYPE_CHECKING:
     from cache.exchange.transfer import Report
@@ -177,7 +177,7 @@ def ingest(
     with _progress("Ingesting", "part") as report:
         found = ingest(_store(), PartFolder(folder), report=report)
     for problem in found.problems:
-        print(problem, file=sys.stderr)
+        complain(problem)
     _say(
         folder=folder,
         parts=found.parts,
@@ -205,7 +205,7 @@ def verify(
         with _progress("Verifying", "part") as report:
             n, problems = verify_parts(PartFolder(parts), report)
         for problem in problems:
-            print(problem, file=sys.stderr)
+            complain(problem)
         _say(folder=parts, parts=n, damaged=len(problems))
         if problems:
             raise typer.Exit(2)
@@ -249,6 +249,8 @@ def delete(
     from dashboard.cache_page.service import summary
 
     files = _files(model, method)
+    if is_quiet() and not yes:
+        raise UserError("Nothing can be asked with --quiet: add --yes, or leave --quiet out.")
     if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)

@@ -19,6 +19,7 @@ from dashboard.core.command_options import (
     quiet,
     spoken,
 )
+from dashboard.core.completion import model_names
 from dashboard.explain.command_texts import (
     Document,
     DocumentFile,
@@ -43,6 +44,7 @@ def compare(
         list[str] | None,
         typer.Option(
             "--model",
+            autocompletion=model_names,
             help="Repeat for two or more; MiniLM-primacy and MiniLM-recency by default. Each is "
             "compared with the first.",
         ),

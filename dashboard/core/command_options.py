@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from contextvars import ContextVar
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
 from attribution.errors import UserError
 from attribution.paths import exists, expanded, is_folder
+from dashboard.core.completion import dataset_names, method_names, model_names
 
 if TYPE_CHECKING:
     from attribution.datasets import DataSet
@@ -27,6 +31,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress and no notes; errors are still said.")
+]
+
+
 class TextFormat(StrEnum):
     """Formats of results on stdout."""
 
@@ -34,7 +43,53 @@ class TextFormat(StrEnum):
     csv = "csv"
 
 
+_errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
+
+
 def spoken(command: Callable[P, R]) -> Callable[P, R]:
+    """A command whose bad input ends in one sentence on stderr and exit code 2, and which takes
+    --quiet: then nothing else reaches stderr."""
+    inner = one_sentence(command)
+
+    @wraps(command)
+    def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.pop("quiet", False):
+            return inner(*args, **kwargs)
+        # Progress bars and notes look stderr up when they write.
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+            _errors_to(sys.stderr),
+            redirect_stderr(nowhere),
+        ):
+            return inner(*args, **kwargs)
+
+    own = inspect.signature(command, eval_str=True)
+    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
+    parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
+    with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_quiet
+
+
+@contextmanager
+def _errors_to(stream: TextIO) -> Iterator[None]:
+    before = _errors.set(stream)
+    try:
+        yield
+    finally:
+        _errors.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether the command at work was told --quiet."""
+    return _errors.get() is not None
+
+
+def complain(sentence: object) -> None:
+    """Say on stderr what went wrong, --quiet or not."""
+    print(sentence, file=_errors.get() or sys.stderr)
+
+
+def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
     """A command whose bad input ends in one sentence on stderr and exit code 2."""
 
     @wraps(command)
@@ -42,15 +97,15 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except UserError as error:
-            print(error, file=sys.stderr)
+            complain(error)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            print("Interrupted; what was computed is kept.", file=sys.stderr)
+            complain("Interrupted; what was computed is kept.")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise  # whoever read the result has had enough
         except OSError as error:
-            print(_failed(error), file=sys.stderr)
+            complain(_failed(error))
             raise typer.Exit(2) from None
 
     return guarded
@@ -66,12 +121,15 @@ Model = Annotated[
     str,
     typer.Option(
         "--model",
+        autocompletion=model_names,
         help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
         "after it changes the pooling, @calibrated or @calibrated(strength=0.5, basket=128, "
         "layers=3) calibrates its attention.",
     ),
 ]
-MethodName = Annotated[str, typer.Option("--method", help="See `methods`.")]
+MethodName = Annotated[
+    str, typer.Option("--method", autocompletion=method_names, help="See `methods`.")
+]
 Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
 Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
 Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
@@ -88,6 +146,7 @@ Dataset = Annotated[
     typer.Option(
         "--dataset",
         "--corpus",
+        autocompletion=dataset_names,
         help="Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
         "ir_datasets:ID or mteb:TASK.",
     ),
@@ -110,7 +169,7 @@ def _endpoints(values: list[str] | None) -> list[str] | None:
         try:
             register_endpoint(value)
         except UserError as error:
-            print(error, file=sys.stderr)
+            complain(error)
             raise typer.Exit(2) from None
     return values
 

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from dashboard.core.access import LOOPBACK, USER_HEADER, access_of
-from dashboard.core.command_options import Data, Endpoints, named, sources, spoken
+from dashboard.core.command_options import Data, Endpoints, named, one_sentence, sources
 
 app = typer.Typer()
 
 
 @app.command()
-@spoken
+@one_sentence
 def run(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8501,
     host: Annotated[

@@ -33,6 +33,7 @@ from dashboard.core.command_options import (
     suffix_of,
     write,
 )
+from dashboard.core.completion import model_names
 from dashboard.explain.command_texts import (
     Document,
     DocumentFile,
@@ -192,7 +193,10 @@ def export(
     output: Annotated[
         Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
     ],
-    model: Annotated[list[str] | None, typer.Option("--model", help="Repeat for several.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", autocompletion=model_names, help="Repeat for several."),
+    ] = None,
     method: MethodName = "saliency",
     option: Options = None,
     endpoint: Endpoints = None,

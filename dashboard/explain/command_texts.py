@@ -13,6 +13,7 @@ import typer
 from attribution.errors import UserError
 from attribution.types import TextPair
 from dashboard.core.command_options import data_name, for_data, resolve, say_cost, suffix_of, write
+from dashboard.core.completion import dataset_names
 
 if TYPE_CHECKING:
     from attribution.retrievers.specs import RetrieverSpec
@@ -32,6 +33,7 @@ PairDataset = Annotated[
     typer.Option(
         "--dataset",
         "--statistics",
+        autocompletion=dataset_names,
         help="Data set, by name or path, of --pair; of typed texts, whose word statistics BM25 "
         "uses.",
     ),

@@ -21,6 +21,7 @@ from dashboard.core.command_options import (
     watched,
     write,
 )
+from dashboard.core.completion import model_names
 
 app = typer.Typer()
 
@@ -31,7 +32,9 @@ def passport(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...", help="One model or several, as --model elsewhere; side by side."
+            metavar="MODEL...",
+            autocompletion=model_names,
+            help="One model or several, as --model elsewhere; side by side.",
         ),
     ],
     endpoint: Endpoints = None,

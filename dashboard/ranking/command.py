@@ -28,6 +28,7 @@ from dashboard.core.command_options import (
     watched,
     write,
 )
+from dashboard.core.completion import model_names
 
 if TYPE_CHECKING:
     from attribution.evaluation.trec_runs import TrecRun
@@ -54,7 +55,11 @@ class Table(StrEnum):
 def rank(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="Repeat for several; MiniLM where no run is given either."),
+        typer.Option(
+            "--model",
+            autocompletion=model_names,
+            help="Repeat for several; MiniLM where no run is given either.",
+        ),
     ] = None,
     endpoint: Endpoints = None,
     run: Annotated[
