@@ -3,12 +3,14 @@ the key stays where it is."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from attribution import datasets
 from attribution.datasets import SAMPLE
@@ -20,6 +22,7 @@ from attribution.retrievers import endpoint_client, resolve
 from attribution.retrievers.endpoint_address import key_name
 from attribution.types import EvidenceSpan, TextPair
 from cache import probes
+from dashboard.__main__ import app
 from dashboard.audit import service as audits
 from dashboard.core.compute import Compute
 from dashboard.export.files import attribution_frame, table_bytes
@@ -262,3 +265,18 @@ def test_the_key_is_in_no_file(
     assert len(files) > 6
     assert not [path for path in files if b"secret" in path.read_bytes()]
     assert "secret" not in caplog.text
+
+
+def test_a_command_says_what_it_sends_and_why_a_method_does_not_fit(
+    server: EndpointServer,
+) -> None:
+    asked = ["explain", "--endpoint", f"E5={server.url}", "--model", "E5", "--query", "tide"]
+    text = ["--document", "The tide turns at six. Fog is grey."]
+    done = CliRunner().invoke(app, [*asked, *text, "--method", "occlusion"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["model"] == "E5"
+    # Ten words and one, each text whole with and without the other side, and the score.
+    assert "To be sent to E5: 16 texts" in done.stderr
+    unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
+    assert unfit.exit_code == 2 and "saliency does not fit E5: an endpoint gives" in unfit.stderr
+    bad = CliRunner().invoke(app, ["rank", "--endpoint", "E5=ftp://a"])
+    assert bad.exit_code == 2 and bad.stderr.startswith("E5 has no address") and not bad.stdout
