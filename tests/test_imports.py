@@ -152,7 +152,16 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
 
 def test_the_server_answers_before_the_libraries_of_models_are_imported() -> None:
     """They take some five seconds, and what is stored is shown without them."""
-    slow = ("transformers", "sentence_transformers", "captum", "sklearn", "peft", "umap", "ray")
+    slow = (
+        "transformers",
+        "kaleido",
+        "sentence_transformers",
+        "captum",
+        "sklearn",
+        "peft",
+        "umap",
+        "ray",
+    )
     script = (
         "import sys, dashboard.explain.view, dashboard.core.serve; "
         f"print(sorted(set({slow}) & set(sys.modules)))"

@@ -235,6 +235,13 @@ def hub_patterns(code: bool) -> list[str]:
 
 
 def _from_hub(name: str, hub_id: str, code: bool) -> Path:
+    from huggingface_hub import constants
+
+    # Lists ask this of every preset; of what was never fetched the library, which takes long to
+    # import, need not be asked.
+    place = constants.REPO_ID_SEPARATOR.join(("models", *hub_id.split("/")))
+    if not Path(constants.HF_HUB_CACHE, place).is_dir():
+        raise _not_fetched(name)
     from huggingface_hub import snapshot_download
 
     def get(repository: str, patterns: list[str]) -> Path:

@@ -37,7 +37,6 @@ from attribution.text import inside
 from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
 from dashboard.drawing.figure_base import Provenances, provenance_entries
 from dashboard.drawing.palettes import Style, printable
-from dashboard.export.browser import render
 from dashboard.export.inscription import inscribed
 
 FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
@@ -138,6 +137,8 @@ def figure_bytes(
         # Markers that are there to be clicked would be 100 invisible shapes in the file.
         if trace.get("mode") == "lines+markers" and trace["marker"].get("opacity") == 0:
             trace["mode"] = "lines"
+    from dashboard.export.browser import render  # here: slow to import
+
     image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
     return inscribed(image, fmt, title, entries, style.dpi)
 

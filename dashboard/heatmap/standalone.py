@@ -8,13 +8,15 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from attribution.errors import UserError
-from dashboard.export.browser import MAX_PIXELS, Page, in_page
 from dashboard.export.inscription import inscribed
 from dashboard.heatmap.assets import drawing_script, styles
 from dashboard.heatmap.data import Pane, View, payload
+
+if TYPE_CHECKING:
+    from dashboard.export.browser import Page
 
 Theme = Literal["light", "dark", "auto"]
 Format = Literal["svg", "png", "pdf"]
@@ -132,6 +134,8 @@ def to_image(
         raise UserError(f"A heatmap's width must lie between 240 and 4000 px, not {width_px}.")
     if not 0.5 <= scale <= 8:
         raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
+    from dashboard.export.browser import MAX_PIXELS, in_page  # here: slow to import
+
     page = to_html(panes, view, provenance, theme, font_family, font_size)
     title, entries = _title(panes), [dict(entry) for entry in provenance]
 
