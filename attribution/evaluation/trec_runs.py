@@ -27,6 +27,7 @@ from attribution.types import as_array
 _FIELDS = 6
 _PORTION = 4 * DEPTH
 _MAX_REJECTED = 1000
+_LARGEST = 1e38  # of what single precision holds
 Results = tuple[tuple[float, str], ...]
 
 
@@ -106,8 +107,8 @@ def _result(line: str) -> tuple[str, str, float]:
         score = float(fields[4])
     except ValueError:
         score = math.nan
-    if not math.isfinite(score):
-        raise UserError(f"the score {fields[4][:40]!a} is no number")
+    if not abs(score) < _LARGEST:  # nor is NaN
+        raise UserError(f"the score {fields[4][:40]!a} is no number below {_LARGEST:g}")
     return checked_id(fields[0], "query"), checked_id(fields[2], "document"), score
 
 

@@ -39,6 +39,8 @@ from attribution.datasets.corpus import Collection, from_pairs
 from attribution.datasets.streams import File
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
+from attribution.evaluation.trec_runs import placed, read_run
+from dashboard.check.baseline import parse
 from tests.fuzz.mutations import COLUMNS, damaged, json_text, odd_column, odd_json
 
 Random = random.Random
@@ -125,6 +127,25 @@ SPANS = [
     },
 ]
 EXPORTED = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": SPANS}]}]}
+RUN = "".join(f"row-{2 + n % 4} Q0 row-{2 + n // 4} 1 {n / 8} x\n" for n in range(16))
+RANKED = from_pairs(
+    own.read_upload(
+        "x.csv", b"query,document\n" + b"".join(b"when %d,Fog %d.\n" % (n, n) for n in range(4))
+    )
+)
+CARDS = [
+    {
+        "format": 1,
+        "model": "M",
+        "weights": "w",
+        "dataset": "d",
+        "n_pairs": 4,
+        "n_documents": 2,
+        "poslens": "1",
+        "parts": {"ranking": {"numbers": {"psi_beyond_chance": {"value": 0.1}}}},
+        "scores": {"p": {"texts": "t", "score": 0.5}},
+    }
+]
 NAMES = ("nDCG@10", "PSI")
 MEASURES = {
     "m": {"eng-pol": {f"{m}{b}": 0.5 for m in NAMES for b in ("", "(Q1)", "(Q2)", "(Q3)", "(Q4)")}}
@@ -362,6 +383,25 @@ def check_traces(draw: Random, folder: Path) -> None:
         require_searchable(traces.READER.collection(files, "x"))
 
 
+def check_run(draw: Random, folder: Path) -> None:
+    """A run in TREC's format, put to a collection."""
+    text = damaged(RUN.encode(), draw)
+    found = placed(read_run("x", File("x.run", text)), RANKED)
+    assert [one.query_id for one in found.rankings] == list(RANKED.row_of)
+    for ranking in found.rankings:
+        assert np.isfinite(ranking.scores).all() and (np.diff(ranking.scores) <= 0).all()
+        assert len(set(ranking.document_ids)) == len(ranking.document_ids) == len(ranking.scores)
+
+
+def check_baseline(draw: Random, folder: Path) -> None:
+    """A stored passport."""
+    text = json_text(odd_json(CARDS, draw))
+    found = parse(text if draw.random() < 0.7 else damaged(text, draw), "x.json", "M")
+    for numbers in found.numbers.values():
+        assert all(np.isfinite(value) for value in numbers.values())
+    assert all(np.isfinite(one.score) for one in found.scores.values()) and found.heading
+
+
 def check_measures(draw: Random, folder: Path) -> None:
     text = json_text(odd_json(MEASURES, draw))
     for row in read_measures("x.json", text if draw.random() < 0.7 else damaged(text, draw)):
@@ -407,6 +447,8 @@ READERS: dict[str, Check] = {
     "fineweb-posq": check_fineweb_posq,
     "documents": check_documents,
     "traces": check_traces,
+    "run": check_run,
+    "baseline": check_baseline,
     "measures": check_measures,
     "pickle": check_curves(".pkl", pickled),
     "npz": check_curves(".npz", archived),

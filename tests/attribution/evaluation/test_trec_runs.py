@@ -103,6 +103,7 @@ def test_lines_that_are_no_results_are_counted() -> None:
                 "q0 Q0 d2 1 0.5",
                 "q0 Q0 d3 1 nan tag",
                 "q0 Q0 d4 1 much tag",
+                "q0 Q0 d4 1 -1e39 tag",
                 f"{'q' * 501} Q0 d5 1 1 tag",
                 "q0\tQ0\td6\t2\t0.25\ttag",
             ]
@@ -111,7 +112,7 @@ def test_lines_that_are_no_results_are_counted() -> None:
     )
     run = run_of(text)
     assert [document for _, document in run.results["q0"]] == ["d1", "d6"]
-    assert [one.row for one in run.rejected] == [3, 4, 5, 6, 8] and run.n_rejected == 5
+    assert [one.row for one in run.rejected] == [3, 4, 5, 6, 7, 9] and run.n_rejected == 6
     assert run.rejected[0].reason.startswith("the line has 5 fields, not query, Q0")
     assert "is no number" in run.rejected[1].reason
 
