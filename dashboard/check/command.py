@@ -12,6 +12,7 @@ import typer
 
 from dashboard.core.command_options import (
     Endpoints,
+    LineFormat,
     Model,
     for_data,
     pairs_of,
@@ -31,13 +32,6 @@ class Name(StrEnum):
     psi = "psi"
     truncation = "truncation"
     drift = "drift"
-
-
-class Format(StrEnum):
-    """What is printed."""
-
-    text = "text"
-    json = "json"
 
 
 @app.command()
@@ -79,8 +73,8 @@ def check(
         Path | None, typer.Option("--junit", help="Write a JUnit file for the build server, too.")
     ] = None,
     format: Annotated[
-        Format, typer.Option(help="text (a line for each check) or json.")
-    ] = Format.text,
+        LineFormat, typer.Option(help="text (a line for each check) or json.")
+    ] = LineFormat.text,
 ) -> None:
     """Check a model against a stored passport: exit code 0 where all is within its tolerance, 1
     where a check failed; stop with Ctrl-C, resume by running again."""
@@ -110,7 +104,7 @@ def check(
     if junit is not None:
         with replacing(junit) as file:
             file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
-    if format is Format.json:
+    if format is LineFormat.json:
         print(json.dumps(checking.entry(found, known, made), ensure_ascii=False))
     else:
         for one in made:

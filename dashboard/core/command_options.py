@@ -43,6 +43,13 @@ class TextFormat(StrEnum):
     csv = "csv"
 
 
+class LineFormat(StrEnum):
+    """Formats of lists and verdicts on stdout."""
+
+    text = "text"
+    json = "json"
+
+
 _errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
 
 

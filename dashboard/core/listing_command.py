@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from dashboard.core.command_options import Data, sources, spoken
+from dashboard.core.command_options import Data, LineFormat, sources, spoken
 
 app = typer.Typer()
 models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.")
 app.add_typer(models_app, name="models", invoke_without_command=True)
 
 
+Format = Annotated[
+    LineFormat, typer.Option(help="text (a line for each) or json (a list of objects).")
+]
+
+
+def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+    print(json.dumps(rows, ensure_ascii=False, allow_nan=False))
+
+
 @models_app.callback()
 @spoken
-def models(context: typer.Context) -> None:
+def models(context: typer.Context, format: Format = LineFormat.text) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
         return
     from attribution.retrievers import resolve
 
+    if format is LineFormat.json:
+        _print_json(
+            [
+                {
+                    "name": spec.name,
+                    "title": spec.title,
+                    "installed": resolve.installed(spec),
+                    "family": spec.family,
+                    "hub_id": spec.hub_id or None,
+                    "pooling": spec.pooling,
+                    "max_length": spec.max_length,
+                    "size_mb": spec.size_mb,
+                    "license": spec.license or None,
+                }
+                for spec in resolve.known().values()
+            ]
+        )
+        return
     for spec in resolve.known().values():
         where = "installed" if resolve.installed(spec) else "to fetch"
         print(
@@ -60,14 +89,27 @@ def fetch_model(
 
 @app.command()
 @spoken
-def datasets(data: Data = None) -> None:
+def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
     """List the data sets known by name, and what of those given with --data can be read."""
     from attribution import datasets as known
 
     for name, source in sources(data).items():
         known.register(name, source)
-    for name in known.names():
-        found = known.read(name)
+    every = {name: known.read(name) for name in known.names()}
+    if format is LineFormat.json:
+        _print_json(
+            [
+                {
+                    "name": name,
+                    "title": found.title,
+                    "pairs": len(found.pairs),
+                    "rejected": len(found.rejected),
+                }
+                for name, found in every.items()
+            ]
+        )
+        return
+    for name, found in every.items():
         print(
             f"{name:16} {len(found.pairs):8} pairs  {len(found.rejected):6} rejected  {found.title}"
         )
@@ -75,11 +117,28 @@ def datasets(data: Data = None) -> None:
 
 @app.command()
 @spoken
-def methods() -> None:
+def methods(format: Format = LineFormat.text) -> None:
     """List the attribution methods and their parameters."""
     from attribution.methods import CURVE_PARAMETERS, METHODS
     from attribution.retrievers.detect import families_with
 
+    if format is LineFormat.json:
+        _print_json(
+            [
+                {
+                    "name": entry.name,
+                    "title": entry.title,
+                    "help": entry.help,
+                    "families": [family.name for family in families_with(entry.needs)],
+                    "parameters": {
+                        one.name: list(one.choices)
+                        for one in (*entry.parameters, *CURVE_PARAMETERS)
+                    },
+                }
+                for entry in METHODS.values()
+            ]
+        )
+        return
     for entry in METHODS.values():
         fitting = ", ".join(family.name for family in families_with(entry.needs))
         print(f"{entry.name}: {entry.help} Families: {fitting}.")

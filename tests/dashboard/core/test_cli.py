@@ -34,6 +34,23 @@ KEYS = {
 }
 
 
+LISTS = {
+    "models": {
+        "name",
+        "title",
+        "installed",
+        "family",
+        "hub_id",
+        "pooling",
+        "max_length",
+        "size_mb",
+        "license",
+    },
+    "datasets": {"name", "title", "pairs", "rejected"},
+    "methods": {"name", "title", "help", "families", "parameters"},
+}
+
+
 def run(*arguments: str):
     return runner.invoke(app, list(arguments), catch_exceptions=False)
 
@@ -240,3 +257,17 @@ def test_lists() -> None:
     assert "MiniLM-recency" in run("models").stdout
     assert "304 pairs" in run("datasets").stdout
     assert "bin_mean" in run("methods").stdout
+
+
+def test_lists_as_json_say_what_the_lines_say() -> None:
+    found = {name: json.loads(run(name, "--format", "json").stdout) for name in LISTS}
+    for name, rows in found.items():
+        assert all(set(row) == LISTS[name] for row in rows)
+        lines = [line for line in run(name).stdout.splitlines() if not line.startswith(" ")]
+        assert [row["name"] for row in rows] == [line.split()[0].rstrip(":") for line in lines]
+    (sample,) = (row for row in found["datasets"] if row["name"] == "sample")
+    assert (sample["pairs"], sample["rejected"]) == (304, 0)
+    (minilm,) = (row for row in found["models"] if row["name"] == "MiniLM")
+    assert minilm["installed"] is True and minilm["max_length"] == 512
+    (saliency,) = (row for row in found["methods"] if row["name"] == "saliency")
+    assert saliency["parameters"]["resampling"] == ["bin_mean", "point"]
