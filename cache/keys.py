@@ -92,7 +92,7 @@ class UsedModel:
 
 def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     """The model as its files are now, on the device and in the precision that would be chosen;
-    cheap, loads nothing. Of an endpoint, the model that answered its probe.
+    cheap, loads nothing. Of what has no files, the model that answered its probe.
 
     Raises:
         UserError: its files are not here, or the endpoint does not answer.
@@ -100,13 +100,19 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     from attribution.retrievers import detect, lexical
     from attribution.retrievers.load import plan
 
-    if (probe := detect.family_of(spec).probe) is not None and spec.remote:
-        from cache.probes import probed_weights
+    if (probe := detect.family_of(spec).probe) is not None and spec.without_files:
+        from cache.probes import exact_weights, probed_weights
 
-        weights = probed_weights(spec.name, spec.source, probe(spec))
+        found = probe(spec)
+        # What is in this process repeats its answers, and a server does only nearly.
+        weights = (
+            probed_weights(spec.name, spec.source, found)
+            if spec.remote
+            else exact_weights(spec.source, found)
+        )
         kind = "unknown"
         named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")
-        return UsedModel(spec, named, weights, kind, "elsewhere")
+        return UsedModel(spec, named, weights, kind, "elsewhere" if spec.remote else "its own")
     files, where, kind = plan(spec, device, precision)
     spec = detect.settled(spec, files.folder)
     weights = files_fingerprint(files)

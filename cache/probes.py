@@ -51,7 +51,7 @@ def _looked_up(place: Path, name: str, source: str, found: Array) -> str:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock", timeout=_WAIT_S):
             return _remembered(place, name, source, found)
-    return _named(source, found)
+    return exact_weights(source, found)
 
 
 def _remembered(place: Path, name: str, source: str, found: Array) -> str:
@@ -60,7 +60,7 @@ def _remembered(place: Path, name: str, source: str, found: Array) -> str:
     for weights, vector in models:
         if not far(found, vector):
             return weights
-    weights = _named(source, found)
+    weights = exact_weights(source, found)
     if models:
         logging.getLogger(__name__).warning(
             "%s answers otherwise than when its results were stored: another model stands behind "
@@ -77,7 +77,8 @@ def _remembered(place: Path, name: str, source: str, found: Array) -> str:
     return weights
 
 
-def _named(source: str, found: Array) -> str:
+def exact_weights(source: str, found: Array) -> str:
+    """16 hexadecimal digits that stand for what answered by just these numbers [H]."""
     return hashlib.sha256(source.encode() + b"\0" + found.tobytes()).hexdigest()[:16]
 
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pandas as pd
 
@@ -19,7 +19,7 @@ from attribution.errors import UserError
 from attribution.interventions.relocation import movable, relocation_method
 from attribution.methods import METHODS, make_method
 from attribution.paths import is_folder
-from attribution.retrievers import resolve
+from attribution.retrievers import own_object, resolve
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.specs import RetrieverSpec, data_folder
@@ -41,8 +41,19 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+class Encoder(Protocol):
+    """A model of one's own: only its vectors are known, see docs/python.md."""
+
+    def encode(self, texts: list[str], /) -> Any:
+        """One vector for each text [n, dimensions]: an array, a tensor or a list."""
+        ...
+
+
+Model: TypeAlias = "str | Path | SentenceTransformer | Encoder"
+
+
 def explain(
-    model: str | Path | SentenceTransformer,
+    model: Model,
     query: str,
     document: str,
     *,
@@ -55,7 +66,9 @@ def explain(
     """Which tokens of the query and of the document carry the score.
 
     Args:
-        model: a preset, a Hugging Face id, a folder, or a SentenceTransformer.
+        model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object with
+            `encode(list of texts)` that gives vectors [n, dimensions]; on the last, only what needs
+            no more than vectors works, such as method="occlusion".
         method: a method's name, see `methods`; `options` are its parameters by name.
         evidence: the passage that answers the query, or where it stands (start, end) in
             characters.
@@ -79,7 +92,7 @@ def explain(
 
 
 def compare(
-    models: Sequence[str | Path | SentenceTransformer],
+    models: Sequence[Model],
     query: str,
     document: str,
     *,
@@ -112,7 +125,7 @@ def compare(
 
 
 def curve(
-    model: str | Path | SentenceTransformer,
+    model: Model,
     dataset: str = SAMPLE,
     *,
     method: str = "saliency",
@@ -145,7 +158,7 @@ def curve(
 
 
 def relocate(
-    model: str | Path | SentenceTransformer,
+    model: Model,
     dataset: str = SAMPLE,
     *,
     pairs: int = interventions.DEFAULT_PAIRS,
@@ -165,7 +178,7 @@ def relocate(
     return Curve(found.summary.curve, numbers, found.provenance(), "Score by place, less its mean")
 
 
-def rank(model: str | Path | SentenceTransformer, dataset: str = SAMPLE) -> Ranking:
+def rank(model: Model, dataset: str = SAMPLE) -> Ranking:
     """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by the
     evidence's place, PSI beside chance. Kept like all else.
 
@@ -183,9 +196,7 @@ def rank(model: str | Path | SentenceTransformer, dataset: str = SAMPLE) -> Rank
     return Ranking(found)
 
 
-def passport(
-    model: str | Path | SentenceTransformer, dataset: str = SAMPLE, *, compute: bool = True
-) -> Passport:
+def passport(model: Model, dataset: str = SAMPLE, *, compute: bool = True) -> Passport:
     """What is known of a model's position bias over a data set, on one card. Without `compute` as
     far as it is stored.
 
@@ -202,7 +213,7 @@ def passport(
 
 
 def check(
-    model: str | Path | SentenceTransformer,
+    model: Model,
     baseline: str | Path,
     dataset: str = SAMPLE,
     *,
@@ -293,23 +304,27 @@ def _data(dataset: str) -> DataSet:
     return known_datasets.read(data_name(dataset))
 
 
-def _spec(model: str | Path | Any, data: DataSet) -> RetrieverSpec:
+def _spec(model: Model, data: DataSet) -> RetrieverSpec:
     from dashboard.core.command_options import resolve as resolved
 
-    if isinstance(model, Path):
-        model = str(model)
-    found = resolved(model if isinstance(model, str) else _saved(model))
+    if isinstance(model, (str, Path)):
+        found = resolved(str(model))
+    elif _of_library(model):
+        found = resolved(_saved(model))
+    else:
+        found = own_object.remember(model)
     return with_corpus(found, data.name) if family_of(found).has_statistics else found
+
+
+def _of_library(model: Any) -> bool:
+    """Whether sentence-transformers can write the model: then its inside is known too."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    return "sentence_transformers" in modules and hasattr(model, "save")
 
 
 def _saved(model: Any) -> str:
     """The name of a SentenceTransformer's folder below the data folder, written if it is not there:
     a model is loaded from files alone, so that its fingerprint tells what was computed with it."""
-    if not hasattr(model, "save") or not hasattr(model, "encode"):
-        raise UserError(
-            f"An object of type {type(model).__name__} is no model: give a preset, a Hugging Face "
-            "id, a folder or a SentenceTransformer."
-        )
     models_folder = data_folder() / "models" / "notebook"
     models_folder.mkdir(parents=True, exist_ok=True)
     written = Path(mkdtemp(dir=models_folder, prefix="new-"))

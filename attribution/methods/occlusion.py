@@ -90,8 +90,8 @@ register(
     MethodEntry(
         name="occlusion",
         title="Occlusion",
-        help="How far the score falls when a unit is replaced by padding tokens (of an endpoint: "
-        "deleted): signed. Slow.",
+        help="How far the score falls when a unit is replaced by padding tokens (of an endpoint "
+        "or an object with encode: deleted): signed. Slow.",
         axis="Score lost by occlusion",
         unit="score",
         signed=True,

@@ -12,6 +12,7 @@ from attribution.retrievers import (  # noqa: F401 (each registers its family)
     endpoint,
     late_interaction,
     lexical,
+    own_object,
     seq2seq,
     sparse,
 )

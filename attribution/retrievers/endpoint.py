@@ -22,7 +22,7 @@ from attribution.errors import Unavailable, UserError
 from attribution.retrievers.base import LibraryCheck
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.endpoint_address import address_of
-from attribution.retrievers.endpoint_client import TOLERANCE, Answers, client_of
+from attribution.retrievers.endpoint_client import TOLERANCE, Scores, Vectors, client_of
 from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from attribution.text import MAX_CHARACTERS, words
@@ -43,11 +43,11 @@ class _Endpoint:
     max_length = MAX_CHARACTERS
     weight_bytes = 0
 
-    def __init__(self, spec: RetrieverSpec, answers: Answers) -> None:
+    def __init__(self, spec: RetrieverSpec) -> None:
         self.spec = spec
         self.name = spec.name
+        self.family = spec.family
         self.lock = threading.RLock()
-        self._answers = answers
         self._read: Tensor | None = None
 
     def max_length_of(self, side: Side) -> int:
@@ -101,7 +101,9 @@ def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
 class EmbeddingEndpoint(_Endpoint):
     """Vectors of texts, compared by the cosine or the dot product."""
 
-    family = "endpoint"
+    def __init__(self, spec: RetrieverSpec, answers: Vectors) -> None:
+        super().__init__(spec)
+        self._answers = answers
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Texts with their words.
@@ -115,7 +117,7 @@ class EmbeddingEndpoint(_Endpoint):
     encode_plain = encode_texts
 
     def embed(self, encoded: Encoded) -> Tensor:
-        """Vectors [B, H] as the endpoint gives them.
+        """Vectors [B, H] as they are given.
 
         Raises:
             UserError: it refuses a text.
@@ -162,7 +164,9 @@ class EmbeddingEndpoint(_Endpoint):
 class RerankEndpoint(_Endpoint):
     """Scores of documents for a query, which it reads together."""
 
-    family = "rerank_endpoint"
+    def __init__(self, spec: RetrieverSpec, answers: Scores) -> None:
+        super().__init__(spec)
+        self._answers = answers
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Words of both texts of each pair.
@@ -221,7 +225,7 @@ def _steady(name: str, distance: float, compared: str) -> LibraryCheck:
     if distance > TOLERANCE:
         raise Unavailable(
             f"{name} answers differently to a text by itself than beside others (by "
-            f"{distance:.1%}), so its numbers are not the text's: check the endpoint."
+            f"{distance:.1%}), so its numbers are not the text's: check what computes them."
         )
     return LibraryCheck(
         distance, "embedding" if compared == "embedding" else "score", "another request"

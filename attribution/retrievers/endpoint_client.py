@@ -47,12 +47,16 @@ _CHECK_EVERY = 20
 """Requests without the probe between two looks at whether it is still the same model."""
 
 
-class Answers(Protocol):
-    """What answers for an endpoint."""
+class Vectors(Protocol):
+    """What answers with vectors."""
 
     def vectors(self, texts: Sequence[str]) -> Array:
         """Vectors [n, H] of texts, in their order."""
         ...
+
+
+class Scores(Protocol):
+    """What answers with scores."""
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
         """Scores [n] of documents for a query, in their order."""

@@ -67,8 +67,8 @@ class Family:
     `library_class`, or else where `shown_by` (folder, architectures) says so. `has_weights` says
     that there are files to check and a device to choose, `has_statistics` that its scores depend
     on word statistics of a data set. `why_not` says in part of a sentence why a method that needs
-    more than it has does not fit. Of what is computed elsewhere, `probe` gives numbers [H] that
-    tell what stands behind a name; they stand in for the digests of files.
+    more than it has does not fit. Of what has no files, `probe` gives numbers [H] that tell what
+    stands behind a name; they stand in for the digests of files.
     """
 
     name: str

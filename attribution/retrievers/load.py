@@ -112,9 +112,9 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         UserError: the files are missing, pickled, or not a model that PosLens reads; the model
             needs code that is not allowed, or more memory than there is.
     """
-    if spec.remote:
-        elsewhere = Placement(torch.device("cpu"), "unknown")
-        return detect.family_of(spec).load(spec, NOWHERE, elsewhere)
+    if spec.without_files:
+        unknown = Placement(torch.device("cpu"), "unknown")
+        return detect.family_of(spec).load(spec, NOWHERE, unknown)
     files, where, kind = plan(spec, device, precision)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())

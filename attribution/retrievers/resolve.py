@@ -164,8 +164,8 @@ def allow_code(names: Iterable[str]) -> None:
 
 
 def installed(spec: RetrieverSpec) -> bool:
-    """Whether the weights lie on this machine, or elsewhere and can be asked."""
-    if spec.remote:
+    """Whether the weights lie on this machine, or are in other hands and can be asked."""
+    if spec.without_files:
         return True
     try:
         return locate(spec).folder.is_dir()

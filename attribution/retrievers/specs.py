@@ -24,6 +24,9 @@ BM25 = Path(__file__).parent / "bm25"
 ENDPOINT = "endpoint:"
 """What the source of a retriever begins with that is computed elsewhere."""
 
+OBJECT = "object:"
+"""What the source of a retriever begins with that is an object of a program (`own_object`)."""
+
 
 def data_folder() -> Path:
     """Where fetched models and the cache live: $POSLENS_HOME, else poslens in the user's data."""
@@ -82,6 +85,11 @@ class RetrieverSpec:
         return self.source.startswith(ENDPOINT)
 
     @property
+    def without_files(self) -> bool:
+        """Whether there are no files of it here: only its answers tell what it is."""
+        return self.source.startswith((ENDPOINT, OBJECT))
+
+    @property
     def settings(self) -> str:
         """What besides the files decides the numbers; `None` means as the files say."""
         said = (
@@ -108,7 +116,8 @@ class RetrieverSpec:
         if self.family == "lexical":
             return "none"
         if self.query_prompt is None and self.document_prompt is None:
-            return "the endpoint's own" if self.remote else "the model's own"
+            owner = "endpoint" if self.remote else "object" if self.without_files else "model"
+            return f"the {owner}'s own"
         return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
 
     @property
@@ -125,6 +134,8 @@ class RetrieverSpec:
         if self.remote:
             url, _, model = rest.partition("#")
             return f"endpoint {url}{f', model {model}' if model else ''}"
+        if kind == "object":
+            return f"object of {rest}"
         if kind == "adapter":
             part = "" if self.strength is None else f"{self.strength:g} of an "
             return f"{part}adapter on {rest}, shipped with PosLens"
@@ -175,7 +186,7 @@ class ModelFiles:
 
 
 NOWHERE = ModelFiles(Path(os.devnull))
-"""The files of what is computed elsewhere: none."""
+"""The files of what has none."""
 
 
 @cache
@@ -308,12 +319,12 @@ def with_settings(
 ) -> RetrieverSpec:
     """`spec` with other lengths or another query prompt; None leaves what it says.
 
-    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts, an endpoint no
-    lengths.
+    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts, what has no
+    files no lengths.
     """
     if spec.family == "lexical":
         return spec
-    if spec.remote:  # it cuts texts where it likes
+    if spec.without_files:  # it cuts texts where it likes
         max_length = query_max_length = None
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)

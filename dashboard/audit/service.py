@@ -304,7 +304,7 @@ def limit_sentence(found: Audit) -> str:
         return ""
     name = found.index.spec.name
     longest = max(tried, key=lambda one: one.n_tokens)
-    if found.index.spec.remote:  # its tokens are words here, and it names no limit
+    if found.index.spec.without_files:  # its tokens are words here, and it names no limit
         cut = min(tried, key=lambda one: (one.reads_all, one.last))
         if cut.reads_all:
             return f"{name} reads texts of {longest.n_words:,} words to their end."

@@ -23,6 +23,7 @@ from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from poslens import calls
 from tests.support import tiny_models
+from tests.support.endpoint_server import hashed
 
 QUERY = "when does the tide turn"
 DOCUMENT = "The tide turns twice a day. The Moon pulls the water. <script>alert(1)</script>"
@@ -114,6 +115,33 @@ def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:
     assert first.score == pytest.approx(float(own.similarity(q, d)), abs=1e-5)
     assert first.scores == again.scores, "one fingerprint, so one cached result"
     assert again.results[0].from_cache
+
+
+class Counts:
+    """Vectors that count words: a model that is none of a library's."""
+
+    def encode(self, texts: list[str]) -> list[list[float]]:
+        """A place for each remainder of a word's sum."""
+        return [[float(x) for x in row] for row in hashed(texts)]
+
+
+def test_an_object_with_encode_is_a_model(_data: str) -> None:
+    own = Counts()
+    found = poslens.compare([own, "BM25"], QUERY, DOCUMENT, method="occlusion")
+    (name, _) = found.scores
+    query, document = hashed([QUERY, DOCUMENT])
+    norm = np.linalg.norm(query) * np.linalg.norm(document)
+    assert name.startswith("Counts-") and found.score == pytest.approx(query @ document / norm)
+    assert found.provenance[0].model_source == f"object of {Counts.__module__}.Counts"
+    assert poslens.explain(Counts(), QUERY, DOCUMENT, method="occlusion").results[0].from_cache
+    curve = poslens.curve(own, _data, method="occlusion", level="sentence")
+    assert curve.summary.n == 10 and curve.values.shape == (100,)
+    moved = poslens.relocate(own, _data)
+    assert moved.lean.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
+    assert poslens.rank(own, _data).ranked.evaluation.model == name
+    assert name in repr(poslens.passport(own, _data))
+    with pytest.raises(poslens.UserError, match=r"saliency does not fit Counts-.*no gradients"):
+        poslens.explain(own, QUERY, DOCUMENT)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,189 @@
+"""Objects of a program's own that turn texts into vectors: whatever has `encode(list of texts)`.
+
+Nothing else is known of them, so they work as an embedding endpoint does (`endpoint`), under its
+limits. An object is known by the name that `remember` gives, in which a part of its fingerprint
+stands: vectors of fixed texts stand in for the digests of files, bit for bit. It is held weakly,
+so that a model that its program lets go of can leave the memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from attribution.batching import checkpoint
+from attribution.errors import Unavailable, UserError
+from attribution.retrievers.endpoint import EmbeddingEndpoint
+from attribution.retrievers.endpoint_client import PROBE
+from attribution.retrievers.family import Capability, Family, Placement, register
+from attribution.retrievers.specs import OBJECT, ModelFiles, RetrieverSpec
+from attribution.types import Array
+
+BATCH = 32
+"""Texts in one call of `encode`."""
+
+# A short text, another, and one that is longer than most models read: whoever reads further, or
+# was trained a step longer, answers otherwise.
+_PROBES = (PROBE, "qué es la sal 塩", " ".join([PROBE] * 40))
+
+_SIMILARITIES = ("cosine", "dot")
+
+
+class ObjectAnswers:
+    """The vectors of the object that has this name now."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def vectors(self, texts: Sequence[str]) -> Array:
+        """Vectors [n, H] of texts, in their order.
+
+        Raises:
+            Unavailable: the object is gone, or `encode` fails or gives no vector for each text.
+            UserError: a vector is not finite.
+        """
+        model, width = _alive(self._name), _width(self._name)
+        parts = []
+        for start in range(0, len(texts), BATCH):
+            checkpoint()
+            parts.append(_encoded(self._name, model, texts[start : start + BATCH], width))
+        return np.concatenate(parts) if parts else np.zeros((0, width), np.float32)
+
+
+_known: dict[str, tuple[Callable[[], Any], Array]] = {}
+
+
+def remember(model: Any) -> RetrieverSpec:
+    """Let an object be asked for vectors; the same vectors of the same class make the same model.
+    Vectors are compared by its `similarity_fn_name`, "cosine" or "dot", or else the cosine.
+
+    Raises:
+        UserError: it has no `encode`, or that gives no vectors of texts.
+    """
+    kind = type(model)
+    title = re.sub(r"[^\w.-]", "", kind.__name__, flags=re.ASCII)[:60] or "object"
+    if not callable(getattr(model, "encode", None)):
+        raise UserError(
+            f"An object of type {kind.__name__} is no model: give a preset, a Hugging Face id, a "
+            "folder, a SentenceTransformer or an object with encode(list of texts)."
+        )
+    similarity = getattr(model, "similarity_fn_name", None) or "cosine"
+    similarity = getattr(similarity, "value", similarity)
+    if similarity not in _SIMILARITIES:
+        raise UserError(
+            f"{title} compares vectors by {str(similarity)[:40]!r}: set its similarity_fn_name to "
+            "cosine or dot."
+        )
+    first = _encoded(title, model, _PROBES[:1])
+    others = [_encoded(title, model, [text], first.shape[1]) for text in _PROBES[1:]]
+    probe = np.concatenate([first, *others])
+    source = f"{OBJECT}{kind.__module__}.{kind.__qualname__}"
+    digest = hashlib.sha256(source.encode() + similarity.encode() + probe.tobytes()).hexdigest()
+    name = f"{title}-{digest[:8]}"
+    _known[name] = _reference(model), probe
+    return RetrieverSpec(
+        name=name,
+        title=name,
+        family="object",
+        source=source,
+        similarity=similarity,
+        note="An object of a program.",
+    )
+
+
+def _reference(model: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(model)
+    except TypeError:  # a class with slots, say
+        return lambda: model
+
+
+def _alive(name: str) -> Any:
+    model = _known[name][0]() if name in _known else None
+    if model is None:
+        raise Unavailable(
+            f"{name} was an object of a program and is not in memory any more: make it again."
+        )
+    return model
+
+
+def _width(name: str) -> int:
+    return int(_known[name][1].shape[1])
+
+
+def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = None) -> Array:
+    """Vectors [n, H] of texts, which are `width` wide if that is known."""
+    try:
+        given = model.encode(list(texts))
+    except UserError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            f"{name}'s encode fails on a list of texts ({type(error).__name__}): call it by itself "
+            "to see why."
+        ) from error
+    try:
+        found = _numbers(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Unavailable(
+            f"{name}'s encode gives {type(given).__name__}, which is no array of numbers: let it "
+            "give one vector of one length for each text."
+        ) from error
+    wanted = f"[{len(texts)}, {width or 'dimensions'}]"
+    shape = f"[{', '.join(map(str, found.shape))}]"
+    if found.ndim != 2 or len(found) != len(texts) or found.shape[1] != (width or found.shape[1]):
+        raise Unavailable(
+            f"{name}'s encode gives an array of shape {shape} for {len(texts)} "
+            f"text{'' if len(texts) == 1 else 's'}: let it give one of shape {wanted}."
+        )
+    if not found.shape[1]:
+        raise Unavailable(f"{name}'s encode gives vectors without a number: shape {shape}.")
+    if not np.isfinite(found).all():
+        raise UserError(f"{name}'s encode gives a vector of a text that is not finite.")
+    return found
+
+
+def _numbers(given: Any) -> Array:
+    """`given` as float32: an array, a tensor on any device, or a list of either or of numbers."""
+    rows = list(given) if isinstance(given, (list, tuple)) else given
+    plain = [_off_device(row) for row in rows] if isinstance(rows, list) else _off_device(rows)
+    found = np.asarray(plain)
+    if found.dtype.kind not in "fiu":
+        raise TypeError(f"{found.dtype} is no number")
+    with np.errstate(over="ignore"):
+        return np.array(found, dtype=np.float32)
+
+
+def _off_device(row: Any) -> Any:
+    return row.detach().float().cpu().numpy() if isinstance(row, Tensor) else row
+
+
+def _probe(spec: RetrieverSpec) -> Array:
+    _alive(spec.name)
+    return _known[spec.name][1].reshape(-1)
+
+
+def _load(spec: RetrieverSpec, _files: ModelFiles, _place: Placement) -> EmbeddingEndpoint:
+    return EmbeddingEndpoint(spec, ObjectAnswers(spec.name))
+
+
+FAMILY = register(
+    Family(
+        name="object",
+        title="object with encode",
+        order=62,
+        capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
+        search="vectors",
+        load=_load,
+        has_weights=False,
+        why_not="an object with encode gives vectors of texts and nothing of how they come about, "
+        "so that there are no gradients, layers or term weights",
+        probe=_probe,
+    )
+)

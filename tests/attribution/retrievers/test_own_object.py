@@ -1,0 +1,180 @@
+"""Objects with `encode`: numbers against the model inside them, names, and what they do wrong."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attribution.batching import stoppable
+from attribution.errors import Stopped, Unavailable, UserError
+from attribution.interventions.relocation import relocation
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.load import load
+from attribution.retrievers.own_object import BATCH, remember
+from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.self_check import check_retriever
+from attribution.types import EvidenceSpan, TextPair
+from cache.keys import used_model
+from tests.support.endpoint_server import hashed
+
+DOCUMENT = "The moon pulls the sea. The tide turns about every six hours. Harbours print the hours."
+PAIR = TextPair("p", "when does the tide turn", DOCUMENT, evidence=EvidenceSpan(24, 61))
+
+
+class Own:
+    """Vectors by any function of a list of texts."""
+
+    def __init__(self, encode: Callable[[list[str]], Any]) -> None:
+        self._encode = encode
+        self.calls: list[list[str]] = []
+
+    def encode(self, texts: list[str]) -> Any:
+        """As the function says."""
+        assert type(texts) is list
+        self.calls.append(texts)
+        return self._encode(texts)
+
+
+def plain(texts: list[str]) -> list[list[float]]:
+    return [[float(x) for x in row] for row in hashed(texts)]
+
+
+def test_numbers_are_those_of_the_model_inside_it(minilm) -> None:
+    def inside(texts: list[str]) -> torch.Tensor:
+        with torch.no_grad():
+            return minilm.embed(minilm.encode_texts(texts, "document"))
+
+    own = Own(inside)
+    found = load(remember(own))
+    pairs = [(PAIR.query, DOCUMENT), ("qué es la sal", "La sal es un mineral.")]
+    assert np.abs(score_texts(found, pairs) - score_texts(minilm, pairs)).max() < 1e-5
+    assert check_retriever(found).library.distance < 1e-5
+    moved, local = relocation(found, PAIR), relocation(minilm, PAIR)
+    assert np.abs(moved.scores - local.scores).max() < 1e-5
+    result = METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])[0]
+    texts = [DOCUMENT[: token.start] + DOCUMENT[token.end :] for token in result.document.tokens]
+    without = score_texts(minilm, [(PAIR.query, text) for text in texts])
+    whole = score_texts(minilm, pairs)[0]
+    assert np.abs(result.document_scores - (whole - without)).max() < 1e-5
+    assert max(map(len, own.calls)) <= BATCH
+
+
+def test_what_needs_more_than_vectors_says_why_not() -> None:
+    family = family_of(remember(Own(hashed)))
+    assert not METHODS["saliency"].fits(family) and METHODS["occlusion"].fits(family)
+    assert "no gradients" in family.why_not
+
+
+def test_the_similarity_is_the_objects_own() -> None:
+    own = Own(hashed)
+    own.similarity_fn_name = "dot"
+    score = score_texts(load(remember(own)), [("a", "b c")])[0]
+    query, document = hashed(["a", "b c"])
+    assert score == pytest.approx(float(query @ document), rel=1e-6)
+    own.similarity_fn_name = "manhattan"
+    with pytest.raises(UserError, match="similarity_fn_name to cosine or dot"):
+        remember(own)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        plain,
+        lambda texts: torch.tensor(plain(texts), requires_grad=True),
+        lambda texts: [torch.tensor(row) for row in plain(texts)],
+        lambda texts: np.array(plain(texts), dtype=np.float64),
+    ],
+    ids=["lists", "tensor", "tensors", "float64"],
+)
+def test_vectors_come_in_any_usual_form(encode: Callable[[list[str]], Any]) -> None:
+    own, known = Own(encode), Own(hashed)
+    pair = [("a", "b c")]
+    assert score_texts(load(remember(own)), pair) == pytest.approx(
+        score_texts(load(remember(known)), pair), abs=1e-6
+    )
+
+
+def test_one_name_and_fingerprint_for_one_model() -> None:
+    one, same, other = Own(hashed), Own(hashed), Own(lambda texts: hashed(texts) + np.float32(1e-4))
+    first, again, else_ = (remember(own) for own in (one, same, other))
+    assert re.fullmatch(r"Own-[0-9a-f]{8}", first.name)
+    assert first == again != else_
+    prints = [used_model(spec, "auto", "auto").fingerprint for spec in (first, again, else_)]
+    assert prints[0] == prints[1] != prints[2], "a small difference is another model"
+
+
+def test_it_can_leave_the_memory() -> None:
+    own = Own(hashed)
+    spec = remember(own)
+    found = load(spec)
+    del own
+    gc.collect()
+    with pytest.raises(Unavailable, match="not in memory any more"):
+        score_texts(found, [("a", "b")])
+    with pytest.raises(Unavailable, match="not in memory any more"):
+        used_model(spec, "auto", "auto")
+    back = Own(hashed)
+    assert remember(back) == spec and score_texts(found, [("a", "b")]).shape == (1,)
+
+
+def test_it_is_stopped_between_calls() -> None:
+    own = Own(hashed)
+    found = load(remember(own))
+    with pytest.raises(Stopped), stoppable(lambda: len(own.calls) > 5):
+        METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR] * 40)
+
+
+def _raises(_texts: list[str]) -> Any:
+    raise RuntimeError("a path of somebody's machine")
+
+
+@pytest.mark.parametrize(
+    ("encode", "said"),
+    [
+        (_raises, "encode fails on a list of texts (RuntimeError)"),
+        (lambda texts: None, "gives NoneType, which is no array of numbers"),
+        (lambda texts: ["a"] * len(texts), "no array of numbers"),
+        (lambda texts: [[1.0], [1.0, 2.0]], "no array of numbers"),
+        (lambda texts: {"a": 1}, "no array of numbers"),
+        (lambda texts: hashed(texts)[0], "let it give one of shape [1, dimensions]"),
+        (lambda texts: hashed([*texts, "more"]), "shape [2, 64] for 1 text"),
+        (lambda texts: np.ones((len(texts), len(texts[0]))), "let it give one of shape [1, 81]"),
+        (lambda texts: np.zeros((len(texts), 0)), "vectors without a number"),
+        (lambda texts: hashed(texts) * np.nan, "not finite"),
+        (lambda texts: np.full((len(texts), 4), 1e300), "not finite"),
+        (lambda texts: np.ones((len(texts), 4), dtype=complex), "no array of numbers"),
+    ],
+)
+def test_what_gives_no_vectors_is_refused_in_a_sentence(encode: Any, said: str) -> None:
+    with pytest.raises(UserError) as found:
+        remember(Own(encode))
+    assert said in str(found.value) and "\n" not in str(found.value)
+    assert "somebody" not in str(found.value)
+
+
+@pytest.mark.parametrize("value", [3, None, object(), Own])
+def test_what_has_no_encode_is_no_model(value: object) -> None:
+    with pytest.raises(UserError) as found:
+        remember(value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_width_that_changes_ends_the_run() -> None:
+    own = Own(hashed)
+    found = load(remember(own))
+    own._encode = lambda texts: np.ones((len(texts), 3))
+    with pytest.raises(Unavailable, match="shape"):
+        score_texts(found, [("a", "b")])
+
+
+def test_vectors_that_depend_on_their_neighbours_are_refused() -> None:
+    own = Own(lambda texts: hashed(texts) * np.arange(1, 1 + len(texts))[:, None] + len(texts))
+    with pytest.raises(UserError, match="beside others"):
+        check_retriever(load(remember(own)))
