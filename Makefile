@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 
-.PHONY: run test check install clean bench picture lock
+.PHONY: run test check install clean bench picture docs lock
 
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
@@ -22,9 +22,13 @@ BENCH ?= saliency decomposition page
 bench: $(VENV)/.installed-tests
 	for name in $(BENCH); do $(BIN)/python -m bench.$$name || exit 1; done
 
-# README's picture, after a page has changed.
+# The pictures of README and the tour, after a page has changed.
 picture: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.picture
+
+# The docs as a site, in build/site.
+docs: $(VENV)/.installed-tests
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f tools/site/mkdocs.yml
 
 install: $(VENV)/.installed
 

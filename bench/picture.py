@@ -1,40 +1,89 @@
-"""README's picture, taken of the dashboard as it is now.
+"""The pictures of README and of the tour, taken of the dashboard as it is now.
 
-    python -m bench.picture [--out docs/explain.png] [--address "/?..."]
+    python -m bench.picture [PAGE ...] [--out docs/pictures]
 
-Starts the dashboard with a cache of its own and takes a page of it, whole, in Chromium.
+Starts the dashboard with a cache of its own above what ships, and takes the named pages, or every
+page, in Chromium: what a large window shows of each, in light and in dark.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.page import dashboard
 
-OUT = Path(__file__).parents[1] / "docs" / "explain.png"
-ADDRESS = "/?pair=food-sourdough-q2&models=MiniLM-primacy&models=MiniLM-recency"
-WIDTH = 1440
-HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+OUT = Path(__file__).parents[1] / "docs" / "pictures"
+BOTH = "models=MiniLM-primacy&models=MiniLM-recency"
+ADDRESSES = {
+    "explain": f"explain?pair=food-sourdough-q2&{BOTH}",
+    "compare": "compare?pair=food-sourdough-q2",
+    "cause": "cause?models=MiniLM-recency",
+    "curves": f"curves?{BOTH}",
+    "ranking": "ranking?models=MiniLM&models=BM25",
+    "remedy": "remedy",
+    "audit": "audit",
+    "passport": "passport?models=MiniLM-primacy",
+    "bias": "bias",
+    "map": "map",
+    "faithfulness": "faithfulness",
+    "published": "published",
+    "cache": "cache",
+}
+"""What stands behind the server's name to open each page on something worth seeing."""
+
+THEMES = ("light", "dark")
+WIDTH, HEIGHT = 1440, 1100
+COLOURS = 256
+"""As many as keep letters sharp and the scales smooth; all of them would be twice the bytes."""
+
+STILL = """
+() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSpinner]")
+"""
+
+
+def picture(browser: Browser, url: str, theme: str) -> bytes:
+    """A page as it looks once it stands still, as PNG."""
+    with browser.new_context(
+        viewport={"width": WIDTH, "height": HEIGHT},
+        color_scheme="dark" if theme == "dark" else "light",
+    ) as context:
+        page = context.new_page()
+        page.goto(url)
+        page.mouse.move(WIDTH - 1, 1)
+        for _ in range(2):  # parts that follow the rest by themselves begin a little later
+            page.locator("[data-test-script-state=notRunning]").wait_for(
+                state="attached", timeout=120_000
+            )
+            page.wait_for_function(STILL, timeout=120_000)
+            page.wait_for_timeout(3000)
+        return page.screenshot()
 
 
 def main() -> None:
-    """Take it."""
+    """Take them."""
+    from PIL import Image
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=", ".join(ADDRESSES))
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--address", default=ADDRESS, help="what stands behind the server's name")
     asked = parser.parse_args()
+    if unknown := sorted(set(asked.pages) - set(ADDRESSES)):
+        parser.error(f"no page {', '.join(unknown)}; there are {', '.join(ADDRESSES)}")
+    asked.out.mkdir(parents=True, exist_ok=True)
     with dashboard(shipped=True) as (url, browser, _):
-        page = browser.new_page(viewport={"width": WIDTH, "height": 1000})
-        page.goto(f"{url}{asked.address}")
-        page.get_by_test_id("stPlotlyChart").first.wait_for(timeout=120_000)
-        time.sleep(5)  # captions stand below the chart
-        page.set_viewport_size({"width": WIDTH, "height": int(page.evaluate(HEIGHT)) + 140})
-        page.mouse.move(WIDTH - 1, 1)
-        time.sleep(3)
-        page.screenshot(path=asked.out)
-    print(asked.out)
+        for name in asked.pages or ADDRESSES:
+            for theme in THEMES:
+                path = asked.out / f"{name}-{theme}.webp"
+                taken = Image.open(io.BytesIO(picture(browser, f"{url}/{ADDRESSES[name]}", theme)))
+                few = taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+                few.convert("RGB").save(path, lossless=True, method=6)
+                print(f"{path} {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

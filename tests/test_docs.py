@@ -27,7 +27,8 @@ def test_a_page_without_a_place_for_its_table_is_refused() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+    shown = [(target, "") for target in re.findall(r'src(?:set)?="([^"]+)"', text)]
+    for target, heading in [*re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text), *shown]:
         if target.startswith(("http", "mailto:")):
             continue
         linked = page.parent / target if target else page

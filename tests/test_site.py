@@ -1,0 +1,134 @@
+"""The docs as a site: it builds, its links lead somewhere, and it asks nothing of the network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import poslens
+from bench.picture import ADDRESSES, THEMES
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+MAX_PICTURE_BYTES = 150_000
+
+
+@dataclass
+class Read(HTMLParser):
+    """What a page of the site names: its anchors, its links, and what a browser loads with it."""
+
+    anchors: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attrs}
+        self.anchors |= {named[name] for name in ("id", "name") if name in named}
+        for name in ("href", "src", "srcset"):
+            if name in named:
+                (self.links if tag == "a" else self.loaded).append(named[name])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does; a fetch would be refused."""
+    out = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
+    built = ["build", "--strict", "--quiet", "-f", "tools/site/mkdocs.yml", "-d", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *built],
+        cwd=ROOT,
+        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Read]:
+    """Every page of the site but the one for addresses that are none, which stands anywhere."""
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        if path.name != "404.html":
+            found[path] = Read()
+            found[path].feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+def broken(pages: dict[Path, Read]) -> Iterator[str]:
+    """Links within the site that lead nowhere."""
+    for path, read in pages.items():
+        for link in [*read.links, *read.loaded]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_file():
+                yield f"{path.name}: {link}"
+            elif parts.fragment and target in pages:
+                # Material's own anchors begin with two underscores: they are for its scripts.
+                anchor = unquote(parts.fragment)
+                if not anchor.startswith("__") and anchor not in pages[target].anchors:
+                    yield f"{path.name}: {link}"
+
+
+def test_every_link_leads_somewhere(pages: dict[Path, Read]) -> None:
+    assert len(pages) > 25 and sum(len(read.links) for read in pages.values()) > 1000
+    assert list(broken(pages)) == []
+
+
+def test_the_check_of_links_sees_a_broken_one(pages: dict[Path, Read], site: Path) -> None:
+    here = site / "tour.html"
+    for link in ("gone.html", "methods.html#gone", "#gone", "pictures/gone.webp"):
+        assert list(broken({**pages, here: Read(links=[link])})) == [f"tour.html: {link}"]
+
+
+def test_a_reader_s_browser_asks_nobody_else(pages: dict[Path, Read], site: Path) -> None:
+    loaded = {link for read in pages.values() for link in read.loaded}
+    assert [link for link in loaded if urlsplit(link).netloc] == []
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\W*(https?:)?//", sheet.read_text("utf-8")), sheet
+    # The theme's script fetches a library where a page has a diagram for it.
+    assert not any('class="mermaid"' in path.read_text("utf-8") for path in pages)
+
+
+def test_the_reference_has_every_public_name(pages: dict[Path, Read], site: Path) -> None:
+    reference = pages[site / "reference" / "poslens.html"].anchors
+    others = pages[site / "reference" / "attribution.html"].anchors
+    assert {f"poslens.{name}" for name in poslens.__all__ if name != "UserError"} <= reference
+    assert "attribution.errors.UserError" in others
+
+
+def test_the_first_page_is_the_readme_and_shows_its_picture(
+    pages: dict[Path, Read], site: Path
+) -> None:
+    first = pages[site / "index.html"]
+    assert {"pictures/explain-light.webp", "pictures/explain-dark.webp"} <= set(first.loaded)
+    assert "tour.html" in first.links
+
+
+def test_the_tour_shows_every_page_in_both_themes(pages: dict[Path, Read], site: Path) -> None:
+    app = (ROOT / "dashboard" / "app.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'url_path="(\w+)"', app)) == set(ADDRESSES)
+    names = {f"{name}-{theme}.webp" for name in ADDRESSES for theme in THEMES}
+    assert {path.name for path in PICTURES.iterdir()} == names
+    assert {f"pictures/{name}" for name in names} <= set(pages[site / "tour.html"].loaded)
+    for name in names:
+        assert 5_000 < (PICTURES / name).stat().st_size < MAX_PICTURE_BYTES, name

@@ -1,0 +1,102 @@
+"""What the site of the docs has beside the pages of docs/: README as its first page, what pages
+link to elsewhere in the repository, and the reference, made of docstrings.
+
+Pages link to each other as they lie in the repository, where they are read too; on the site docs/
+is the top, so that links are turned here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+FIRST = "README.md"
+ALSO = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+"""Pages of the site that lie at the top of the repository."""
+
+LINK = re.compile(r"""(?<=\]\()[^)\s]+|(?<=src=")[^"]+|(?<=srcset=")[^"]+""")
+CODE = re.compile(r"^( *```).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+REFERENCE = {
+    "poslens": ["poslens", "poslens.results", "poslens.pytest_plugin"],
+    "attribution": [
+        "attribution.types",
+        "attribution.errors",
+        "attribution.methods.base",
+        "attribution.retrievers.family",
+        "attribution.retrievers.base",
+        "attribution.retrievers.resolve",
+        "attribution.datasets",
+        "attribution.datasets.types",
+        "attribution.datasets.formats",
+    ],
+    "cache": ["cache.keys", "cache.storage.store"],
+    "dashboard": [
+        "dashboard.core.compute",
+        "dashboard.core.runs",
+        "dashboard.core.provenance",
+        "dashboard.check.service",
+    ],
+}
+"""The modules that code outside of their package calls, as extending.md shows."""
+
+
+def site_path(path: str) -> str:
+    """Where a file of the repository stands on the site."""
+    if path == FIRST:
+        return "index.md"
+    return path.removeprefix("docs/")
+
+
+def repository_path(path: str) -> str:
+    """Where a page of the site lies in the repository."""
+    if path == "index.md":
+        return FIRST
+    return f"docs/{path}" if (ROOT / "docs" / path).exists() else path
+
+
+def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
+    """The links of a page to files: each match, the file in the repository, what is behind `#`."""
+    code = [found.span() for found in CODE.finditer(text)]
+    found = []
+    for match in LINK.finditer(text):
+        target, _, anchor = match[0].partition("#")
+        inside = any(start <= match.start() < end for start, end in code)
+        if target and not inside and not re.match(r"[a-z]+:", target):
+            file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            found.append((match, file, anchor))
+    return found
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what pages link to, and what those link to, and the reference."""
+    todo = [FIRST, *ALSO, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    seen = set(todo)
+    for path in todo:  # grows as it is read
+        if not files.get_file_from_path(site_path(path)) and (ROOT / path).is_file():
+            files.append(File.generated(config, site_path(path), abs_src_path=str(ROOT / path)))
+        if path.endswith(".md") and (ROOT / path).is_file():
+            linked = [file for _, file, _ in links((ROOT / path).read_text("utf-8"), path)]
+            todo += [file for file in dict.fromkeys(linked) if file not in seen]
+            seen.update(linked)
+    for package, modules in REFERENCE.items():
+        text = "\n\n".join([f"# Reference of {package}", *(f"::: {module}" for module in modules)])
+        files.append(File.generated(config, f"reference/{package}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Turn the links of a page to where their files stand on the site."""
+    path = repository_path(page.file.src_uri)
+    here = posixpath.dirname(page.file.src_uri)
+    for match, file, anchor in reversed(links(markdown, path)):
+        turned = posixpath.relpath(site_path(file), here or ".")
+        behind = f"#{anchor}" if anchor else ""
+        markdown = markdown[: match.start()] + turned + behind + markdown[match.end() :]
+    return markdown
