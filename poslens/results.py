@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from attribution.curves.bootstrap import Estimate
 from attribution.curves.positions import document_curve
 from attribution.errors import UserError
+from attribution.evaluation.ranking_measures import EvidenceProfile
 from attribution.methods import METHODS
 from attribution.types import Array, PositionCurve, Provenance
 from cache.exchange.atomic_file import replacing
@@ -46,7 +48,7 @@ HEIGHT_PX = 460
 PICTURES = ("html", "png", "svg", "pdf")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
     """One query and document under one model or several: which tokens carry the score."""
 
@@ -122,9 +124,9 @@ class Explanation:
         return f"<Explanation by {method}: {scores}>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Curve:
-    """A mean curve over a data set: `values` at `positions`, `numbers` with their intervals."""
+    """A mean curve over a data set, and its `numbers` with their intervals as attributes."""
 
     summary: PositionCurve
     numbers: Mapping[str, Estimate | None]
@@ -132,8 +134,8 @@ class Curve:
     y_title: str | None = None
 
     @property
-    def values(self) -> Array:
-        """The mean [100]."""
+    def curve(self) -> Array:
+        """The mean over 100 relative positions [100]."""
         return self.summary.mean
 
     def __getattr__(self, name: str) -> Estimate | None:
@@ -171,7 +173,7 @@ class Curve:
         )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Ranking:
     """A model's rankings of a data set, measured."""
 
@@ -182,6 +184,21 @@ class Ranking:
         """How much nDCG@10 depends on the evidence's place; see `to_frame` for chance."""
         profile = self.ranked.evaluation.profile
         return None if profile is None else profile.psi
+
+    @property
+    def curve(self) -> Array:
+        """nDCG@10 by the evidence's place in 20 equal bins [20], NaN for bins without a query.
+
+        Raises:
+            UserError: the data set does not say where its evidence stands.
+        """
+        means = self._profile().means
+        return np.array([np.nan if mean is None else mean for mean in means], dtype=np.float32)
+
+    def _profile(self) -> EvidenceProfile:
+        if self.ranked.evaluation.profile is None:
+            raise UserError("This data set does not say where its evidence stands.")
+        return self.ranked.evaluation.profile
 
     def to_frame(self) -> pd.DataFrame:
         """Each measure with its interval."""
@@ -195,13 +212,10 @@ class Ranking:
         """nDCG@10 over the evidence's place.
 
         Raises:
-            UserError: the data set does not say where its evidence stands.
+            UserError: as `curve`.
         """
-        profile = self.ranked.evaluation.profile
-        if profile is None:
-            raise UserError("This data set does not say where its evidence stands.")
-        name = self.ranked.model.spec.name
-        return evidence_bins({name: profile}, style or Style(), provenance=self.ranked.provenance())
+        profiles = {self.ranked.model.spec.name: self._profile()}
+        return evidence_bins(profiles, style or Style(), provenance=self.ranked.provenance())
 
     def save(self, path: str | Path) -> Path:
         """As `Curve.save`: the figure, or the measures."""
@@ -220,7 +234,7 @@ class Ranking:
         return f"<Ranking by {found.model}: nDCG@10 {ndcg}, {found.n:,} queries>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Passport:
     """What is known of models' position bias, a card each."""
 
@@ -229,6 +243,20 @@ class Passport:
     def to_frame(self) -> pd.DataFrame:
         """Every number, a row each."""
         return passports.table(self.cards)
+
+    def figure(self, part: str = "relocation", style: Style | None = None) -> go.Figure:
+        """One part's figure, of the first card; the column `part` of `to_frame` names them.
+
+        Raises:
+            UserError: there is no such part, or it has no figure.
+        """
+        drawn = {one.key: one.draw for one in self.cards[0].parts if one.draw is not None}
+        if part not in drawn:
+            raise UserError(
+                f"{self.cards[0].name}'s passport has no figure of {part[:40]!r}: it has "
+                f"{', '.join(drawn) or 'none yet'}."
+            )
+        return drawn[part](style or Style())
 
     def save(self, path: str | Path) -> Path:
         """As .html, .pdf, .svg, .json, or .yaml for a model card.

@@ -93,15 +93,29 @@ def test_models_side_by_side() -> None:
 
 def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     curve = poslens.curve("BM25", _data, method="terms")
-    assert curve.summary.n == 10 and curve.values.shape == (100,)
+    assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
     moved = poslens.relocate("BM25", _data)
     assert moved.lean.value == pytest.approx(0, abs=1e-6), "word statistics cannot see order"
     ranked = poslens.rank("BM25", _data)
     assert len(ranked.queries()) == 10 and 0 <= ranked.psi <= 1
     assert "nDCG@10" in repr(ranked) and "<table" in ranked._repr_html_()
+    filled = ~np.isnan(ranked.curve)
+    assert ranked.curve.shape == (20,) and filled.sum() == 20 - ranked._profile().n_empty
+    assert ranked.psi == pytest.approx(1 - ranked.curve[filled].min() / ranked.curve[filled].max())
+    found = {result: result.figure() for result in (curve, moved)}
+    for result, figure in found.items():
+        shown = next(line.y for line in figure.data if line.mode and len(line.y) == 100)
+        np.testing.assert_allclose(shown, result.curve, atol=1e-5)
+    assert repr(curve).startswith(
+        "<Curve of BM25 by terms over grey.jsonl: 10 pairs of 10 documents"
+    )
+    assert repr(moved).startswith("<Curve of BM25 by relocation over grey.jsonl: ")
     card = poslens.passport("BM25", _data)
     assert "relocation" in set(card.to_frame()["part"])
+    assert card.figure().data and repr(card).startswith("<Passport of BM25: ")
+    with pytest.raises(poslens.UserError, match="no figure of 'nope': it has"):
+        card.figure("nope")
     with pytest.raises(AttributeError, match="it has lean, lost"):
         _ = moved.psi
 
@@ -135,7 +149,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     assert found.provenance[0].model_source == f"object of {Counts.__module__}.Counts"
     assert poslens.explain(Counts(), QUERY, DOCUMENT, method="occlusion").results[0].from_cache
     curve = poslens.curve(own, _data, method="occlusion", level="sentence")
-    assert curve.summary.n == 10 and curve.values.shape == (100,)
+    assert curve.summary.n == 10 and curve.curve.shape == (100,)
     moved = poslens.relocate(own, _data)
     assert moved.lean.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
     assert poslens.rank(own, _data).ranked.evaluation.model == name
