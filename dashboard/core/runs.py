@@ -148,7 +148,7 @@ class Runs:
                 on_progress(progress)
 
             def whole(run: Run) -> None:
-                run.progress = work(run, report)
+                report(work(run, report))
 
             run.start(whole)
             self._drop_ended()

@@ -69,7 +69,7 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     run.wait()
     assert run.progress.stopped and job().n_done() == 2 and not job().active
     assert job().error == "" and job().remaining_seconds is None
-    assert [step.done for step in told] == [0, 1]
+    assert [step.done for step in told] == [0, 1, 2], "how it ended is told too"
     work.go.release(4)
     again = job().start()
     again.wait()
