@@ -23,22 +23,9 @@ from dashboard.audit.figures import dark_curves
 from dashboard.audit.service import Audit, Index, Setup
 from dashboard.core.compute import Compute
 from dashboard.drawing.palettes import Style
+from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
-NOUNS = (
-    "ice",
-    "stone",
-    "fog",
-    "salt",
-    "iron",
-    "moss",
-    "sand",
-    "rain",
-    "wool",
-    "clay",
-    "rope",
-    "tin",
-)
 ROWS = "".join(
     json.dumps(
         {

@@ -30,22 +30,9 @@ from dashboard.check.service import NAMES, Check, Tolerances
 from dashboard.core.compute import Compute
 from dashboard.passport.document import document_bytes
 from dashboard.passport.service import PairScore, Passport
+from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
-WORDS = (
-    "ice",
-    "stone",
-    "fog",
-    "salt",
-    "iron",
-    "moss",
-    "sand",
-    "rain",
-    "wool",
-    "clay",
-    "rope",
-    "jam",
-)
 ROWS = [
     {
         "query": f"what is {word}",
@@ -53,7 +40,7 @@ ROWS = [
         "evidence": f"The {word} is {word}.",
         "pair_id": word,
     }
-    for n, word in enumerate(WORDS)
+    for n, word in enumerate(NOUNS)
 ]
 
 

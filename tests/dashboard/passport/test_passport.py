@@ -25,26 +25,13 @@ from dashboard.passport.document import document_bytes
 from dashboard.passport.service import Passport
 from dashboard.passport.subject import Part
 from dashboard.ranking import service as rankings
+from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
-WORDS = (
-    "ice",
-    "stone",
-    "fog",
-    "salt",
-    "iron",
-    "moss",
-    "sand",
-    "rain",
-    "wool",
-    "clay",
-    "rope",
-    "jam",
-)
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{'Filler stands here. ' * (8 * (n % 3))}The {word} is {word}. {'More. ' * 20},"
     f"The {word} is {word}.\n"
-    for n, word in enumerate(WORDS)
+    for n, word in enumerate(NOUNS)
 )
 
 

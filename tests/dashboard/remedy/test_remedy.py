@@ -25,26 +25,13 @@ from dashboard.ranking.service import Setup
 from dashboard.remedy import service as remedies
 from dashboard.remedy.figures import front
 from dashboard.remedy.service import Remedy
+from tests.support.nouns import NOUNS
 from tests.support.pages import page_file
 
-WORDS = (
-    "ice",
-    "stone",
-    "fog",
-    "salt",
-    "iron",
-    "moss",
-    "sand",
-    "rain",
-    "wool",
-    "clay",
-    "rope",
-    "glass",
-)
 FILLER = "Filler stands here. " * 8
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{FILLER * (n % 3)}The {word} is {word}. {FILLER},The {word} is {word}.\n"
-    for n, word in enumerate(WORDS)
+    for n, word in enumerate(NOUNS)
 )
 MINILM = resolve("MiniLM")
 SMALL = {"strengths": (0.5, 1.0), "baskets": (16,), "layers": ("half",)}
@@ -117,7 +104,7 @@ def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: Remedy) ->
     judged = found.judgement
     assert judged is not None
     assert (
-        judged.n_chosen + judged.before.n == len(WORDS) and len(found.chosen_on) == judged.n_chosen
+        judged.n_chosen + judged.before.n == len(NOUNS) and len(found.chosen_on) == judged.n_chosen
     )
     rows = [n for n, q in enumerate(found.setup.queries) if q.query_id not in found.chosen_on]
     expected = found.plain.ranked.evaluation.per_query[NDCG][rows].mean()
@@ -137,7 +124,7 @@ def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
     assert frame["recommended"].sum() == 1
     assert remedies.points_text(found)["model"].tolist() == frame["model"].tolist()
     queries = remedies.queries_frame(found, found.points[2])
-    assert len(queries) == len(WORDS)
+    assert len(queries) == len(NOUNS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])
     assert set(queries["half"]) == {"chosen on", "judged on"}
@@ -174,7 +161,7 @@ def test_the_command_and_then_the_page(mine: str) -> None:
     assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
     table = CliRunner().invoke(app, [*asked, "--table", "queries", "--format", "csv"])
     lines = [line for line in table.stdout.splitlines() if not line.startswith("#")]
-    assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(WORDS)
+    assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(NOUNS)
 
     page = AppTest.from_file(str(page_file("remedy")), default_timeout=300)
     for name, value in {
