@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,8 @@ from dashboard.export.files import (
     figure_bytes,
     table_bytes,
 )
-from dashboard.heatmap import Rail, View
+from dashboard.heatmap import Pane, Rail, View
+from dashboard.heatmap.data import payload
 from dashboard.heatmap.results import heatmap_bytes, panes
 from dashboard.passport import service as passports
 from dashboard.passport.document import FORMATS as PASSPORT_FORMATS
@@ -41,6 +42,9 @@ from dashboard.ranking import service as rankings
 from dashboard.ranking.figures import evidence_bins
 from dashboard.ranking.service import Ranked
 from dashboard.widgets.heads import head
+
+if TYPE_CHECKING:
+    from poslens.widget import Heatmap
 
 HEIGHT_PX = 460
 """Height of a heatmap in a notebook; a longer document scrolls."""
@@ -110,9 +114,26 @@ class Explanation:
             return _written(path, self._heatmap(fmt))
         return _written(path, table_bytes(self.to_frame(), fmt, self.provenance))  # type: ignore[arg-type]
 
-    def _heatmap(self, fmt: str) -> bytes:
+    def widget(self) -> Heatmap:
+        """The heatmap as a widget, whose `pinned` says what its reader has pinned.
+
+        Raises:
+            UserError: anywidget is not installed.
+        """
+        try:
+            from poslens.widget import Heatmap
+        except ImportError as error:
+            raise UserError(
+                "The widget needs anywidget: install it with pip install 'poslens[notebook]'."
+            ) from error
+        return Heatmap(data=payload(*self._panes()))
+
+    def _panes(self) -> tuple[list[Pane], View]:
         drawn = panes(self.results, self.rails, [head(one) for one in self.results])
-        view = View(aggregate=METHODS[self.results[0].attribution.method.name].aggregate)
+        return drawn, View(aggregate=METHODS[self.results[0].attribution.method.name].aggregate)
+
+    def _heatmap(self, fmt: str) -> bytes:
+        drawn, view = self._panes()
         return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
 
     def _repr_html_(self) -> str:

@@ -29,8 +29,8 @@ def _read(name: str) -> str:
 def drawing_script() -> str:
     """Everything that defines `renderHeatmap` and `heatmapToSvg`, as one plain script.
 
-    The files share one scope and import nothing, so that the Streamlit component (a module) and
-    the standalone page (a classic script) run the same text.
+    The files share one scope and import nothing, so that the Streamlit component and the widget
+    (modules) and the standalone page (a classic script) run the same text.
     """
     return "\n".join(_read(name) for name in _DRAWING)
 
@@ -42,6 +42,18 @@ def component_script() -> str:
 
 
 @cache
+def widget_script() -> str:
+    """The module that anywidget loads: the drawing code behind a default export."""
+    return f"{drawing_script()}\n{_read('widget.js')}"
+
+
+@cache
 def styles() -> str:
-    """The style sheet of both."""
+    """The style sheet of all of them."""
     return _read("heatmap.css")
+
+
+@cache
+def widget_styles() -> str:
+    """The same, in the colours of a notebook."""
+    return f"{styles()}\n{_read('widget.css')}"

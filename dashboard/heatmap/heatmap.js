@@ -30,16 +30,18 @@ function readColour(colour) {
 
 /**
  * Draws `data` = { panes, view, columns } into `root`, replacing what it holds; `onView` is called
- * with { level, aggregate, range, linked } after each toggle.
+ * with { level, aggregate, range, linked } after each toggle, `onPins` with what is pinned
+ * (`pinsOf`) after each change of that.
  * Gives { setView, setBeside, refreshTheme, destroy, view }; `setBeside` takes panes of the same
  * texts and scores, of which it draws the rails and heads.
  */
-function renderHeatmap(root, data, onView) {
+function renderHeatmap(root, data, onView, onPins) {
   const state = {
     root,
     data,
     view: { ...data.view },
     onView: onView ?? (() => {}),
+    onPins: onPins ?? (() => {}),
     panes: data.panes.map((pane) => ({ pane, side: SIDES[pane.side] })),
     cleanups: [],
   };

@@ -118,6 +118,21 @@ function setLink(state, link, active) {
   recolourPane(link.document);
   nameLinks(state);
   markLargest(link);
+  if (old?.pinned || active?.pinned) state.onPins(pinsOf(state));
+}
+
+/** Each unit that is pinned, or was led to: { model, side, start, end, text }, in code points. */
+function pinsOf(state) {
+  const pinned = state.links.filter(({ active }) => active?.pinned);
+  return pinned.flatMap(({ document, active }) => {
+    const led = active.target === undefined ? [] : [[document, active.target]];
+    return [[active.source, active.u], ...led].map(([{ pane, segmented, units }, u]) => {
+      const { start, end } = units[u];
+      const [from, to] = [start, end].map((offset) => segmented.cp.indexOf(offset));
+      const text = segmented.text.slice(start, end);
+      return { model: pane.model, side: pane.side, start: from, end: to, text };
+    });
+  });
 }
 
 /** A unit's text, short enough for a line. */

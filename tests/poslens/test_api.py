@@ -74,6 +74,19 @@ def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(
     assert "<script" not in shown.replace(html.escape(inside), "")
 
 
+def test_the_widget_draws_what_the_file_draws(
+    tide: poslens.calls.Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widget = tide.widget()
+    page = tide._heatmap("html").decode()
+    drawn = json.loads(page.partition('id="heatmap-data">')[2].partition("</script>")[0])
+    assert json.loads(json.dumps(widget.data)) == drawn["data"]
+    assert widget.pinned == []
+    monkeypatch.setitem(sys.modules, "poslens.widget", None)
+    with pytest.raises(poslens.UserError, match=r"poslens\[notebook\]"):
+        tide.widget()
+
+
 @pytest.mark.parametrize("suffix", ["html", "csv", "parquet", "json", "svg"])
 def test_it_is_saved_with_its_provenance(
     tide: poslens.calls.Explanation, tmp_path: Path, suffix: str

@@ -24,7 +24,7 @@ LINK = re.compile(r"""(?<=\]\()[^)\s]+|(?<=src=")[^"]+|(?<=srcset=")[^"]+""")
 CODE = re.compile(r"^( *```).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 REFERENCE = {
-    "poslens": ["poslens", "poslens.results", "poslens.pytest_plugin"],
+    "poslens": ["poslens", "poslens.results", "poslens.widget", "poslens.pytest_plugin"],
     "attribution": [
         "attribution.types",
         "attribution.errors",
