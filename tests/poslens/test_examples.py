@@ -1,0 +1,80 @@
+"""The notebooks of `examples/`, executed as they are; on what ships, so each takes seconds."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+# What the table shows, in a form that no width of a line breaks.
+LEANS = "print({row['model']: float(row['lean'].split()[0]) for row in rows})"
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def shown(notebook: Any, kind: str) -> str:
+    """All that the cells show in this form, behind each other."""
+    return "\n".join(
+        str(output.data[kind])
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if kind in output.get("data", {})
+    )
+
+
+def printed(notebook: Any) -> str:
+    """All that the cells print."""
+    return "".join(
+        output.text
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "stream" and output.name == "stdout"
+    )
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory, poslens_home: Path) -> dict[str, Any]:
+    """Each notebook after all its cells, by name, in a folder of its own."""
+    place = tmp_path_factory.mktemp("examples")
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSLENS_SHIPPED", "yes")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        for path in NOTEBOOKS:
+            notebook = nbformat.read(path, as_version=4)
+            if path.stem == "primacy_against_recency":
+                notebook.cells.append(nbformat.v4.new_code_cell(LEANS))
+            NotebookClient(
+                notebook, timeout=600, resources={"metadata": {"path": str(place)}}
+            ).execute()
+            found[path.stem] = notebook
+    assert (place / "tide.html").is_file()
+    return found
+
+
+def test_first_steps(executed: dict[str, Any]) -> None:
+    notebook = executed["first_steps"]
+    assert 'sandbox="allow-scripts"' in shown(notebook, "text/html")
+    assert "application/vnd.jupyter.widget-view+json" in str(notebook.cells)
+    assert "PosLens" in shown(notebook, "text/html") and printed(notebook).strip()
+
+
+def test_the_planted_models_lean_as_they_were_trained(executed: dict[str, Any]) -> None:
+    leans = ast.literal_eval(printed(executed["primacy_against_recency"]))
+    assert leans["MiniLM-primacy"] < 0 < leans["MiniLM-recency"]
+
+
+def test_an_own_model_leans_as_it_was_written(executed: dict[str, Any]) -> None:
+    said = printed(executed["your_own_model_and_data"])
+    assert float(said.split()[0]) < 0, "later words count less"
+    assert "saliency does not fit Fading-" in said
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
