@@ -305,7 +305,10 @@ def _data(dataset: str) -> DataSet:
 
 
 def _spec(model: Model, data: DataSet) -> RetrieverSpec:
+    from dashboard.core.command_options import hush
     from dashboard.core.command_options import resolve as resolved
+
+    hush()  # a bar of a library's own would stand above every first result
 
     if isinstance(model, (str, Path)):
         found = resolved(str(model))

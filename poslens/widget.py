@@ -3,6 +3,8 @@ show widgets. Needs the extra `notebook`; asks nothing of a network."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import anywidget
 import traitlets
 
@@ -14,8 +16,9 @@ class Heatmap(anywidget.AnyWidget):
 
     `data` is what `dashboard.heatmap.data.payload` gives. `pinned` holds a dictionary for each unit
     that the reader has pinned: `model`, `side` ("query" or "document"), `start` and `end` in
-    characters of that text, and `text`. Only methods that link query and document, such as
-    `decomposition`, let units be pinned; the browser writes the list and Python reads it:
+    characters of that text, and `text`. Only results that link query and document, such as
+    those of `decomposition` with `matrix="yes"`, let units be pinned; the browser writes the
+    list and Python reads it:
 
         widget.observe(lambda change: print(change["new"]), "pinned")
     """
@@ -23,4 +26,4 @@ class Heatmap(anywidget.AnyWidget):
     _esm = widget_script()
     _css = widget_styles()
     data = traitlets.Dict().tag(sync=True)
-    pinned = traitlets.List().tag(sync=True)
+    pinned: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
