@@ -197,10 +197,15 @@ Options = Annotated[
 
 
 def hush() -> None:
-    """Keep libraries from writing progress and remarks of their own; before the first is imported,
-    which takes long and may not be needed."""
+    """Keep libraries from writing progress and remarks of their own, without importing one: that
+    takes long and may not be needed."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "transformers" in sys.modules:  # it has read them already
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
 
 
 def quiet() -> None:
