@@ -35,12 +35,12 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
     expect(page.locator(".hm-pane[data-side=document]")).to_have_count(1)
     page.get_by_text("Pairs in which the two differ most").click()
     expect(page.get_by_test_id("stDataFrame").last).to_be_visible()
-    shown = page.locator(".hm-pane[data-side=document]").inner_text()
+    shown = page.locator(".hm-pane[data-side=document] .hm-text").text_content() or ""
     # The last row's checkbox; the grid is a canvas, so rows are found by their height.
     page.locator("[data-test-script-state=notRunning]").wait_for()
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
     grid.click(position={"x": 18, "y": 35 * 4 + 18})
-    expect(page.locator(".hm-pane[data-side=document]")).not_to_have_text(shown)
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).not_to_have_text(shown)
     no_error(page)
 
 
