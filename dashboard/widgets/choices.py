@@ -51,6 +51,10 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     `with_uploader` the page has the uploader elsewhere."""
     own = own_texts.uploads()
     names = [*datasets.names(), *own]
+    if just_uploaded := st.session_state.pop(_UPLOADED, None):
+        # Here and not where the file is taken: a page that watches a run asks for its parts every
+        # second, and what it asked before it saw the new choice would bring the old one back.
+        st.session_state["dataset"] = just_uploaded
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         hint = " An uploaded file lives in one browser session: upload it again."
@@ -114,8 +118,7 @@ def uploader() -> None:
         own[found.name] = found
         while len(own) > _MAX_UPLOADS:
             del own[next(iter(own))]
-        st.session_state["dataset"] = found.name
-        st.session_state[_UPLOADED] = True
+        st.session_state[_UPLOADED] = found.name
 
     st.file_uploader(
         "CSV, TSV, JSONL or Parquet, each also as .gz",
@@ -127,8 +130,8 @@ def uploader() -> None:
         "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
         "query_id, document_id. Kept for this browser session only.",
     )
-    if st.session_state.pop(_UPLOADED, False):
-        # The list of data sets stands outside the part of the page that this may be in.
+    if _UPLOADED in st.session_state:
+        # The list of data sets stands outside the part of the page that this is in.
         st.rerun(scope="app")
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")

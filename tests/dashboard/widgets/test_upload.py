@@ -15,6 +15,7 @@ def page() -> None:
 
     from dashboard.widgets import choices, panels
 
+    st.session_state["times drawn"] = st.session_state.get("times drawn", 0) + 1
     with st.sidebar, panels.guarded():
         data = choices.data_set()
         st.text(f"{data.name} {len(data.pairs)}")
@@ -44,6 +45,13 @@ def test_an_upload_becomes_the_chosen_data_set_with_its_counts(app: AppTest) -> 
     assert app.text[0].value == "sample 304"
     app.selectbox[0].select(name).run()
     assert app.text[0].value == f"{name} 2"
+
+
+def test_an_upload_is_chosen_when_the_page_is_first_drawn_with_it(app: AppTest) -> None:
+    """A second drawing would take in what the browser had asked before it saw the choice."""
+    before = app.session_state["times drawn"]
+    upload(app, "mine.csv", CSV)
+    assert app.session_state["times drawn"] == before + 1
 
 
 def test_the_address_names_the_upload_as_the_program_does(app: AppTest) -> None:
