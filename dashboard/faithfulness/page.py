@@ -39,11 +39,11 @@ st.markdown(
     "same order; random orders stand beside them. A faithful order makes the score fall early "
     "when words go and rise early when they come."
 )
-pair = None
-main = st.container()
+offered = pair = None
 with st.sidebar, panels.guarded():
     offered = choices.data_set(with_uploader=False)
-    with main, panels.guarded():
+with panels.guarded():
+    if offered is not None:
         pair = choose_pair(offered)
 with st.sidebar:
     models = choices.models(["MiniLM"])
