@@ -220,9 +220,13 @@ def _warm_up() -> None:
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
         if SHIPPED.get() == "yes":
-            # Another process: this one's interpreter is the pages'.
-            unpacking = subprocess.Popen([sys.executable, "-m", "cache.shipped", service().root])
+            # Another process: this one's interpreter is the pages'. What it cannot unpack is said
+            # when a page asks for it.
+            unpacking = subprocess.Popen(
+                [sys.executable, "-m", "cache.shipped", service().root], stderr=subprocess.DEVNULL
+            )
             atexit.register(unpacking.terminate)
+            unpacking.wait()  # nobody else asks how it ended
 
     def ask_endpoints() -> None:
         from attribution.retrievers.resolve import known
