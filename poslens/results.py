@@ -38,7 +38,7 @@ from dashboard.passport import service as passports
 from dashboard.passport.document import FORMATS as PASSPORT_FORMATS
 from dashboard.passport.document import document_bytes
 from dashboard.passport.service import Passport as Card
-from dashboard.ranking import service as rankings
+from dashboard.ranking import tables
 from dashboard.ranking.figures import evidence_bins
 from dashboard.ranking.service import Ranked
 from dashboard.widgets.heads import head
@@ -223,11 +223,11 @@ class Ranking:
 
     def to_frame(self) -> pd.DataFrame:
         """Each measure with its interval."""
-        return rankings.measures_frame([self.ranked])
+        return tables.measures_frame([self.ranked])
 
     def queries(self) -> pd.DataFrame:
         """A row for each query."""
-        return rankings.queries_frame(self.ranked)
+        return tables.queries_frame(self.ranked)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """nDCG@10 over the evidence's place.
@@ -247,7 +247,7 @@ class Ranking:
         return _written(path, figure_bytes(self.figure(), fmt, Style(), known))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
-        return str(rankings.measures_text([self.ranked]).to_html(index=False, escape=True))
+        return str(tables.measures_text([self.ranked]).to_html(index=False, escape=True))
 
     def __repr__(self) -> str:
         found = self.ranked.evaluation

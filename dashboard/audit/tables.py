@@ -9,17 +9,10 @@ import pandas as pd
 from attribution.curves.bootstrap import Estimate
 from attribution.evaluation.audit import N_BINS, ORDERS
 from dashboard.audit.service import Audit
+from dashboard.core.estimates import estimate_columns
 
 WORST = 200
 """Documents listed at most."""
-
-
-def _numbers(name: str, one: Estimate | None) -> dict[str, float | None]:
-    return {
-        name: one.value if one else None,
-        f"{name} low": one.low if one else None,
-        f"{name} high": one.high if one else None,
-    }
 
 
 def summary_frame(found: Sequence[Audit]) -> pd.DataFrame:
@@ -36,13 +29,13 @@ def summary_frame(found: Sequence[Audit]) -> pd.DataFrame:
                 "sentences": one.n_sentences,
                 "searched for": one.setup.probe,
                 "top": one.setup.top,
-                **_numbers("dark", one.shares["own"]),
-                **_numbers("dark, shuffled", one.shares["shuffled"]),
-                **_numbers("last third less first", one.leans["own"]),
-                **_numbers("last third less first, shuffled", one.leans["shuffled"]),
-                **_numbers("dark though read", one.dark_though_read),
-                **_numbers("dark, not read whole", one.dark_unread),
-                **_numbers("won back", one.won_back),
+                **estimate_columns("dark", one.shares["own"]),
+                **estimate_columns("dark, shuffled", one.shares["shuffled"]),
+                **estimate_columns("last third less first", one.leans["own"]),
+                **estimate_columns("last third less first, shuffled", one.leans["shuffled"]),
+                **estimate_columns("dark though read", one.dark_though_read),
+                **estimate_columns("dark, not read whole", one.dark_unread),
+                **estimate_columns("won back", one.won_back),
             }
         )
     return pd.DataFrame(rows)
@@ -108,8 +101,8 @@ def groups_frame(found: Sequence[Audit]) -> pd.DataFrame:
                 "group": group.name,
                 "documents": group.n_documents,
                 "sentences": group.n_sentences,
-                **_numbers("dark", group.own),
-                **_numbers("dark, shuffled", group.shuffled),
+                **estimate_columns("dark", group.own),
+                **estimate_columns("dark, shuffled", group.shuffled),
             }
             for one in found
             for group in one.groups

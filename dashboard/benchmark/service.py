@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attribution.curves.bootstrap import Estimate
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.evaluation.needle import (
@@ -29,6 +28,7 @@ from cache.jobs.loop import Progress
 from cache.kinds.needles import CellItem, item_id, needle_cells
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
+from dashboard.core.estimates import estimate_columns
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.runs import Job, Report, Run
 
@@ -256,15 +256,7 @@ def summary_frame(found: Sequence[Needles]) -> pd.DataFrame:
                 "cells": len(cells),
                 "by chance": 1 / grid.n,
             }
-            row |= _entry("accuracy", grid.mean(length))
-            row |= _entry("late less early", grid.lean if length is None else None)
+            row |= estimate_columns("accuracy", grid.mean(length))
+            row |= estimate_columns("late less early", grid.lean if length is None else None)
             rows.append(row)
     return pd.DataFrame(rows).astype({"limit": "Int64"})
-
-
-def _entry(name: str, number: Estimate | None) -> dict[str, float | None]:
-    return {
-        name: number.value if number else None,
-        f"{name} low": number.low if number else None,
-        f"{name} high": number.high if number else None,
-    }

@@ -15,7 +15,7 @@ from attribution.curves.positions import (
 )
 from attribution.curves.published import PublishedCurves, PublishedMeasures
 from attribution.evaluation.ranking_measures import NDCG
-from dashboard.ranking.service import OVERALL
+from dashboard.ranking.tables import OVERALL
 
 
 def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:

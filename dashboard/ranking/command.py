@@ -108,8 +108,8 @@ def rank(
     from dashboard.core.protocols import posir_ranking_spec
     from dashboard.export.files import table_bytes
     from dashboard.ranking import service as ranking_service
+    from dashboard.ranking import tables
     from dashboard.ranking.runs import differences_frame, mean_difference, ranked_run
-    from dashboard.ranking.tables import groups_frame, positions_frame
 
     def spec_of(name: str) -> RetrieverSpec:
         spec = resolve(name)
@@ -147,9 +147,7 @@ def rank(
     if table is Table.queries:
         import pandas as pd
 
-        frame = pd.concat(
-            [ranking_service.queries_frame(one).assign(model=one.name) for one in found]
-        )
+        frame = pd.concat([tables.queries_frame(one).assign(model=one.name) for one in found])
     elif table is Table.differences:
         frame = differences_frame(*found)
         if (difference := mean_difference(*found)) is not None:
@@ -157,12 +155,12 @@ def rank(
             print(words, file=sys.stderr)
     else:
         make = {
-            Table.measures: ranking_service.measures_frame,
-            Table.psi: ranking_service.psi_frame,
-            Table.bins: ranking_service.bins_frame,
-            Table.languages: ranking_service.languages_frame,
-            Table.groups: groups_frame,
-            Table.positions: positions_frame,
+            Table.measures: tables.measures_frame,
+            Table.psi: tables.psi_frame,
+            Table.bins: tables.bins_frame,
+            Table.languages: tables.languages_frame,
+            Table.groups: tables.groups_frame,
+            Table.positions: tables.positions_frame,
         }[table]
         frame = make(found)
     known = (

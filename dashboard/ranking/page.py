@@ -189,7 +189,7 @@ def progress(missing: list[str]) -> None:
 def measures_table(found: Sequence[Measured]) -> None:
     """Measures with their intervals, one row a model."""
     st.dataframe(
-        ranking_service.measures_text(found),
+        tables.measures_text(found),
         hide_index=True,
         column_config={
             "same language": st.column_config.TextColumn(
@@ -208,7 +208,7 @@ def languages_table(found: Sequence[Measured]) -> None:
     """S@10 of pairs and of queries by the queries' language, where there are several."""
     if len(the_setup.collection.languages) < 2:
         return
-    frame = ranking_service.languages_frame(found)
+    frame = tables.languages_frame(found)
     with st.expander("By the queries' language"):
         st.dataframe(
             frame,
@@ -299,7 +299,7 @@ def profile_section(found: Sequence[Measured]) -> None:
             panels.show(draw_buckets(style), "ranking.buckets", "nDCG@10 in length buckets")
     with right:
         st.markdown("**Position sensitivity (PSI)**")
-        table = ranking_service.psi_frame(found)
+        table = tables.psi_frame(found)
         st.dataframe(
             table,
             hide_index=True,
@@ -325,7 +325,7 @@ def profile_section(found: Sequence[Measured]) -> None:
         [data.name, "psi"],
         provenance(found),
         figures=drawings,
-        frame=ranking_service.bins_frame(found),
+        frame=tables.bins_frame(found),
     )
 
 
@@ -393,7 +393,7 @@ def published_section(found: Sequence[Measured]) -> None:
             help="Languages of queries and documents.",
         )
         theirs = measures_frame([one for one in rows if one.setting == setting])
-        ours = ranking_service.psi_frame(found).assign(setting=data.name)
+        ours = tables.psi_frame(found).assign(setting=data.name)
         both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
         length = st.segmented_control(
@@ -448,7 +448,7 @@ def board() -> None:
             "ranking.measures",
             [data.name, "ranking"],
             provenance(found),
-            frame=ranking_service.measures_frame(found),
+            frame=tables.measures_frame(found),
         )
         languages_table(found)
 

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from attribution.evaluation.ranking_measures import NDCG, TOP
-from dashboard.ranking import service as ranking_service
+from dashboard.ranking import tables
 from dashboard.ranking.runs import AGAINST, DIFFERENCE, differences_frame, mean_difference
-from dashboard.ranking.service import FILTERS, Measured
+from dashboard.ranking.service import Measured
 from dashboard.widgets import links, panels, url_state
 from dashboard.widgets.tables import chosen_row
 
@@ -32,13 +32,13 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
         help="Queries then stand in the order of what sets the two apart most.",
     )
     filters = right.pills(
-        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
+        "Only queries with", tables.FILTERS, selection_mode="multi", key="ranking.filters"
     )
-    frame = ranking_service.queries_frame(one)
+    frame = tables.queries_frame(one)
     compared = by_name.get(against) if against else None
     if compared is not None:
         frame = differences_frame(one, compared)
-    frame = ranking_service.filtered(frame, filters)
+    frame = tables.filtered(frame, filters)
     st.caption(
         f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
@@ -71,9 +71,9 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
     )
     if asked is None:
         return
-    query = ranking_service.query_of(one, str(frame["id"].iloc[asked]))
-    top = ranking_service.top_frame(one, query)
-    rank = ranking_service.first_rank(one, query)
+    query = tables.query_of(one, str(frame["id"].iloc[asked]))
+    top = tables.top_frame(one, query)
+    rank = tables.first_rank(one, query)
     where = f"first at rank {rank:,}" if rank else "not among those found"
     st.markdown(f"**{panels.plain(query.text)}**")
     st.caption(f"{len(query.relevant):,} relevant, {where}.")

@@ -15,7 +15,8 @@ from attribution.evaluation.trec_runs import TrecRun, placed
 from attribution.types import Provenance
 from cache.recent import Recent
 from dashboard.core import provenance
-from dashboard.ranking.service import Measured, Setup, queries_frame
+from dashboard.ranking.service import Measured, Setup
+from dashboard.ranking.tables import queries_frame
 
 AGAINST, DIFFERENCE, RANK_AGAINST = f"{NDCG} against", "difference", "rank against"
 

@@ -88,7 +88,9 @@ def remedy(
     they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
     from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
     from dashboard.ranking import service as ranking_service
+    from dashboard.remedy import curves as remedy_curves
     from dashboard.remedy import service as remedies
+    from dashboard.remedy import tables
 
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     data, _ = pairs_of(dataset, False)
@@ -128,9 +130,9 @@ def remedy(
         write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
         return
     frame = (
-        remedies.points_frame(found)
+        tables.points_frame(found)
         if table is Table.points
-        else remedies.queries_frame(found, found.judgement.point)
+        else tables.queries_frame(found, found.judgement.point)
     )
     if format is TextFormat.csv:
         sys.stdout.buffer.write(table_bytes(frame, "csv", known))
@@ -142,8 +144,8 @@ def remedy(
         "provenance": [dict(one.items()) for one in known],
     }
     if curves:
-        choice = remedies.curve_choice(compute, found, found.judgement.point, data, curves)
+        choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
         for one in choice.jobs():
             watched(one.label, one)
-        printed["curves"] = remedies.curves_entry(choice)
+        printed["curves"] = remedy_curves.curves_entry(choice)
     print(json.dumps(printed, ensure_ascii=False))

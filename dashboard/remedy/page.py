@@ -12,9 +12,12 @@ from dashboard.drawing.curves import Style, mean_curves
 from dashboard.interventions.service import DEFAULT_PAIRS
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking.service import Setup
+from dashboard.remedy import curves as remedy_curves
 from dashboard.remedy import service as remedies
+from dashboard.remedy import tables
+from dashboard.remedy.curves import CurveChoice
 from dashboard.remedy.figures import front
-from dashboard.remedy.service import CurveChoice, Point, Remedy
+from dashboard.remedy.service import Point, Remedy
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import any_active, run_board
@@ -87,7 +90,7 @@ def front_section(found: Remedy) -> None:
         panels.show(draw_harmonic(style), "remedy.harmonic", "Harmonic mean against PSI")
     numbers = st.column_config.NumberColumn(format="%.3f")
     st.dataframe(
-        remedies.points_text(found),
+        tables.points_text(found),
         hide_index=True,
         column_config={"PSI": numbers, "by chance": numbers},
     )
@@ -104,7 +107,7 @@ def front_section(found: Remedy) -> None:
         [data.name, "remedy", name],
         known,
         figures={"Mean": draw_mean, "Harmonic mean": draw_harmonic},
-        frame=remedies.points_frame(found),
+        frame=tables.points_frame(found),
     )
 
 
@@ -136,7 +139,7 @@ def board() -> None:
 def queries_section(found: Remedy, point: Point) -> None:
     """Which queries the setting helps and which it harms."""
     st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
-    frame = remedies.queries_frame(found, point)
+    frame = tables.queries_frame(found, point)
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
     st.caption(
         f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; choose a "
@@ -240,7 +243,7 @@ with panels.guarded():
         point = next(one for one in mended if one.name == looked_at)
         queries_section(ranked, point)
         st.markdown("**Before and after, by place**")
-        choice = remedies.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
+        choice = remedy_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
         curves_active = any_active(choice.jobs())
 
         @fragment(run_every=2.0 if curves_active else None)

@@ -1,5 +1,5 @@
-"""A model before and after calibration: rankings over a grid of settings, what is recommended of
-them, and curves before and after. No Streamlit here."""
+"""A model before and after calibration: rankings over a grid of settings, and what is recommended
+of them. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from attribution.curves.bootstrap import Estimate
-from attribution.datasets import DataSet
 from attribution.datasets.corpus import Query
-from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.evaluation.ranking_measures import NDCG
 from attribution.evaluation.remedy import (
@@ -27,18 +23,14 @@ from attribution.evaluation.remedy import (
     quality,
     recommend,
 )
-from attribution.interventions.relocation import movable, relocation_method
-from attribution.methods import make_method
 from attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
 from attribution.retrievers.resolve import locate
 from attribution.retrievers.specs import RetrieverSpec, contents_of, with_calibration
-from attribution.types import PositionCurve, Provenance, TextPair
+from attribution.types import Provenance
 from cache.recent import Recent
 from dashboard.core import provenance
-from dashboard.core.compute import Compute, DataSetCurve
+from dashboard.core.compute import Compute
 from dashboard.core.runs import Job
-from dashboard.interventions import service as interventions
-from dashboard.interventions.service import DataSetCause
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking.service import Ranked, Setup
 
@@ -307,91 +299,6 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-# -- tables ----------------------------------------------------------------------------------------
-
-
-def points_frame(found: Remedy) -> pd.DataFrame:
-    """A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI with chance, and
-    what each changed, with the ends of their intervals."""
-    rows = []
-    for one in found.points:
-        how, own = one.spec.calibration, one.quality
-        row: dict[str, object] = {
-            "model": one.name,
-            "strength": one.strength,
-            "basket": how.basket if how else None,
-            "layers": (how.layers or HALF) if how else None,
-            "queries": own.n,
-            "on the front": one.front,
-            "recommended": found.judgement is not None and found.judgement.point is one,
-            "PSI": own.psi,
-            "PSI by chance": own.psi_by_chance,
-            "p": own.p,
-        }
-        changed = one.change
-        for name, estimate in (
-            (NDCG, own.mean),
-            ("harmonic mean", own.harmonic),
-            (f"{NDCG} change", changed.mean if changed else None),
-            ("harmonic mean change", changed.harmonic if changed else None),
-            ("PSI change", changed.psi if changed else None),
-        ):
-            row |= {
-                name: estimate.value if estimate else None,
-                f"{name} low": estimate.low if estimate else None,
-                f"{name} high": estimate.high if estimate else None,
-            }
-        rows.append(row)
-    return pd.DataFrame(rows).astype({"basket": "Int64", "layers": "string"})
-
-
-def points_text(found: Remedy) -> pd.DataFrame:
-    """The same for the eye: each number with its interval in one cell."""
-    rows = []
-    for one in found.points:
-        own, changed = one.quality, one.change
-        rows.append(
-            {
-                "model": one.name,
-                NDCG: str(own.mean),
-                "harmonic mean": str(own.harmonic),
-                "PSI": own.psi,
-                "by chance": own.psi_by_chance,
-                "change of nDCG@10": changed.mean.text("+.3f") if changed else "",
-                "change of the harmonic mean": changed.harmonic.text("+.3f") if changed else "",
-                "change of PSI": changed.psi.text("+.3f") if changed and changed.psi else "",
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def queries_frame(found: Remedy, point: Point) -> pd.DataFrame:
-    """A row a query with a place: nDCG@10 and the first relevant document's rank before and after,
-    those that changed most first; `pair` is a pair of it for Explain."""
-    rows = []
-    before, after = (one.ranked.evaluation.per_query[NDCG] for one in (found.plain, point))
-    for number, query in enumerate(found.setup.queries):
-        if query.evidence is None:
-            continue
-        rows.append(
-            {
-                "query": query.text,
-                "before": float(before[number]),
-                "after": float(after[number]),
-                "change": float(after[number] - before[number]),
-                "rank before": ranking_service.first_rank(found.plain.ranked, query),
-                "rank after": ranking_service.first_rank(point.ranked, query),
-                "evidence": 100 * query.evidence,
-                "half": "chosen on" if query.query_id in found.chosen_on else "judged on",
-                "id": query.query_id,
-                "pair": next(iter(query.pairs.values()), ""),
-            }
-        )
-    frame = pd.DataFrame(rows).astype({"rank before": "Int64", "rank after": "Int64"})
-    order = frame["change"].abs().sort_values(ascending=False, kind="stable").index
-    return frame.loc[order].reset_index(drop=True)
-
-
 def summary(found: Remedy) -> dict[str, Any]:
     """The recommendation, for a command's output."""
     judged = found.judgement
@@ -426,77 +333,6 @@ def _quality_entry(found: Quality) -> dict[str, float | None]:
     }
 
 
-# -- curves before and after -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CurveChoice:
-    """The pairs whose curves are compared, and what is computed of them."""
-
-    compute: Compute
-    specs: tuple[RetrieverSpec, ...]
-    pairs: tuple[TextPair, ...]
-    dataset: str
-    words: str
-
-    def jobs(self) -> list[Job]:
-        """Relocation and saliency under each model."""
-        scope = f"{self.dataset}: remedy, {self.words}"
-        found = []
-        for spec in self.specs:
-            found.append(
-                interventions.job(self.compute, spec, relocation_method(), self.pairs, scope)
-            )
-            found.append(self.compute.attribution_job(spec, SALIENCY, self.pairs, scope))
-        return found
-
-    def relocations(self) -> list[DataSetCause]:
-        """Mean score against the place of the evidence, before and after, as far as stored."""
-        what = relocation_method()
-        return [
-            interventions.data_set_cause(
-                self.compute, spec, what, self.pairs, self.dataset, self.words
-            )
-            for spec in self.specs
-            if interventions.stored(self.compute, spec, what, self.pairs).results
-        ]
-
-    def saliencies(self) -> list[DataSetCurve]:
-        """Mean saliency, before and after, as far as stored."""
-        curves = [
-            self.compute.curve(spec, SALIENCY, self.pairs, self.dataset, self.words)
-            for spec in self.specs
-            if len(
-                self.compute.store.missing(self.compute.identify(spec).key, SALIENCY, self.pairs)
-            )
-            < len(self.pairs)
-        ]
-        return curves
-
-
-SALIENCY = make_method("saliency")
-
-
-def curve_choice(
-    compute: Compute, found: Remedy, point: Point, data: DataSet, n: int
-) -> CurveChoice:
-    """`n` pairs of the data set, spread evenly, whose evidence can be moved.
-
-    Raises:
-        UserError: fewer than two can.
-    """
-    usable, _ = movable(data.pairs)
-    if len(usable) < 2:
-        raise UserError(
-            "Fewer than two pairs of this data set have an evidence span that could be moved, so "
-            "there are no curves before and after."
-        )
-    n = min(n, len(usable))
-    chosen = tuple(spread_evenly(usable, n))
-    specs = tuple(dict.fromkeys((found.plain.spec, point.spec)))
-    return CurveChoice(compute, specs, chosen, data.name, f"{n} pairs spread evenly")
-
-
 def export_point(compute: Compute, point: Point, folder: Path) -> None:
     """Write a calibrated model to a new folder, as sentence-transformers saves one.
 
@@ -515,34 +351,3 @@ def export_point(compute: Compute, point: Point, folder: Path) -> None:
     retriever = compute.retriever(compute.identify(point.spec))
     with retriever.lock:
         export(retriever, folder)
-
-
-def curves_entry(choice: CurveChoice) -> list[dict[str, Any]]:
-    """Curves before and after in numbers: relocation with its lean (mean score with the evidence
-    in the last third less that in the first), saliency with its primacy-recency index."""
-    entries = []
-    for moved in choice.relocations():
-        curve = moved.summary.curve
-        entries.append(_curve_entry("relocation", "lean", moved.lean, curve))
-    for seen in choice.saliencies():
-        entries.append(
-            _curve_entry(
-                "saliency", "index", seen.summary.primacy_recency_index, seen.summary.curve
-            )
-        )
-    return entries
-
-
-def _curve_entry(
-    what: str, name: str, number: Estimate | None, curve: PositionCurve
-) -> dict[str, Any]:
-    return {
-        "curve": what,
-        "model": curve.model,
-        "n": curve.n,
-        "documents": curve.n_documents,
-        name: None
-        if number is None
-        else {"value": number.value, "low": number.low, "high": number.high},
-        "mean": curve.mean.tolist(),
-    }

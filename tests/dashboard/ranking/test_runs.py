@@ -20,6 +20,7 @@ from attribution.retrievers.resolve import resolve
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute
 from dashboard.ranking import service as ranking_service
+from dashboard.ranking import tables
 from dashboard.ranking.runs import (
     AGAINST,
     DIFFERENCE,
@@ -78,10 +79,8 @@ def as_run(one: Ranked) -> str:
 def test_a_models_own_rankings_as_a_run_are_worth_the_same(ranked: Ranked, setup: Setup) -> None:
     found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
     assert found.by_query.keys() == ranked.by_query.keys()
-    theirs = ranking_service.measures_frame([found]).drop(columns="model")
-    pd.testing.assert_frame_equal(
-        theirs, ranking_service.measures_frame([ranked]).drop(columns="model")
-    )
+    theirs = tables.measures_frame([found]).drop(columns="model")
+    pd.testing.assert_frame_equal(theirs, tables.measures_frame([ranked]).drop(columns="model"))
     entry = found.provenance().entry()
     assert entry["model"] == "again" and str(entry["model_source"]).startswith("run again.run, ")
     assert entry["n_queries"] == 4 and "weights" not in entry

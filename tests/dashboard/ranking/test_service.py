@@ -35,8 +35,10 @@ from dashboard.core.runs import Job, Report, Run
 from dashboard.drawing.palettes import Style
 from dashboard.published import service as published_service
 from dashboard.ranking import service as ranking_service
+from dashboard.ranking import tables
 from dashboard.ranking.figures import evidence_bins, length_buckets, published_curves
-from dashboard.ranking.service import FAILED, LATE, Ranked, Setup
+from dashboard.ranking.service import Ranked, Setup
+from dashboard.ranking.tables import FAILED, LATE
 
 BM25 = resolve("BM25")
 ROWS = (
@@ -84,32 +86,32 @@ def test_an_upload_is_ranked_and_kept(
 
 
 def test_tables(ranked: Ranked) -> None:
-    measures = ranking_service.measures_frame([ranked])
+    measures = tables.measures_frame([ranked])
     assert measures.loc[0, "without a result"] == 1
     # Four queries are too few to resample; S@10 has a formula.
     assert pd.isna(measures.loc[0, f"{NDCG} low"]) and measures.loc[0, f"{SUCCESS} low"] < 0.75
-    assert ranking_service.measures_text([ranked]).loc[0, NDCG] == "0.750"
-    psi = ranking_service.psi_frame([ranked])
-    assert psi["length"].tolist() == [ranking_service.OVERALL, ranking_service.READ_WHOLE]
+    assert tables.measures_text([ranked]).loc[0, NDCG] == "0.750"
+    psi = tables.psi_frame([ranked])
+    assert psi["length"].tolist() == [tables.OVERALL, tables.READ_WHOLE]
     assert psi["PSI"].tolist() == [1.0, 1.0] and psi["evidence read"].tolist() == [1.0, 1.0]
-    bins = ranking_service.bins_frame([ranked])
+    bins = tables.bins_frame([ranked])
     assert len(bins) == 40 and bins["queries"].sum() == 8
     assert (bins["evidence read"].dropna() == 1).all()
-    queries = ranking_service.queries_frame(ranked)
+    queries = tables.queries_frame(ranked)
     assert queries["rank"].fillna(0).tolist() == [1, 1, 1, 0]
-    assert ranking_service.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
-    assert ranking_service.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]
-    assert len(ranking_service.filtered(queries, [])) == 4
+    assert tables.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
+    assert tables.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]
+    assert len(tables.filtered(queries, [])) == 4
 
 
 def test_a_querys_top(ranked: Ranked) -> None:
-    query = ranking_service.query_of(ranked, "row-3")
-    top = ranking_service.top_frame(ranked, query)
+    query = tables.query_of(ranked, "row-3")
+    top = tables.top_frame(ranked, query)
     assert top.loc[0, "document"].startswith("The stone is stone.")
     assert top["relevant"].tolist()[0] is True and top.loc[0, "pair"] == "row-3"
     assert top["score"].is_monotonic_decreasing and set(top["pair"].tolist()[1:]) == {""}
     with pytest.raises(UserError, match="no query 'nope'"):
-        ranking_service.query_of(ranked, "nope")
+        tables.query_of(ranked, "nope")
 
 
 def test_a_cross_encoder_needs_another_first_stage(upload: Setup, tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:
         [PublishedMeasures("bge-m3", "eng-eng", 0.5, 0.3, quarter, quarter)]
     )
     assert len(frame) == 5 and frame.loc[0, "PSI"] == 0.3 and pd.isna(frame.loc[1, NDCG])
-    assert set(frame.columns) - {"setting"} <= set(ranking_service.psi_frame([ranked]).columns)
+    assert set(frame.columns) - {"setting"} <= set(tables.psi_frame([ranked]).columns)
 
 
 def run(*arguments: str):

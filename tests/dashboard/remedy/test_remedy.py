@@ -23,6 +23,7 @@ from dashboard.drawing.palettes import Style
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking.service import Setup
 from dashboard.remedy import service as remedies
+from dashboard.remedy import tables
 from dashboard.remedy.figures import front
 from dashboard.remedy.service import Remedy
 from tests.support.nouns import NOUNS
@@ -119,11 +120,11 @@ def test_nothing_is_recommended_before_all_is_ranked(found: Remedy) -> None:
 
 
 def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
-    frame = remedies.points_frame(found)
+    frame = tables.points_frame(found)
     assert frame["strength"].tolist() == [0, 0.5, 1] and frame["basket"].tolist()[1:] == [16, 16]
     assert frame["recommended"].sum() == 1
-    assert remedies.points_text(found)["model"].tolist() == frame["model"].tolist()
-    queries = remedies.queries_frame(found, found.points[2])
+    assert tables.points_text(found)["model"].tolist() == frame["model"].tolist()
+    queries = tables.queries_frame(found, found.points[2])
     assert len(queries) == len(NOUNS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])

@@ -1,0 +1,118 @@
+"""Curves of a model before and after calibration: relocation and saliency. No Streamlit here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attribution.curves.bootstrap import Estimate
+from attribution.datasets import DataSet
+from attribution.datasets.types import spread_evenly
+from attribution.errors import UserError
+from attribution.interventions.relocation import movable, relocation_method
+from attribution.methods import make_method
+from attribution.retrievers.specs import RetrieverSpec
+from attribution.types import PositionCurve, TextPair
+from dashboard.core.compute import Compute, DataSetCurve
+from dashboard.core.runs import Job
+from dashboard.interventions import service as interventions
+from dashboard.interventions.service import DataSetCause
+from dashboard.remedy.service import Point, Remedy
+
+SALIENCY = make_method("saliency")
+
+
+@dataclass(frozen=True)
+class CurveChoice:
+    """The pairs whose curves are compared, and what is computed of them."""
+
+    compute: Compute
+    specs: tuple[RetrieverSpec, ...]
+    pairs: tuple[TextPair, ...]
+    dataset: str
+    words: str
+
+    def jobs(self) -> list[Job]:
+        """Relocation and saliency under each model."""
+        scope = f"{self.dataset}: remedy, {self.words}"
+        found = []
+        for spec in self.specs:
+            found.append(
+                interventions.job(self.compute, spec, relocation_method(), self.pairs, scope)
+            )
+            found.append(self.compute.attribution_job(spec, SALIENCY, self.pairs, scope))
+        return found
+
+    def relocations(self) -> list[DataSetCause]:
+        """Mean score against the place of the evidence, before and after, as far as stored."""
+        what = relocation_method()
+        return [
+            interventions.data_set_cause(
+                self.compute, spec, what, self.pairs, self.dataset, self.words
+            )
+            for spec in self.specs
+            if interventions.stored(self.compute, spec, what, self.pairs).results
+        ]
+
+    def saliencies(self) -> list[DataSetCurve]:
+        """Mean saliency, before and after, as far as stored."""
+        curves = [
+            self.compute.curve(spec, SALIENCY, self.pairs, self.dataset, self.words)
+            for spec in self.specs
+            if len(
+                self.compute.store.missing(self.compute.identify(spec).key, SALIENCY, self.pairs)
+            )
+            < len(self.pairs)
+        ]
+        return curves
+
+
+def curve_choice(
+    compute: Compute, found: Remedy, point: Point, data: DataSet, n: int
+) -> CurveChoice:
+    """`n` pairs of the data set, spread evenly, whose evidence can be moved.
+
+    Raises:
+        UserError: fewer than two can.
+    """
+    usable, _ = movable(data.pairs)
+    if len(usable) < 2:
+        raise UserError(
+            "Fewer than two pairs of this data set have an evidence span that could be moved, so "
+            "there are no curves before and after."
+        )
+    n = min(n, len(usable))
+    chosen = tuple(spread_evenly(usable, n))
+    specs = tuple(dict.fromkeys((found.plain.spec, point.spec)))
+    return CurveChoice(compute, specs, chosen, data.name, f"{n} pairs spread evenly")
+
+
+def curves_entry(choice: CurveChoice) -> list[dict[str, Any]]:
+    """Curves before and after in numbers: relocation with its lean (mean score with the evidence
+    in the last third less that in the first), saliency with its primacy-recency index."""
+    entries = []
+    for moved in choice.relocations():
+        curve = moved.summary.curve
+        entries.append(_curve_entry("relocation", "lean", moved.lean, curve))
+    for seen in choice.saliencies():
+        entries.append(
+            _curve_entry(
+                "saliency", "index", seen.summary.primacy_recency_index, seen.summary.curve
+            )
+        )
+    return entries
+
+
+def _curve_entry(
+    what: str, name: str, number: Estimate | None, curve: PositionCurve
+) -> dict[str, Any]:
+    return {
+        "curve": what,
+        "model": curve.model,
+        "n": curve.n,
+        "documents": curve.n_documents,
+        name: None
+        if number is None
+        else {"value": number.value, "low": number.low, "high": number.high},
+        "mean": curve.mean.tolist(),
+    }
