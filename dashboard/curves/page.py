@@ -18,6 +18,7 @@ from attribution.types import Method
 from dashboard.core.compute import DataSetCurve
 from dashboard.core.own_texts import service_for
 from dashboard.core.runs import Job
+from dashboard.core.selection import Selection
 from dashboard.curves.words import (
     counted,
     over_what,
@@ -66,9 +67,7 @@ def specs() -> list[RetrieverSpec]:
 
 with narrowing, panels.guarded():
     readable, left_out = readable_pairs(specs(), selection.pairs)
-    selection = choices.Selection(
-        data, readable, ", ".join(filter(None, (selection.words, left_out)))
-    )
+    selection = Selection(data, readable, ", ".join(filter(None, (selection.words, left_out))))
 
 st.markdown(
     "# Where in a document does each model look?\n"

@@ -16,6 +16,7 @@ from attribution.types import Provenance, TextPair
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_map
 from dashboard.core.runs import Job
+from dashboard.core.selection import evidence_position
 from dashboard.drawing.curves import Style
 from dashboard.map import service as map_service
 from dashboard.map.figures import MANY, point_map
@@ -94,8 +95,7 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
         own = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
     elif colour == "evidence position":
         own = {
-            p.pair_id: np.nan if (at := choices.evidence_position(p)) is None else 100 * at
-            for p in pairs
+            p.pair_id: np.nan if (at := evidence_position(p)) is None else 100 * at for p in pairs
         }
     else:
         model = service_for(data.name).identify(choices.spec(name, data.name))

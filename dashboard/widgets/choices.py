@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 import streamlit as st
 
 from attribution import datasets
-from attribution.curves.positions import length_bucket
 from attribution.datasets import DataSet, posir_selection
 from attribution.errors import UserError
 from attribution.retrievers import resolve
@@ -21,6 +18,7 @@ from attribution.types import TextPair
 from dashboard.core import own_texts
 from dashboard.core.compute import service
 from dashboard.core.protocols import posir_ranking_spec, posir_spec
+from dashboard.core.selection import ANY, ANYWHERE, Filters, Selection, facets
 from dashboard.drawing.plain import plain
 from dashboard.widgets import url_state
 from dashboard.widgets.fetch_panel import fetch_panel
@@ -30,20 +28,10 @@ from dashboard.widgets.method_choice import say_unfit as say_unfit
 from dashboard.widgets.method_choice import unfit_methods as unfit_methods
 
 MAX_MODELS = 4
-_ANY = "any"
 _UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
 _MAX_UPLOADS = 3
 _SHOWN_REJECTIONS = 1000
 _STATISTICS = "statistics"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The pairs that pass the filters, and the filters in words for captions."""
-
-    data: DataSet
-    pairs: tuple[TextPair, ...]
-    words: str
 
 
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
@@ -140,11 +128,12 @@ def uploader() -> None:
 def filters(data: DataSet) -> Selection:
     """Narrow the data set down by domain, language, type of query, length, evidence position and
     words."""
+    found = facets(data)
 
-    def pick(label: str, key: str, values: Iterable[str | None]) -> str:
-        counts = Counter(filter(None, values))
-        options = [_ANY, *sorted(counts)]
-        asked = url_state.get(key, _ANY)
+    def pick(label: str, key: str) -> tuple[str, str]:
+        counts = found.counts[key]
+        options = [ANY, *sorted(counts)]
+        asked = url_state.get(key, ANY)
         # Labels hold counts, which is why the widget is not bound: the address would hold them too.
         chosen = st.selectbox(
             plain(label),
@@ -153,8 +142,8 @@ def filters(data: DataSet) -> Selection:
             key=f"filter.{data.name}.{key}",
             format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
         )
-        url_state.put(key, chosen or _ANY, _ANY)
-        return chosen or _ANY
+        url_state.put(key, chosen or ANY, ANY)
+        return key, chosen or ANY
 
     search = st.text_input(
         "Search",
@@ -165,67 +154,22 @@ def filters(data: DataSet) -> Selection:
     )
     columns = st.columns(2)
     with columns[0]:
-        domain = pick("Domain", "domain", (p.domain for p in data.pairs))
-        bucket = pick("Length bucket", "bucket", (bucket_of(p) for p in data.pairs))
+        domain, bucket = pick("Domain", "domain"), pick("Length bucket", "bucket")
     with columns[1]:
-        language = pick("Language", "language", (p.language for p in data.pairs))
+        wanted = [domain, pick("Language", "language"), bucket]
         # Few data sets name a type; where none is named a list of one word helps nobody.
-        query_type = _ANY
-        if any(p.query_type for p in data.pairs):
-            query_type = pick("Query type", "query_type", (p.query_type for p in data.pairs))
-        low, high = st.slider(
+        if found.counts["query_type"]:
+            wanted.append(pick("Query type", "query_type"))
+        evidence = st.slider(
             "Evidence at (%)",
-            0,
-            100,
-            (0, 100),
+            *ANYWHERE,
+            ANYWHERE,
             step=5,
             key="evidence",
             bind="query-params",
             help="Mid-point of the evidence over the document's length in characters.",
         )
-    needles = (search or "").casefold().split()
-
-    def passes(pair: TextPair) -> bool:
-        if domain not in (_ANY, pair.domain) or language not in (_ANY, pair.language):
-            return False
-        if bucket not in (_ANY, bucket_of(pair)) or query_type not in (_ANY, pair.query_type):
-            return False
-        if (low, high) != (0, 100):
-            position = evidence_position(pair)
-            if position is None or not low <= 100 * position <= high:
-                return False
-        if needles:
-            words = f"{pair.pair_id} {pair.query} {pair.document}".casefold()
-            return all(needle in words for needle in needles)
-        return True
-
-    parts = [
-        f"{name} {value}"
-        for name, value in (
-            ("domain", domain),
-            ("language", language),
-            ("bucket", bucket),
-            ("query type", query_type),
-        )
-        if value != _ANY
-    ]
-    if (low, high) != (0, 100):
-        parts.append(f"evidence {low}-{high}%")
-    if needles:
-        parts.append(f"search {' '.join(needles)!r}")
-    return Selection(data, tuple(filter(passes, data.pairs)), ", ".join(parts))
-
-
-def bucket_of(pair: TextPair) -> str:
-    """The length bucket by the data set's own count of tokens; empty where it has none."""
-    return length_bucket(pair.document_tokens) if pair.document_tokens else ""
-
-
-def evidence_position(pair: TextPair) -> float | None:
-    """Mid-point of the evidence over the document's characters."""
-    if pair.evidence is None:
-        return None
-    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+    return found.select(Filters(tuple(wanted), evidence, search or ""))
 
 
 def model_names() -> tuple[list[str], Callable[[str], str]]:

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import pandas as pd
 import streamlit as st
@@ -19,17 +18,10 @@ from attribution.text import clean, words
 from attribution.types import EvidenceSpan, Method, TextPair
 from cache.storage.store import StoredCurves
 from dashboard.core.own_texts import service_for
+from dashboard.core.selection import Selection, bucket_of, evidence_position
 from dashboard.drawing.plain import plain
 from dashboard.widgets import url_state
-from dashboard.widgets.choices import (
-    Selection,
-    bucket_of,
-    evidence_position,
-    filters,
-    spec,
-    statistics,
-    uploader,
-)
+from dashboard.widgets.choices import filters, spec, statistics, uploader
 from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.widgets.orders import HELP as ORDER_HELP
 from dashboard.widgets.reading_panel import readable_pairs
@@ -73,24 +65,24 @@ def choose_pair(
     with popover, st.container(key="pair_filters"):
         selection = filters(data)
         if narrow and models:
-            selection = replace(selection, pairs=_readable(selection, models))
+            selection = selection.of(_readable(selection, models))
         order = _order(method is not None)
         rows = st.container()
     statistics(models, typed.dataset if typed and asked_for_own else data.name)
-    pairs, values = _ordered(selection, order, models, method)
-    chosen = _asked(selection, pairs, order)
+    ordered, values = _ordered(selection, order, models, method)
+    chosen = _asked(ordered, order)
     if chosen is not None:
-        _bar(before, listed, about, after, selection, pairs, chosen, typed, asked_for_own)
+        _bar(before, listed, about, after, ordered, chosen, typed, asked_for_own)
         if popover.open:
             with rows:
-                _table(pairs, chosen, order, values)
+                _table(ordered, chosen, order, values)
     if asked_for_own:
         if typed is None and not st.session_state.get(_FIELDS):
             st.info("Type a query and a document under Own text.")
         return typed
     if chosen is None:
         st.info("No pair passes the filters: widen them.")
-    elif chosen not in pairs:
+    elif chosen.pair_id not in ordered.places:
         st.caption("This pair does not pass the filters.")
     return chosen
 
@@ -119,7 +111,7 @@ def _order(measured: bool) -> str:
 
 def _ordered(
     selection: Selection, order: str, models: Sequence[str], method: Method | None
-) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
+) -> tuple[Selection, Mapping[str, float]]:
     def stored(index: int) -> StoredCurves | None:
         if method is None or index >= len(models):
             return None
@@ -127,24 +119,25 @@ def _ordered(
         return service_for(selection.data.name).store.curves(model.key, method, selection.pairs)
 
     try:
-        return arrange(selection.pairs, order, stored)
+        pairs, values = arrange(selection.pairs, order, stored)
     except UserError as error:
         st.warning(f"Pairs are in the order of the data set: {plain(error)}")
-        return selection.pairs, {}
+        return selection, {}
+    return selection.of(pairs), values
 
 
-def _asked(selection: Selection, pairs: Sequence[TextPair], order: str) -> TextPair | None:
+def _asked(selection: Selection, order: str) -> TextPair | None:
     """The pair that the address names, else the first; None where none passes."""
     if asked := url_state.get("pair"):
         try:
             return selection.data.pair(asked)
         except UserError as error:
             st.warning(plain(error))
-    if not pairs:
+    if not selection.pairs:
         return None
     # A document that most models read whole makes the better first picture.
-    short = (p for p in pairs if order == AS_GIVEN and bucket_of(p) == "Q1")
-    chosen = next(short, pairs[0])
+    short = (p for p in selection.pairs if order == AS_GIVEN and bucket_of(p) == "Q1")
+    chosen = next(short, selection.pairs[0])
     url_state.put("pair", chosen.pair_id)
     return chosen
 
@@ -161,23 +154,23 @@ def _bar(
     about: DeltaGenerator,
     after: DeltaGenerator,
     selection: Selection,
-    pairs: Sequence[TextPair],
     chosen: TextPair,
     typed: TextPair | None,
     own: bool,
 ) -> None:
     """Previous, the list, what is known of the pair, next and random."""
-    ids = [pair.pair_id for pair in pairs]
-    at = ids.index(chosen.pair_id) if chosen.pair_id in ids else None
+    pairs = selection.pairs
+    at = selection.places.get(chosen.pair_id)
 
     def go(step: int) -> None:
-        if ids:
-            open_pair(ids[0 if at is None else (at + step) % len(ids)])
+        if pairs:
+            open_pair(pairs[0 if at is None else (at + step) % len(pairs)].pair_id)
 
     def jump() -> None:
-        others = [pair_id for pair_id in ids if own or pair_id != chosen.pair_id]
-        if others:
-            open_pair(random.choice(others))
+        # Counted from behind the pair that is shown, round the end.
+        first = 0 if at is None else at + 1
+        if others := len(pairs) - (0 if own or at is None else 1):
+            open_pair(pairs[(first + random.randrange(others)) % len(pairs)].pair_id)
 
     def pick() -> None:
         if (picked := st.session_state[_PICK]) not in (None, _OWN):
@@ -257,10 +250,9 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
     return " · ".join(filter(None, known))
 
 
-def _table(
-    pairs: Sequence[TextPair], chosen: TextPair, order: str, values: Mapping[str, float]
-) -> None:
+def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[str, float]) -> None:
     """All pairs that pass; the row chosen is shown."""
+    pairs = selection.pairs
     if order not in (AS_GIVEN, SHUFFLED) and len(values) < len(pairs):
         st.caption(
             f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {plain(order)} "
@@ -290,7 +282,7 @@ def _table(
     )
     if values:
         frame.insert(0, order, [values.get(pair_id) for pair_id in ids])
-    at = ids.index(chosen.pair_id) if chosen.pair_id in ids else None
+    at = selection.places.get(chosen.pair_id)
     st.dataframe(
         frame,
         key=key,

@@ -1,0 +1,72 @@
+"""What passes the filters, against a plain loop over pairs; and what is remembered of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.types import EvidenceSpan, TextPair
+from dashboard.core.selection import ANY, FACETS, Filters, evidence_position, facets
+
+
+def pair(n: int, chance: random.Random) -> TextPair:
+    words = [chance.choice(["fog", "ice", "tide"]) for _ in range(12)]
+    document = " ".join(words)
+    start = chance.randrange(len(document) - 4)
+    return TextPair(
+        f"p{n}",
+        f"what is {n}",
+        document,
+        chance.choice([None, EvidenceSpan(start, start + 4)]),
+        domain=chance.choice(["sea", "land", None]),
+        language=chance.choice(["eng", "deu"]),
+        document_tokens=chance.choice([None, 100, 600, 2000]),
+        query_type=chance.choice([None, "question"]),
+    )
+
+
+@pytest.fixture
+def data() -> DataSet:
+    chance = random.Random(4)
+    return DataSet("some", "some", tuple(pair(n, chance) for n in range(200)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int) -> None:
+    chance = random.Random(seed)
+    found = facets(data)
+    wanted = {name: chance.choice([ANY, ANY, *found.counts[name]]) for name in FACETS}
+    low, high = sorted(chance.sample(range(0, 101, 5), 2))
+    search = chance.choice(["", "FOG ice", "p1"])
+
+    def passes(one: TextPair) -> bool:
+        if any(wanted[name] not in (ANY, of(one)) for name, of in FACETS.items()):
+            return False
+        at = evidence_position(one)
+        if at is None or not low <= 100 * at <= high:
+            return False
+        said = f"{one.pair_id} {one.query} {one.document}".casefold()
+        return all(word in said for word in search.casefold().split())
+
+    chosen = found.select(Filters(tuple(wanted.items()), (low, high), search))
+    assert chosen.pairs == tuple(one for one in data.pairs if passes(one))
+    assert [chosen.places[one.pair_id] for one in chosen.pairs] == list(range(len(chosen.pairs)))
+
+
+def test_all_pairs_pass_where_nothing_is_asked(data: DataSet) -> None:
+    chosen = facets(data).select(Filters((("domain", ANY),)))
+    assert chosen.pairs is data.pairs and chosen.words == ""
+
+
+def test_the_words_name_what_is_asked_and_no_more() -> None:
+    asked = Filters((("domain", "sea"), ("language", ANY), ("query_type", "a")), (0, 20), " Fog  x")
+    assert str(asked) == "domain sea, query type a, evidence 0-20%, search 'fog x'"
+
+
+def test_a_choice_is_made_once_and_another_data_set_has_its_own(data: DataSet) -> None:
+    asked = Filters((("language", "eng"),))
+    assert facets(data).select(asked) is facets(data).select(asked)
+    assert facets(datasets.read(datasets.SAMPLE)).select(asked).data is not data
