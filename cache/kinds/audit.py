@@ -47,7 +47,7 @@ from attribution.evaluation.chunks import (
     windows_of,
 )
 from attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
-from attribution.evaluation.search import readable
+from attribution.evaluation.scorers import readable
 from attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
 from attribution.retrievers.base import Pooled, Retriever, is_pooled
 from attribution.retrievers.dense import DenseRetriever

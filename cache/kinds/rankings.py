@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attribution.datasets.corpus import Collection, Query, corpus_digest
 from attribution.errors import Stopped, Unavailable
+from attribution.evaluation.scorers import scorer
 from attribution.evaluation.search import (
     BLOCK,
     DEPTH,
@@ -30,7 +31,6 @@ from attribution.evaluation.search import (
     TopK,
     rankings,
     rerank,
-    scorer,
     search,
     search_lexical,
 )

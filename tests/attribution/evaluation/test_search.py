@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.errors import UserError
+from attribution.evaluation.scorers import Dense, readable, scorer
 from attribution.evaluation.search import (
-    Dense,
     Ranking,
     TopK,
     rankings,
-    readable,
     rerank,
-    scorer,
     search,
     search_lexical,
 )

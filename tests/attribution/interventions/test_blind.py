@@ -23,7 +23,8 @@ from attribution.datasets import DataSet, from_pairs
 from attribution.evaluation.bias_pairs import pairs_for
 from attribution.evaluation.bias_tests import paired_test
 from attribution.evaluation.ranking_measures import evaluate
-from attribution.evaluation.search import rankings, scorer, search
+from attribution.evaluation.scorers import scorer
+from attribution.evaluation.search import rankings, search
 from attribution.interventions.ablation import ablation
 from attribution.interventions.agreement import agreement, relocation_curve
 from attribution.interventions.displacement import position_table

@@ -1,0 +1,203 @@
+"""How a corpus search scores documents against its queries: a scorer for each kind of retriever
+that reads documents one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.errors import Stopped, UserError
+from attribution.retrievers.base import Pooled, Representation, Separate
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.family import Search
+from attribution.retrievers.late_interaction import Vectors
+from attribution.types import Side
+
+_QUERIES_AT_ONCE = 512
+
+Vectorise = Callable[[Sequence[str], Side], Tensor]
+Turn = Callable[[], AbstractContextManager[object]]
+
+
+class Scorer(Protocol):
+    """How a family scores texts against the queries it was made with."""
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Scores [len(rows), len(documents)]; minus infinity where nothing can be found."""
+        ...
+
+
+def scorer(
+    retriever: Pooled,
+    queries: Sequence[str],
+    vectorise: Vectorise | None = None,
+    turn: Turn = nullcontext,
+) -> Scorer:
+    """The scorer of a retriever that reads documents one by one.
+
+    `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
+    without it `turn` is entered for each batch that the model reads.
+
+    Raises:
+        UserError: the family is scored otherwise (BM25, cross-encoders).
+    """
+    scorers: dict[Search, Callable[[], Scorer]] = {
+        "vectors": lambda: Dense(retriever, queries, vectorise, turn),
+        "term_weights": lambda: Sparse(retriever, queries, turn),
+        "token_vectors": lambda: LateInteraction(retriever, queries, turn),
+    }
+    way = family_of(retriever.spec).search
+    if way not in scorers:
+        raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
+    return scorers[way]()
+
+
+def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool]:
+    """Of which texts the retriever reads at least one token."""
+    try:
+        retriever.encode_texts(texts, side)
+    except UserError:
+        if len(texts) == 1:
+            return [False]
+        half = len(texts) // 2
+        return readable(retriever, texts[:half], side) + readable(retriever, texts[half:], side)
+    return [True] * len(texts)
+
+
+def _read(
+    retriever: Separate, texts: Sequence[str], side: Side, turn: Turn
+) -> Iterator[tuple[list[int], Representation]]:
+    """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
+    without a token are left out."""
+    limit = batch_tokens(retriever.device.type)
+    known = readable(retriever, texts, side)
+
+    def length(number: int) -> int:
+        return min(estimated_tokens(texts[number]), retriever.max_length)
+
+    def run(numbers: list[int]) -> list[tuple[list[int], Representation]]:
+        with turn(), retriever.lock, torch.no_grad():
+            encoded = retriever.encode_texts([texts[number] for number in numbers], side)
+            return [(numbers, retriever.embed(encoded).detach())]
+
+    for batch in batches([n for n, ok in enumerate(known) if ok], length, limit):
+        yield from halving(run, batch)
+
+
+class Dense:
+    """Vectors compared by the model's own similarity."""
+
+    def __init__(
+        self,
+        retriever: Pooled,
+        queries: Sequence[str],
+        vectorise: Vectorise | None = None,
+        turn: Turn = nullcontext,
+    ) -> None:
+        self._retriever, self._turn = retriever, turn
+        self._vectorise = vectorise or self._embed
+        known, vectors = self._vectors(queries, "query")
+        self._known = torch.zeros(len(queries), dtype=torch.bool)
+        self._known[known] = True
+        self._queries = torch.zeros(len(queries), vectors.shape[-1])
+        self._queries[known] = vectors
+
+    def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
+        found: dict[int, Tensor] = {}
+        for numbers, vectors in _read(self._retriever, texts, side, self._turn):
+            found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
+        if len(found) < len(texts):
+            raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
+        return torch.stack([found[number] for number in range(len(texts))])
+
+    def _vectors(self, texts: Sequence[str], side: Side) -> tuple[list[int], Tensor]:
+        """Vectors [n, H] of those texts that the model can read, and their numbers."""
+        try:
+            return list(range(len(texts))), self._vectorise(texts, side).float().cpu()
+        except Stopped:
+            raise
+        except UserError:
+            known = [n for n, ok in enumerate(readable(self._retriever, texts, side)) if ok]
+            if len(known) == len(texts):
+                raise
+        if not known:
+            return [], torch.zeros(0, 0)
+        return known, self._vectorise([texts[n] for n in known], side).float().cpu()
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Similarities."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known, vectors = self._vectors(documents, "document")
+        asked = torch.as_tensor(rows)
+        if known and self._queries.shape[1]:
+            similarity = self._retriever.similarities(self._queries[asked], vectors)
+            scores[:, known] = similarity.float()
+            scores[~self._known[asked]] = float("-inf")
+        return scores
+
+
+class Sparse:
+    """Weights of vocabulary terms; a document that shares no term is not found."""
+
+    def __init__(
+        self, retriever: Separate, queries: Sequence[str], turn: Turn = nullcontext
+    ) -> None:
+        self._retriever, self._turn = retriever, turn
+        found: dict[int, Tensor] = {}
+        for numbers, weights in _read(retriever, queries, "query", turn):
+            found |= {n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)}
+        self._queries = found
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """Dot products."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known = [at for at, row in enumerate(rows) if row in self._queries]
+        if not known:
+            return scores
+        asked = torch.stack([self._queries[rows[at]] for at in known])
+        for numbers, weights in _read(self._retriever, documents, "document", self._turn):
+            products = torch.sparse.mm(asked, weights.float().cpu().T)
+            products[products <= 0] = float("-inf")
+            scores[torch.tensor(known)[:, None], torch.tensor(numbers)] = products
+        return scores
+
+
+class LateInteraction:
+    """A vector for each token, compared by the model's own MaxSim."""
+
+    def __init__(
+        self, retriever: Separate, queries: Sequence[str], turn: Turn = nullcontext
+    ) -> None:
+        self._retriever, self._turn = retriever, turn
+        self._queries: dict[int, tuple[Tensor, Tensor]] = {}
+        for numbers, vectors in _read(retriever, queries, "query", turn):
+            for at, number in enumerate(numbers):
+                self._queries[number] = (vectors.tokens[at], vectors.mask[at])
+
+    def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
+        """MaxSim."""
+        scores = torch.full((len(rows), len(documents)), float("-inf"))
+        known = [at for at, row in enumerate(rows) if row in self._queries]
+        for numbers, read in _read(self._retriever, documents, "document", self._turn):
+            for at, number in enumerate(numbers):
+                one = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
+                if not bool(one.mask.any()):
+                    continue
+                for start in range(0, len(known), _QUERIES_AT_ONCE):
+                    some = known[start : start + _QUERIES_AT_ONCE]
+                    asked = self._padded([rows[i] for i in some])
+                    found = self._retriever.similarity(asked, one)
+                    scores[some, number] = found.float().cpu()
+        return scores
+
+    def _padded(self, rows: Sequence[int]) -> Vectors:
+        pad = torch.nn.utils.rnn.pad_sequence
+        return Vectors(
+            pad([self._queries[row][0] for row in rows], batch_first=True),
+            pad([self._queries[row][1] for row in rows], batch_first=True),
+        )
