@@ -26,7 +26,8 @@ from cache.storage.store import ModelKey
 if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_measures along
     from attribution.curves.published import PublishedCurves
     from attribution.evaluation.bias_tests import BiasResult
-    from attribution.evaluation.faithfulness import Faithfulness, FaithfulnessSummary
+    from attribution.evaluation.faithfulness import Faithfulness
+    from attribution.evaluation.faithfulness_summary import FaithfulnessSummary
     from attribution.evaluation.ranking_measures import Evaluation
     from attribution.evaluation.remedy import Quality
     from attribution.evaluation.trec_runs import TrecRun

@@ -10,12 +10,8 @@ import streamlit as st
 
 from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
-from attribution.evaluation.faithfulness import (
-    Faithfulness,
-    FaithfulnessSummary,
-    Parameters,
-    summarize,
-)
+from attribution.evaluation.faithfulness import Faithfulness, Parameters
+from attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
 from attribution.methods import METHODS, make_method
 from attribution.types import Method, Provenance
 from dashboard.core.own_texts import service_for
