@@ -7,17 +7,13 @@ document at a time; texts are read from their files as they are needed.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import heapq
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,23 +26,18 @@ from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.audit import (
     ORDERS,
     Frequent,
-    Order,
     Probes,
     Reach,
     audit_method,
     frequent_words,
     probes,
-    shuffled,
 )
 from attribution.evaluation.chunks import (
     WHOLE,
     Chunks,
-    late_vectors,
     no_late_chunks,
     require_fit,
-    windows_of,
 )
-from attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
 from attribution.evaluation.scorers import readable
 from attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
 from attribution.retrievers.base import Pooled, Retriever, is_pooled
@@ -54,20 +45,15 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
-from cache.kinds.embeddings import EmbeddingStore, embed
+from cache.kinds.audit_index import BLOCK, Index, IndexBuilder, Report, Turn
 from cache.kinds.rankings import fingerprint
 from cache.storage.results import Fields, Key, Results, Stored
 from cache.storage.store import ModelKey
 
-Report = Callable[[Progress], None]
 Stage = Callable[[str], None]
-Turn = Callable[[], AbstractContextManager[object]]
 
-_BLOCK = 256
-"""Documents whose texts are in memory at a time."""
 N_TRIED = 3
 """Texts on which it is tried where a model stops reading: the longest ones."""
 _MOST_TOKENS = 8192
@@ -104,26 +90,15 @@ def _key(item: _Item) -> Key:
     return item.dataset, item.item, item.fingerprint
 
 
-class _Index(Protocol):
-    """What answers at which rank queries find their own documents."""
-
-    def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
-        """Ranks [P]."""
-        ...
-
-
 class AuditStore:
     """Audits of one collection below one folder."""
 
     def __init__(self, root: Path, collection: Collection) -> None:
         self.collection = collection
         self.fingerprint = fingerprint(collection)
-        self.embeddings = EmbeddingStore(root)
+        self._root = root
         self._reaches: Results[_Item, Reach] = Results(
             root, "reachability", key=_key, pack=_pack, unpack=_unpack
-        )
-        self._late: Results[_Item, Tensor] = Results(
-            root, "late_chunks", key=_key, pack=_pack_vectors, unpack=_unpack_vectors
         )
         self._truncations: Results[_Item, Truncation] = Results(
             root, "truncation", key=_key, pack=asdict, unpack=_unpack_truncation
@@ -191,12 +166,14 @@ class AuditStore:
             return Progress(n, n, 0, 0, 0.0)
         on_stage("Counting words")
         frequent = self._frequent
-        building = _Building(self, retriever, model, chunks, should_stop, turn)
-        indexes: list[_Index] = []
+        builder = IndexBuilder(
+            self._root, self.collection, retriever, model, chunks, should_stop, turn
+        )
+        indexes: list[Index] = []
         for order in ORDERS:
             on_stage("Reading documents" + (", shuffled" if order == "shuffled" else ""))
             try:
-                indexes.append(building.index(order, on_progress))
+                indexes.append(builder.index(order, len(self.keys), on_progress))
             except Unavailable:
                 raise
             except Stopped:
@@ -220,7 +197,7 @@ class AuditStore:
             on_progress=on_progress,
             turn=turn,
             retry_failed=retry_failed,
-            portion=_BLOCK,
+            portion=BLOCK,
         )
 
     def _try_long_texts(
@@ -286,7 +263,7 @@ def _reach(
     document: Document,
     number: int,
     made: Probes,
-    indexes: Sequence[_Index],
+    indexes: Sequence[Index],
 ) -> Reach:
     """Search for a document's sentences and questions in each index."""
     n = len(made.sentences)
@@ -374,143 +351,6 @@ class _Reading:
         raise UserError(f"The corpus has no document {key[:80]} any more: start the audit again.")
 
 
-class _Building:
-    """Indexes of a collection for one model."""
-
-    def __init__(
-        self,
-        store: AuditStore,
-        retriever: Retriever,
-        model: ModelKey,
-        chunks: Chunks,
-        should_stop: Callable[[], bool],
-        turn: Turn,
-    ) -> None:
-        self._store, self._retriever, self._model = store, retriever, model
-        self._chunks, self._should_stop, self._turn = chunks, should_stop, turn
-        self._from_store = True
-
-    def index(self, order: Order, on_progress: Report) -> _Index:
-        """The index of the corpus with its documents in this order.
-
-        Raises:
-            Stopped: `should_stop` said so; vectors that were made are kept.
-            UserError: the corpus cannot be read.
-        """
-        columns: list[int] = []
-        same: list[int] = []
-        chunks: list[Any] = []
-        first_of: dict[bytes, int] = {}
-        total, computed, seconds = len(self._store.keys), 0, 0.0
-        for block in self._blocks(order):
-            if self._should_stop():
-                raise Stopped("Stopped while documents were read.")
-            started, self._from_store = time.perf_counter(), True
-            new: dict[int, str] = {}
-            for text in block:
-                digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
-                number = first_of.setdefault(digest, len(same))
-                if number == len(same):
-                    new[number] = text
-                same.append(number)
-            for number, made in zip(new, self._made(list(new.values())), strict=True):
-                chunks += made
-                columns += [number] * len(made)
-            # Blocks from the store would flatter the estimate.
-            if not self._from_store:
-                computed, seconds = computed + len(block), seconds + time.perf_counter() - started
-            on_progress(Progress(total, len(same), computed, 0, seconds))
-        if not columns:
-            raise UserError(f"{self._retriever.name} can read no document of the corpus.")
-        ranks = Ranks(columns, same)
-        if isinstance(self._retriever, LexicalRetriever):
-            return LexicalIndex(chunks, ranks, self._retriever.k1, self._retriever.b)
-        pooled = cast(Pooled, self._retriever)
-        return VectorIndex(torch.stack(chunks), ranks, pooled.similarities)
-
-    def _blocks(self, order: Order) -> Iterator[list[str]]:
-        documents = self._store.collection.documents()
-        while block := list(islice(documents, _BLOCK)):
-            yield [one.text if order == "own" else shuffled(one) for one in block]
-
-    def _made(self, texts: Sequence[str]) -> list[list[Any]]:
-        """What stands in the index of each text: vectors [H], or words."""
-        if self._chunks.kind == "late":
-            return [list(one) for one in self._late(texts)]
-        parts = [
-            windows_of(self._retriever, text, self._chunks)
-            if self._chunks.kind == "windows"
-            else [text]
-            for text in texts
-        ]
-        if isinstance(self._retriever, LexicalRetriever):
-            return [[terms_of(part) for part in one] for one in parts]
-        known = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
-        return [[known[part] for part in one if part in known] for one in parts]
-
-    def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
-        """Vectors of those texts that the model can read, computed once and stored."""
-        try:
-            return self._embedded(texts)
-        except Stopped:
-            raise
-        except UserError:
-            retriever = cast(Pooled, self._retriever)
-            ok = readable(retriever, texts, "document")
-            if all(ok):
-                raise
-        return self._embedded([text for text, known in zip(texts, ok, strict=True) if known])
-
-    def _embedded(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        store, model = self._store.embeddings, self._model
-        known = store.select(model, "document", texts)
-        if missing := [text for text in texts if text not in known]:
-            self._from_store = False
-            done = embed(
-                cast(Pooled, self._retriever),
-                model,
-                "document",
-                missing,
-                store,
-                should_stop=self._should_stop,
-                turn=self._turn,
-            )
-            if done.stopped:
-                raise Stopped("Stopped while documents were read; vectors are kept.")
-            known |= store.select(model, "document", missing)
-        return {text: torch.from_numpy(vector.copy()) for text, vector in known.items()}
-
-    def _late(self, texts: Sequence[str]) -> list[Tensor]:
-        """Vectors [W, H] of each text's late chunks; none of a text that cannot be read."""
-        retriever, store = cast(DenseRetriever, self._retriever), self._store._late
-        method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
-        digests = [hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:32] for t in texts]
-        items = [_Item("", digest, "") for digest in digests]
-        found = dict(store.select(self._model, method, items).results)
-
-        def run(numbers: list[int]) -> list[Tensor]:
-            return late_vectors(retriever, [texts[i] for i in numbers], self._chunks.size)
-
-        def length(number: int) -> int:
-            return min(estimated_tokens(texts[number]), retriever.max_length)
-
-        todo = [number for number, digest in enumerate(digests) if digest not in found]
-        if todo:
-            ok = readable(retriever, [texts[i] for i in todo], "document")
-            todo = [number for number, known in zip(todo, ok, strict=True) if known]
-        for batch in batches(todo, length, batch_tokens(retriever.device.type)):
-            if self._should_stop():
-                raise Stopped("Stopped while documents were read; vectors are kept.")
-            self._from_store = False
-            with self._turn():
-                made = halving(run, batch)
-            store.put(
-                self._model, method, [(items[i], m) for i, m in zip(batch, made, strict=True)]
-            )
-            found |= {digests[i]: m for i, m in zip(batch, made, strict=True)}
-        return [found.get(digest, torch.zeros(0, 1)) for digest in digests]
-
-
 # -- rows ------------------------------------------------------------------------------------------
 
 
@@ -544,19 +384,6 @@ def _unpack(fields: Fields) -> Reach:
     return Reach(
         fields["document_id"], language, int(fields["n_words"]), spans, places, read, ranks
     )
-
-
-def _pack_vectors(found: Tensor) -> Fields:
-    raw = found.numpy().astype("<f4").tobytes()
-    return {"width": found.shape[1], "vectors": base64.b85encode(raw).decode()}
-
-
-def _unpack_vectors(fields: Fields) -> Tensor:
-    raw = np.frombuffer(base64.b85decode(fields["vectors"]), "<f4")
-    found = torch.from_numpy(raw.reshape(-1, int(fields["width"])).copy())
-    if not bool(found.isfinite().all()):
-        raise ValueError("a vector that is not finite")
-    return found
 
 
 def _unpack_truncation(fields: Fields) -> Truncation:

@@ -14,6 +14,7 @@ import torch
 
 from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.curves.projection import Layout, project
+from attribution.errors import Stopped
 from attribution.retrievers.base import Pooled
 from attribution.types import Array, Method, Side
 from cache.jobs.loop import Progress
@@ -172,6 +173,31 @@ def embed(
         computed += len(batch)
         on_progress(progress())
     return progress()
+
+
+def embedded(
+    retriever: Pooled,
+    model: ModelKey,
+    side: Side,
+    texts: Sequence[str],
+    store: EmbeddingStore,
+    *,
+    should_stop: Callable[[], bool],
+    turn: Callable[[], AbstractContextManager[object]],
+) -> tuple[dict[str, Array], int]:
+    """The vector [H] of each of `texts`, and how many were computed because the store lacked them.
+
+    Raises:
+        Stopped: `should_stop` said so; vectors that were made are kept.
+        UserError: as `embed`.
+    """
+    known = store.select(model, side, texts)
+    if missing := [text for text in texts if text not in known]:
+        done = embed(retriever, model, side, missing, store, should_stop=should_stop, turn=turn)
+        if done.stopped:
+            raise Stopped("Stopped before all texts were embedded; vectors are kept.")
+        known |= store.select(model, side, missing)
+    return known, len(missing)
 
 
 def map_key(layout: Layout, vectors: Array) -> str:

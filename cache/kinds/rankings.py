@@ -42,7 +42,7 @@ from attribution.types import Method, Side, as_array
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
 from cache.keys import file_digest
-from cache.kinds.embeddings import EmbeddingStore, embed
+from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results
 from cache.storage.store import ModelKey
 
@@ -262,21 +262,9 @@ class RankingStore:
         """A dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            known = self.embeddings.select(model, side, texts)
-            missing = [text for text in texts if text not in known]
-            if missing:
-                done = embed(
-                    retriever,
-                    model,
-                    side,
-                    missing,
-                    self.embeddings,
-                    should_stop=should_stop,
-                    turn=turn,
-                )
-                if done.stopped:
-                    raise Stopped("The search was stopped; vectors are kept.")
-                known |= self.embeddings.select(model, side, missing)
+            known, _ = embedded(
+                retriever, model, side, texts, self.embeddings, should_stop=should_stop, turn=turn
+            )
             return torch.from_numpy(np.stack([known[text] for text in texts]))
 
         return vectorise

@@ -1,0 +1,197 @@
+"""Indexes of a corpus for an audit: the documents' vectors or words, computed once and kept."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.datasets.corpus import Collection
+from attribution.errors import Stopped, UserError
+from attribution.evaluation.audit import Order, shuffled
+from attribution.evaluation.chunks import Chunks, late_vectors, windows_of
+from attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
+from attribution.evaluation.scorers import readable
+from attribution.retrievers.base import Pooled, Retriever
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.lexical import LexicalRetriever, terms_of
+from attribution.types import Method
+from cache.jobs.loop import Progress
+from cache.kinds.embeddings import EmbeddingStore, embedded
+from cache.storage.results import Fields, Results
+from cache.storage.store import ModelKey
+
+Report = Callable[[Progress], None]
+Turn = Callable[[], AbstractContextManager[object]]
+
+BLOCK = 256
+"""Documents whose texts are in memory at a time."""
+
+
+class Index(Protocol):
+    """What answers at which rank queries find their own documents."""
+
+    def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
+        """Ranks [P]."""
+        ...
+
+
+class IndexBuilder:
+    """Indexes of a collection for one model."""
+
+    def __init__(
+        self,
+        root: Path,
+        collection: Collection,
+        retriever: Retriever,
+        model: ModelKey,
+        chunks: Chunks,
+        should_stop: Callable[[], bool],
+        turn: Turn,
+    ) -> None:
+        self._collection, self._retriever, self._model = collection, retriever, model
+        self._chunks, self._should_stop, self._turn = chunks, should_stop, turn
+        self._embeddings = EmbeddingStore(root)
+        self._chunk_vectors: Results[str, Tensor] = Results(
+            root,
+            "late_chunks",
+            key=lambda digest: ("", digest, ""),
+            pack=_pack_vectors,
+            unpack=_unpack_vectors,
+        )
+        self._from_store = True
+
+    def index(self, order: Order, total: int, on_progress: Report) -> Index:
+        """The index of the corpus, which has `total` documents, with these in this order.
+
+        Raises:
+            Stopped: `should_stop` said so; vectors that were made are kept.
+            UserError: the corpus cannot be read.
+        """
+        columns: list[int] = []
+        same: list[int] = []
+        chunks: list[Any] = []
+        first_of: dict[bytes, int] = {}
+        computed, seconds = 0, 0.0
+        for block in self._blocks(order):
+            if self._should_stop():
+                raise Stopped("Stopped while documents were read.")
+            started, self._from_store = time.perf_counter(), True
+            new: dict[int, str] = {}
+            for text in block:
+                digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+                number = first_of.setdefault(digest, len(same))
+                if number == len(same):
+                    new[number] = text
+                same.append(number)
+            for number, made in zip(new, self._made(list(new.values())), strict=True):
+                chunks += made
+                columns += [number] * len(made)
+            # Blocks from the store would flatter the estimate.
+            if not self._from_store:
+                computed, seconds = computed + len(block), seconds + time.perf_counter() - started
+            on_progress(Progress(total, len(same), computed, 0, seconds))
+        if not columns:
+            raise UserError(f"{self._retriever.name} can read no document of the corpus.")
+        ranks = Ranks(columns, same)
+        if isinstance(self._retriever, LexicalRetriever):
+            return LexicalIndex(chunks, ranks, self._retriever.k1, self._retriever.b)
+        pooled = cast(Pooled, self._retriever)
+        return VectorIndex(torch.stack(chunks), ranks, pooled.similarities)
+
+    def _blocks(self, order: Order) -> Iterator[list[str]]:
+        documents = self._collection.documents()
+        while block := list(islice(documents, BLOCK)):
+            yield [one.text if order == "own" else shuffled(one) for one in block]
+
+    def _made(self, texts: Sequence[str]) -> list[list[Any]]:
+        """What stands in the index of each text: vectors [H], or words."""
+        if self._chunks.kind == "late":
+            return [list(one) for one in self._late(texts)]
+        parts = [
+            windows_of(self._retriever, text, self._chunks)
+            if self._chunks.kind == "windows"
+            else [text]
+            for text in texts
+        ]
+        if isinstance(self._retriever, LexicalRetriever):
+            return [[terms_of(part) for part in one] for one in parts]
+        known = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
+        return [[known[part] for part in one if part in known] for one in parts]
+
+    def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
+        """Vectors of those texts that the model can read, computed once and stored."""
+        try:
+            return self._embedded(texts)
+        except Stopped:
+            raise
+        except UserError:
+            retriever = cast(Pooled, self._retriever)
+            ok = readable(retriever, texts, "document")
+            if all(ok):
+                raise
+        return self._embedded([text for text, known in zip(texts, ok, strict=True) if known])
+
+    def _embedded(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        vectors, computed = embedded(
+            cast(Pooled, self._retriever),
+            self._model,
+            "document",
+            texts,
+            self._embeddings,
+            should_stop=self._should_stop,
+            turn=self._turn,
+        )
+        self._from_store = self._from_store and not computed
+        return {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
+
+    def _late(self, texts: Sequence[str]) -> list[Tensor]:
+        """Vectors [W, H] of each text's late chunks; none of a text that cannot be read."""
+        retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
+        method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
+        digests = [hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:32] for t in texts]
+        found = dict(store.select(self._model, method, digests).results)
+
+        def run(numbers: list[int]) -> list[Tensor]:
+            return late_vectors(retriever, [texts[i] for i in numbers], self._chunks.size)
+
+        def length(number: int) -> int:
+            return min(estimated_tokens(texts[number]), retriever.max_length)
+
+        todo = [number for number, digest in enumerate(digests) if digest not in found]
+        if todo:
+            ok = readable(retriever, [texts[i] for i in todo], "document")
+            todo = [number for number, known in zip(todo, ok, strict=True) if known]
+        for batch in batches(todo, length, batch_tokens(retriever.device.type)):
+            if self._should_stop():
+                raise Stopped("Stopped while documents were read; vectors are kept.")
+            self._from_store = False
+            with self._turn():
+                made = halving(run, batch)
+            vectors = [(digests[i], m) for i, m in zip(batch, made, strict=True)]
+            store.put(self._model, method, vectors)
+            found |= dict(vectors)
+        return [found.get(digest, torch.zeros(0, 1)) for digest in digests]
+
+
+def _pack_vectors(found: Tensor) -> Fields:
+    raw = found.numpy().astype("<f4").tobytes()
+    return {"width": found.shape[1], "vectors": base64.b85encode(raw).decode()}
+
+
+def _unpack_vectors(fields: Fields) -> Tensor:
+    raw = np.frombuffer(base64.b85decode(fields["vectors"]), "<f4")
+    found = torch.from_numpy(raw.reshape(-1, int(fields["width"])).copy())
+    if not bool(found.isfinite().all()):
+        raise ValueError("a vector that is not finite")
+    return found
