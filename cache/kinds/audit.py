@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -49,7 +49,7 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
 from cache.kinds.audit_index import BLOCK, Index, IndexBuilder, Report, Turn
 from cache.kinds.rankings import fingerprint
-from cache.storage.results import Fields, Key, Results, Stored
+from cache.storage.results import Fields, Key, Results, Stored, itself
 from cache.storage.store import ModelKey
 
 Stage = Callable[[str], None]
@@ -77,19 +77,6 @@ def require_family(spec: RetrieverSpec, chunks: Chunks = WHOLE) -> None:
         raise no_late_chunks(spec.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A document of a collection by its key; the fingerprint is the collection's."""
-
-    dataset: str
-    item: str
-    fingerprint: str
-
-
-def _key(item: _Item) -> Key:
-    return item.dataset, item.item, item.fingerprint
-
-
 class AuditStore:
     """Audits of one collection below one folder."""
 
@@ -97,11 +84,11 @@ class AuditStore:
         self.collection = collection
         self.fingerprint = fingerprint(collection)
         self._root = root
-        self._reaches: Results[_Item, Reach] = Results(
-            root, "reachability", key=_key, pack=_pack, unpack=_unpack
+        self._reaches: Results[Key, Reach] = Results(
+            root, "reachability", key=itself, pack=_pack, unpack=_unpack
         )
-        self._truncations: Results[_Item, Truncation] = Results(
-            root, "truncation", key=_key, pack=asdict, unpack=_unpack_truncation
+        self._truncations: Results[Key, Truncation] = Results(
+            root, "truncation", key=itself, pack=asdict, unpack=_unpack_truncation
         )
 
     @cached_property
@@ -127,11 +114,11 @@ class AuditStore:
         return list(self._truncations.select(model, TRUNCATION, items).results.values())
 
     @property
-    def _items(self) -> list[_Item]:
-        return [_Item(self.collection.name, key, self.fingerprint) for key in self.keys]
+    def _items(self) -> list[Key]:
+        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
-    def _tried(self, number: int) -> _Item:
-        return _Item(self.collection.name, f"text {number + 1}", self.fingerprint)
+    def _tried(self, number: int) -> Key:
+        return Key(self.collection.name, f"text {number + 1}", self.fingerprint)
 
     # -- computing ---------------------------------------------------------------------------------
 
@@ -182,7 +169,7 @@ class AuditStore:
         number_of = {key: number for number, key in enumerate(self.keys)}
         reading = _Reading(self.collection)
 
-        def compute(item: _Item) -> Reach:
+        def compute(item: Key) -> Reach:
             document = reading.take(item.item)
             made = probes(document, frequent)
             return _reach(retriever, chunks, document, number_of[item.item], made, indexes)
@@ -217,7 +204,7 @@ class AuditStore:
             on_stage("Looking where it stops reading")
         texts: list[tuple[str, int]] = []
 
-        def prepare(_items: Sequence[_Item]) -> None:
+        def prepare(_items: Sequence[Key]) -> None:
             texts[:] = self._long_texts(retriever.max_length)
 
         def embedded(text: str) -> NDArray[np.float32]:
@@ -228,7 +215,7 @@ class AuditStore:
             found: NDArray[np.float32] = vector.float().cpu().numpy()
             return found
 
-        def compute(item: _Item) -> Truncation:
+        def compute(item: Key) -> Truncation:
             number = int(item.item.rpartition(" ")[2]) - 1
             if number >= len(texts):
                 raise UserError("The corpus has fewer texts that are as long as the model reads.")

@@ -28,7 +28,7 @@ from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.types import Method
 from cache.jobs.loop import Progress
 from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.results import Fields, Results
+from cache.storage.results import Fields, Key, Results
 from cache.storage.store import ModelKey
 
 Report = Callable[[Progress], None]
@@ -65,7 +65,7 @@ class IndexBuilder:
         self._chunk_vectors: Results[str, Tensor] = Results(
             root,
             "late_chunks",
-            key=lambda digest: ("", digest, ""),
+            key=lambda digest: Key("", digest, ""),
             pack=_pack_vectors,
             unpack=_unpack_vectors,
         )

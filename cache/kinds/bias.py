@@ -44,7 +44,7 @@ def store(root: Path) -> Results[DocumentPair, PairScores]:
 
 def _key(item: DocumentPair) -> Key:
     texts = f"{text_fingerprint(item.first)}:{text_fingerprint(item.second)}"
-    return item.first.dataset, item.item_id, texts
+    return Key(item.first.dataset, item.item_id, texts)
 
 
 def score(

@@ -30,8 +30,8 @@ ShouldStop = Callable[[], bool]
 
 def cause_key(pair: TextPair) -> Key:
     """A pair with its texts, its evidence and its language, which decides where sentences end."""
-    dataset, pair_id, texts = pair_key(pair)
-    return dataset, pair_id, f"{texts}:{pair.language or ''}"
+    key = pair_key(pair)
+    return key._replace(fingerprint=f"{key.fingerprint}:{pair.language or ''}")
 
 
 def causes(root: Path, method: Method) -> Results[TextPair, Any]:

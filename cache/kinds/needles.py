@@ -31,7 +31,7 @@ def item_id(length: int, depth: float) -> str:
 
 
 def _key(item: CellItem) -> Key:
-    return item.dataset, item_id(item.length, item.depth), item.corpus
+    return Key(item.dataset, item_id(item.length, item.depth), item.corpus)
 
 
 def _pack(found: NeedleCell) -> Fields:

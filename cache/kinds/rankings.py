@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +42,7 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.results import Fields, Key, Results
+from cache.storage.results import Fields, Key, Results, itself
 from cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS = 20.0
@@ -67,15 +66,6 @@ EVIDENCE_READ = Method("evidence_read", {"version": 1})
 _TEXTS_AT_ONCE = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A query of a collection; the fingerprint is the collection's."""
-
-    dataset: str
-    item: str
-    fingerprint: str
-
-
 class RankingStore:
     """Rankings of one collection below one folder."""
 
@@ -83,18 +73,18 @@ class RankingStore:
         self.collection = collection
         self.fingerprint = fingerprint(collection)
         self.embeddings = EmbeddingStore(root)
-        self._rankings: Results[_Item, Ranking] = Results(
-            root, "ranking", key=_key, pack=_pack, unpack=_unpack
+        self._rankings: Results[Key, Ranking] = Results(
+            root, "ranking", key=itself, pack=_pack, unpack=_unpack
         )
-        self._reads: Results[_Item, float] = Results(
+        self._reads: Results[Key, float] = Results(
             root,
             "evidence_read",
-            key=_key,
+            key=itself,
             pack=lambda share: {"share": share},
             unpack=lambda fields: float(fields["share"]),
         )
-        self._searches: Results[_Item, TopK] = Results(
-            root, "search", key=_key, pack=_pack_search, unpack=_unpack_search
+        self._searches: Results[Key, TopK] = Results(
+            root, "search", key=itself, pack=_pack_search, unpack=_unpack_search
         )
 
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
@@ -125,12 +115,12 @@ class RankingStore:
         queries = {query.query_id: query for query in self._placed}
         texts: dict[str, str] = {}
 
-        def prepare(portion: Sequence[_Item]) -> None:
+        def prepare(portion: Sequence[Key]) -> None:
             texts.clear()
             keys = (queries[item.item].evidence_document for item in portion)
             texts.update(self.collection.texts(key for key in keys if key is not None))
 
-        def compute(item: _Item) -> float:
+        def compute(item: Key) -> float:
             query = queries[item.item]
             key, span = query.evidence_document, query.span
             if key not in texts or span is None:
@@ -150,11 +140,11 @@ class RankingStore:
             prepare=prepare,
         )
 
-    def _evidence(self, query: Query) -> _Item:
+    def _evidence(self, query: Query) -> Key:
         """The query's evidence: the collection's fingerprint knows the document, not the place."""
         span = query.span
         where = f"{span.start}-{span.end}" if span else ""
-        return _Item(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
+        return Key(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
 
     @property
     def _placed(self) -> list[Query]:
@@ -172,12 +162,12 @@ class RankingStore:
         fits = found is not None and found.keys.shape == (len(self.collection.queries), DEPTH)
         return found if fits else None
 
-    def _item(self, query: Query) -> _Item:
-        return _Item(self.collection.name, query.query_id, self.fingerprint)
+    def _item(self, query: Query) -> Key:
+        return Key(self.collection.name, query.query_id, self.fingerprint)
 
     @property
-    def _whole(self) -> _Item:
-        return _Item(self.collection.name, "", self.fingerprint)
+    def _whole(self) -> Key:
+        return Key(self.collection.name, "", self.fingerprint)
 
     def search(
         self,
@@ -294,7 +284,7 @@ class RankingStore:
             key for name in missing for key in candidates[name].document_ids
         )
 
-        def compute(item: _Item) -> Ranking:
+        def compute(item: Key) -> Ranking:
             known = candidates[item.item]
             read = [texts[key] for key in known.document_ids]
             return rerank(retriever, queries[item.item].text, known, read)
@@ -320,10 +310,6 @@ def fingerprint(collection: Collection) -> str:
     if not collection.files:
         total.update(corpus_digest(collection).encode())
     return total.hexdigest()[:16]
-
-
-def _key(item: _Item) -> Key:
-    return item.dataset, item.item, item.fingerprint
 
 
 def _pack(ranking: Ranking) -> Fields:

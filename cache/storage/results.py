@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from attribution.errors import UserError
 from attribution.types import Method, TextPair
@@ -25,7 +25,6 @@ from cache.storage.store import ModelKey, Store
 Item = TypeVar("Item")
 T = TypeVar("T")
 Fields = dict[str, Any]
-Key = tuple[str, str, str]
 
 _AT_ONCE = 500
 
@@ -53,11 +52,24 @@ CREATE TABLE IF NOT EXISTS other (
 """
 
 
+class Key(NamedTuple):
+    """What names an item: data set, id in it, fingerprint of all that its result depends on."""
+
+    dataset: str
+    item: str
+    fingerprint: str
+
+
+def itself(key: Key) -> Key:
+    """The key of an item that is nothing but its key."""
+    return key
+
+
 def pair_key(pair: TextPair) -> Key:
     """Data set, pair, and a fingerprint of its texts and its evidence."""
     span = pair.evidence
     evidence = f"{span.start}-{span.end}" if span else ""
-    return pair.dataset, pair.pair_id, f"{text_fingerprint(pair)}:{evidence}"
+    return Key(pair.dataset, pair.pair_id, f"{text_fingerprint(pair)}:{evidence}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +84,7 @@ class Stored(Generic[T]):
 class Results(Generic[Item, T]):
     """Results of one kind below one folder. Any number of threads and processes may use it.
 
-    `key` names an item (data set, id, fingerprint of all that its result depends on); `pack`
-    turns a result into JSON values and `unpack` turns them back.
+    `key` names an item; `pack` turns a result into JSON values and `unpack` turns them back.
     """
 
     def __init__(
@@ -107,11 +118,11 @@ class Results(Generic[Item, T]):
         for key in keys:
             payload, reason = rows.get(key, (None, None))
             if reason is not None:
-                failed[key[1]] = reason
+                failed[key.item] = reason
             elif payload is not None:
                 found = self._decoded((place, key), payload)
                 if found is not None:
-                    results[key[1]] = found
+                    results[key.item] = found
         return Stored(results, failed)
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
@@ -200,7 +211,7 @@ class Results(Generic[Item, T]):
                         (self.kind, dataset, *some),
                     )
                     for item, text, payload, reason in rows:
-                        found[dataset, item, text] = payload, reason
+                        found[Key(dataset, item, text)] = payload, reason
         return found
 
     def _put(
