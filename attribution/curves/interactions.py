@@ -20,6 +20,7 @@ ColumnLevel = Literal["word", "token", "sentence", "bin"]
 COLUMN_BINS = 50
 MAX_COLUMNS = 400
 """Columns that a figure still shows apart; longer documents need sentences or bins."""
+_MAX_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,13 @@ def _ranks(tokenized: TokenizedText) -> NDArray[np.int64]:
     return np.where(tokenized.content, np.cumsum(tokenized.content) - 1, -1)
 
 
-def _span_units(
-    tokenized: TokenizedText, text: str, spans: Sequence[tuple[int, int]], shorten: int = 60
-) -> _Units:
+def _span_units(tokenized: TokenizedText, text: str, spans: Sequence[tuple[int, int]]) -> _Units:
     read = tokenized.read_until
     kept = [span for span in spans if span[0] < read] or list(spans[:1])
     labels = []
     for start, end in kept:
         label = " ".join(text[start:end].split())
-        labels.append(label if len(label) <= shorten else label[: shorten - 1] + "…")
+        labels.append(label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…")
     return _Units(tuple(labels), tuple(kept), unit_of(tokenized, kept))
 
 

@@ -225,7 +225,6 @@ def paired_test(
     test: str,
     scores: Sequence[PairScores],
     n_identical: int = 0,
-    level: float = 0.95,
     groups: Sequence[Hashable] | None = None,
 ) -> BiasResult:
     """The paired t-test on s(d1) - s(d2) over `scores`, those of identical documents left out.
@@ -285,7 +284,7 @@ def paired_test(
             )
         else:
             found = stats.ttest_rel(first, second)
-            interval = found.confidence_interval(level)
+            interval = found.confidence_interval(0.95)
             t, p = float(found.statistic), float(found.pvalue)
             low, high = float(interval.low), float(interval.high)
             mean = float((first - second).mean())

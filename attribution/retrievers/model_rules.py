@@ -177,7 +177,7 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
     for key, value in config.items():
         sized = key in ("dimension", "embedding_dimension", "word_embedding_dimension")
         if sized and value is not None:
-            _require_whole(place, key, value, 1, MOST_FEATURES)
+            _require_whole(place, key, value, MOST_FEATURES)
 
 
 def _require_safetensors(contents: Contents) -> None:
@@ -207,11 +207,11 @@ def _require_numbers(place: str, config: dict[str, Any]) -> None:
             )
 
 
-def _require_whole(place: str, key: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
+def _require_whole(place: str, key: str, value: object, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
         raise DamagedFolder(
             f"has {key} {ascii(value)[:40]} in {place or 'its folder'}, which is no whole number "
-            f"from {least} to {most}: correct it."
+            f"from 1 to {most}: correct it."
         )
 
 
@@ -278,7 +278,7 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     """What a module of sentence-transformers says of how its transformer is read."""
     for key in ("max_seq_length", "query_length", "document_length"):
         if config.get(key) is not None:
-            _require_whole(place, key, config[key], 1, 1 << 26)
+            _require_whole(place, key, config[key], 1 << 26)
     for key in (
         "model_args",
         "tokenizer_args",

@@ -57,13 +57,13 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_json(path: Path, limit: int = CONFIG_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """The value in a JSON file.
 
     Raises:
         DamagedFolder: it is no JSON, too deep, or too large.
     """
-    return parse_json(read_bytes(path, limit), path.name)
+    return parse_json(read_bytes(path, CONFIG_BYTES), path.name)
 
 
 def parse_json(content: bytes, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -275,20 +275,14 @@ def contrast_note(found: Contrast) -> str:
 
 
 def contrasted(
-    compute: Compute,
-    pair: DocumentPair,
-    spec: RetrieverSpec,
-    method: Method,
-    should_stop: Callable[[], bool] = lambda: False,
+    compute: Compute, pair: DocumentPair, spec: RetrieverSpec, method: Method
 ) -> Contrasted:
     """The contrast s(q, d1) - s(q, d2) by tokens; both attributions are kept like any other.
 
     Raises:
         UserError: an attribution cannot be computed.
     """
-    first, second = (
-        compute.explain(one, spec, method, should_stop) for one in (pair.first, pair.second)
-    )
+    first, second = (compute.explain(one, spec, method) for one in (pair.first, pair.second))
     try:
         return Contrasted(first, second, contrast(first.attribution, second.attribution))
     except UserError as reason:

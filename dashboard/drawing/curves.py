@@ -159,7 +159,6 @@ def _band(
 def mean_curves(
     curves: Sequence[PositionCurve],
     style: Style,
-    band: bool = True,
     *,
     kind: str = BANDS[0],
     notes: Mapping[str, str] | None = None,
@@ -186,13 +185,12 @@ def mean_curves(
     over_text = any(curve.n_read is not None for curve in curves)
     title = TEXT_TITLE if over_text else POSITION_TITLE
     figure = canvas("mean_curves", style, title, y_title, provenance)
-    if band:
-        for index, curve in enumerate(curves):
-            edges = band_of(curve, kind)
-            if edges is None:
-                continue
-            name = "95% interval" if kind == BANDS[0] else kind
-            _band(figure, curve.positions, *edges, index, style, name)
+    for index, curve in enumerate(curves):
+        edges = band_of(curve, kind)
+        if edges is None:
+            continue
+        name = "95% interval" if kind == BANDS[0] else kind
+        _band(figure, curve.positions, *edges, index, style, name)
     for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):
         note = (notes or {}).get(name, (notes or {}).get(curve.model, ""))
         entry = f"{name} ({note})" if note else name
@@ -300,6 +298,10 @@ def difference(
     return with_legend(positions(figure), style, above=unread_from < 1)
 
 
+_LABELLED = 12
+"""Words of a scatter that are written beside their points, at most."""
+
+
 def rank_scatter(
     x: ArrayLike,
     y: ArrayLike,
@@ -308,16 +310,13 @@ def rank_scatter(
     style: Style,
     *,
     y_title: str = "Saliency",
-    same_scale: bool = True,
-    n_labelled: int = 12,
     provenance: Provenances = (),
 ) -> go.Figure:
     """Words [n] by what two models give them: `x` is model names[0]'s, `y` names[1]'s.
 
-    `same_scale` gives both axes one range and draws the diagonal: right for ranks and normalised
-    values, wrong for units that differ. The `n_labelled` outermost words are written beside
-    their points, fewer where they would overlap; hovering shows every word. customdata is the
-    word's index.
+    Each axis has a range of its own: models differ in their units. The outermost words are written
+    beside their points, as far as they do not overlap; hovering shows every word. customdata is
+    the word's index.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if not xs.shape == ys.shape == (len(labels),):
@@ -326,18 +325,7 @@ def rank_scatter(
         "rank_scatter", style, f"{y_title}, {names[0]}", f"{y_title}, {names[1]}", provenance
     )
     ranges = [_range(xs), _range(ys)]
-    if same_scale:
-        ranges = [_range(np.concatenate([xs, ys]))] * 2
-        figure.add_shape(
-            type="line",
-            x0=ranges[0][0],
-            y0=ranges[0][0],
-            x1=ranges[0][1],
-            y1=ranges[0][1],
-            line={"color": style.colours.muted, "width": 1, "dash": "dot"},
-            layer="below",
-        )
-    shown = _labelled(xs, ys, ranges, labels, n_labelled, style)
+    shown = _labelled(xs, ys, ranges, labels, style)
     figure.add_trace(
         go.Scatter(
             x=xs,
@@ -395,7 +383,6 @@ def _labelled(
     ys: NDArray[np.float64],
     ranges: Sequence[Sequence[float]],
     labels: Sequence[str],
-    at_most: int,
     style: Style,
 ) -> set[int]:
     """Indices of the outermost points whose labels do not run into each other (in px, roughly)."""
@@ -405,7 +392,7 @@ def _labelled(
     boxes: dict[int, tuple[float, float, float]] = {}
     order: list[int] = np.argsort(-np.maximum(across, up), kind="stable").tolist()
     for index in order:
-        if len(boxes) == at_most:
+        if len(boxes) == _LABELLED:
             break
         half = text_width(shorten(labels[index], 24), 0.85 * style.font_size) / 2
         x, y = float(across[index]) * width, float(up[index]) * height

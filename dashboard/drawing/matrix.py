@@ -88,9 +88,7 @@ def interaction_matrix(
     evidence_columns: Sequence[int] | None,
     style: Style,
     *,
-    limit: float | None = None,
     x_title: str = "Document tokens",
-    y_title: str = "Contribution (score units)",
     provenance: Provenances = (),
 ) -> go.Figure:
     """Query units (rows, downwards) by document units (columns), white at zero.
@@ -101,8 +99,6 @@ def interaction_matrix(
     Args:
         matrix: [Q, D], signed.
         evidence_columns: document units inside the evidence; outlined.
-        limit: colours run from -limit to limit; the greatest absolute value by default. Give two
-            maps shown side by side the same one, or their colours can't be compared.
 
     Document units have their labels where all fit beside each other, else their numbers, of which
     Plotly draws as many as there is room for; hovering shows each label.
@@ -112,7 +108,7 @@ def interaction_matrix(
         raise ValueError(
             f"matrix {values.shape}, {len(query_labels)} x {len(document_labels)} labels"
         )
-    bound = limit or float(np.abs(values).max(initial=0)) or 1.0
+    bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("interaction_matrix", style, x_title, "", provenance, top=True)
     steps = np.linspace(-1, 1, 5)
     figure.add_trace(
@@ -130,7 +126,7 @@ def interaction_matrix(
             hovertemplate="%{text}<br>%{customdata:.4g}<extra></extra>",
             colorbar={
                 "title": {
-                    "text": escape(y_title),
+                    "text": "Contribution (score units)",
                     "side": "right",
                     "font": {"size": style.font_size},
                 },

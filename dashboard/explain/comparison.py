@@ -144,7 +144,6 @@ def word_by_word(subject: Subject, view: View) -> dict[str, panels.Draw]:
             [document[slice(*spans[i])] for i in both],
             names,
             style,
-            same_scale=False,
             y_title=f"{METHODS[subject.method.name].title} of words ({view.aggregate} of tokens)",
             provenance=made,
         )

@@ -138,7 +138,7 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
             lines()
 
 
-def failed_items(job: Job, failed: Mapping[str, str], prefix: str = "", suffix: str = "") -> None:
+def failed_items(job: Job, failed: Mapping[str, str], suffix: str = "") -> None:
     """The pairs that gave no result, why, and the button that tries them again."""
     if not failed:
         return
@@ -146,9 +146,9 @@ def failed_items(job: Job, failed: Mapping[str, str], prefix: str = "", suffix: 
         st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
         st.button(
             "Try them again",
-            key=f"{prefix}retry{suffix}",
+            key=f"retry{suffix}",
             on_click=_start,
-            args=([job], f"{prefix}error{suffix}", True),
+            args=([job], f"error{suffix}", True),
         )
 
 

@@ -123,7 +123,7 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
     "map": lambda text: point_map([[0.0, 1.0]], [text], [text], text, STYLE),
     "map of numbers": lambda text: point_map([[0.0, 1.0]], [1.0], [text], text, STYLE),
     "rails": lambda text: unit_rails([[1.0]], [text], (0.2, 0.3), STYLE),
-    "matrix": lambda text: interaction_matrix([[1.0]], [text], [text], [0], STYLE, y_title=text),
+    "matrix": lambda text: interaction_matrix([[1.0]], [text], [text], [0], STYLE),
 }
 
 
@@ -240,8 +240,6 @@ def test_mean_curves_hold_mean_band_and_bin() -> None:
         assert band.legendgroup == line.legendgroup
     assert [line.name for line in lines] == ["a (n = 3)", "b"]
     assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
-    figure = curve_figures.mean_curves(curves, STYLE, band=False)
-    assert len(figure.data) == 2
 
 
 def test_mean_curves_stand_at_their_own_positions_and_draw_no_band_that_is_none() -> None:
@@ -267,8 +265,8 @@ def test_points_can_be_selected_by_a_click() -> None:
 def test_curves_of_one_model_are_told_apart() -> None:
     other = Method("occlusion")
     curves = [curve(), curve(dataset="e"), curve(dataset="e", method=other), curve(dataset="e")]
-    figure: Any = curve_figures.mean_curves(curves, STYLE, band=False)
-    names = [trace.name for trace in figure.data]
+    figure: Any = curve_figures.mean_curves(curves, STYLE)
+    names = [trace.name for trace in figure.data[len(curves) :]]
     assert len(set(names)) == 4
     assert names[0] == "m, d" and "occlusion" in names[2]
 
@@ -301,9 +299,7 @@ def test_scatter_keeps_points_with_their_words() -> None:
     np.testing.assert_array_equal(points.y, [30, 20, 10])
     assert list(points.hovertext) == ["one", "two", "&lt;b&gt;"]
     assert figure.layout.xaxis.title.text == "Saliency, A"
-    assert list(figure.layout.xaxis.range) == list(figure.layout.yaxis.range)
-    free: Any = curve_figures.rank_scatter([1], [9], ["w"], ("A", "B"), STYLE, same_scale=False)
-    assert not free.layout.shapes and free.layout.xaxis.range != free.layout.yaxis.range
+    assert figure.layout.xaxis.range != figure.layout.yaxis.range
     curve_figures.rank_scatter([], [], [], ("A", "B"), STYLE)
 
 
@@ -437,9 +433,9 @@ def test_means_over_whole_texts_end_where_few_were_read_and_say_how_many_were() 
     assert len(band.x) == 180 and np.isfinite(band.y).all() and max(band.x) == 89.5
     assert read.yaxis == "y2" and read.y[[0, 49, 50, 89, 99]].tolist() == [100, 100, 50, 50, 45]
     assert figure.layout.xaxis.title.text.startswith("Position in the whole text")
-    # Who was read whole has no line of it.
     whole = replace(whole, n_read=np.full(100, 20), mean=np.ones(100))
-    assert len(curve_figures.mean_curves([found, whole], STYLE, band=False).data) == 3
-    assert len(curve_figures.mean_curves([whole], STYLE, band=False).data) == 1
+    # Two bands and two lines; who was read whole has no third.
+    assert len(curve_figures.mean_curves([found, whole], STYLE).data) == 5
+    assert len(curve_figures.mean_curves([whole], STYLE).data) == 2
     with pytest.raises(ValueError, match="common axis"):
         curve_figures.mean_curves([found, curve()], STYLE)

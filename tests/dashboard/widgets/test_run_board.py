@@ -62,7 +62,7 @@ def _page(setting):  # type: ignore[no-untyped-def]
 
     jobs = [setting.job(name) for name in setting.done]
     run_board(jobs, "x.", ".y", **setting.options)
-    failed_items(jobs[0], {"p3": "It has no token."} if setting.error else {}, "x.", ".y")
+    failed_items(jobs[0], {"p3": "It has no token."} if setting.error else {}, ".y")
 
 
 def _strip(setting):  # type: ignore[no-untyped-def]
@@ -172,7 +172,7 @@ def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -
     page, text = setting.shown()
     assert "A; B: The disk is full." in text
     assert "gave no result" in page.expander[0].label
-    page.button(key="x.retry.y").click().run()
+    page.button(key="retry.y").click().run()
     assert setting.retried == [False, False, True]
     setting.limit = 0
     page.button(key="x.start.y").click().run()
