@@ -34,7 +34,7 @@ from attribution.types import Attribution, TextPair, Token, TokenizedText
 from bench.timing import interleaved, ratio
 from cache.exchange.rows import ENTRY, entries
 from cache.storage import index
-from cache.storage.maintenance import drop
+from cache.storage.maintenance import drop_file, listing
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -184,6 +184,11 @@ def writes(folder: Path) -> None:
     store.release()
 
 
+def drop(store: Store) -> None:
+    for file in listing(store):
+        drop_file(file)
+
+
 def main() -> None:
     """Print each figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -200,12 +205,12 @@ def main() -> None:
         point_reads(small, n)
         of_small = curves(small, n, folder, options.rounds, options.cold)
         disk(small, folder)
-        print(f"dropping {n:,} results: {1000 * seconds(lambda: drop(small, MODEL)):.0f} ms")
+        print(f"dropping {n:,} results: {1000 * seconds(lambda: drop(small)):.0f} ms")
         fill(large, 10 * n)
         point_reads(large, 10 * n)
         of_large = curves(large, 10 * n, folder, options.rounds, options.cold)
         print(f"{10 * n:,} curves: {ratio(of_large, of_small):.1f}x the time of {n:,}")
-        print(f"dropping {10 * n:,} results: {1000 * seconds(lambda: drop(large, MODEL)):.0f} ms")
+        print(f"dropping {10 * n:,} results: {1000 * seconds(lambda: drop(large)):.0f} ms")
         appends(folder / "appends", options.appends)
         if options.model:
             writes(folder / "writes")

@@ -173,30 +173,6 @@ def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
     return results, failed
 
 
-def drop(store: Files, model: ModelKey, method: Method | None = None) -> int:
-    """Remove a model's file of a method, or all of its files; the bytes that were freed.
-
-    A process that is writing to one goes on in a new file.
-
-    Raises:
-        UserError: they cannot be removed.
-    """
-    folder = store.folder / model.fingerprint
-    paths = [store.path(model, method)] if method else sorted(folder.glob("*.db"))
-    freed = 0
-    for path in paths:
-        log = path.with_name(path.name + "-wal")
-        freed += sum(each.stat().st_size for each in (path, log) if each.is_file())
-        unlink(path)
-        forget(path)
-    if folder.is_dir() and not any(folder.iterdir()):
-        try:
-            folder.rmdir()
-        except OSError:  # somebody has just written to it
-            return freed
-    return freed
-
-
 def drop_file(file: StoredFile) -> int:
     """Remove one file, also one that cannot be read; the bytes that were freed.
 

@@ -23,7 +23,7 @@ from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from cache.shipped.layer import UNPACKED, Shipped
 from cache.shipped.manifest import NAME, shipped_files
 from cache.storage.files import lay_beneath
-from cache.storage.maintenance import drop, listing, models
+from cache.storage.maintenance import drop_file, listing, models
 from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 from tools.shipped import write_all
@@ -121,7 +121,7 @@ def test_what_ships_is_no_part_of_the_cache(store: Store, known, source: Path) -
     (file,) = listing(store)
     assert file.results == 1
     assert sum(rows.num_rows for _, rows in rows_of(store, file)) == 1
-    drop(store, MODEL)
+    drop_file(file)
     assert store.get(MODEL, SALIENCY, known[0][0]) is not None
     # The copy may go at any time.
     shutil.rmtree(store.root / UNPACKED)

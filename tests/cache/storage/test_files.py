@@ -11,7 +11,7 @@ import pytest
 
 from attribution.methods import make_method
 from cache.storage import blocks, connections, index
-from cache.storage.maintenance import compact, drop, listing, mend, verify
+from cache.storage.maintenance import compact, drop_file, listing, mend, verify
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -100,6 +100,11 @@ def test_a_failed_write_leaves_a_file_that_was_there(
     assert store.curves(MODEL, METHOD, [result("p1")[0]]).pair_ids == ("p1",)
 
 
+def drop_all(store: Store) -> None:
+    for file in listing(store):
+        drop_file(file)
+
+
 def test_who_only_reads_makes_no_deleted_file_again(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +116,7 @@ def test_who_only_reads_makes_no_deleted_file_again(
 
     def gone(self: Store, *args):
         found = got(self, *args)
-        drop(self, MODEL, METHOD)
+        drop_all(self)
         return found
 
     with monkeypatch.context() as patched:
@@ -124,7 +129,7 @@ def test_who_only_reads_makes_no_deleted_file_again(
     index.forget_all()
 
     def mended(*args) -> None:
-        drop(store, MODEL, METHOD)
+        drop_all(store)
         mend(*args)
 
     with monkeypatch.context() as patched:

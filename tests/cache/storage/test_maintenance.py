@@ -24,7 +24,7 @@ from attribution.methods import make_method
 from attribution.types import Method
 from cache.exchange.rows import ENTRY, add, entries, ingested
 from cache.storage import blocks, connections, network_share
-from cache.storage.maintenance import compact, drop, listing, mend, older_layouts, verify
+from cache.storage.maintenance import compact, drop_file, listing, mend, older_layouts, verify
 from cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
@@ -117,7 +117,8 @@ def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result,
 
 def test_a_dropped_model_is_gone_and_can_come_back(store: Store, result) -> None:
     stored = put(store, result, ["a", "b"])
-    assert drop(store, MODEL) > 0
+    (file,) = listing(store)
+    assert drop_file(file) > 0
     assert not store.path(MODEL, METHOD).exists() and listing(store) == []
     assert store.get(MODEL, METHOD, stored[0][0]) is None
     assert everything(store, MODEL, METHOD).pair_ids == ()
@@ -159,7 +160,8 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
     )
     assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "theirs\n"
-    drop(store, MODEL)
+    (file,) = listing(store)
+    drop_file(file)
     put(store, result, ["mine"])
     path = store.path(MODEL, METHOD)
     log = path.with_name(path.name + "-wal")
