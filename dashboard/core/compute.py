@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
-from attribution.batching import stoppable
 from attribution.curves.bootstrap import numbered
 from attribution.curves.positions import CurveSummary, summarize
 from attribution.curves.text_axis import average, is_over_text
-from attribution.errors import Stopped, Unavailable, UserError
+from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches
 from attribution.retrievers import resolve, specs
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.endpoint_cost import Cost
 from attribution.retrievers.family import Family
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import SelfCheck, check_retriever
+from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.sparse import SparseRetriever, Term
 from attribution.retrievers.specs import RetrieverSpec, data_folder
 from attribution.types import Attribution, Method, Provenance, TextPair
@@ -47,13 +44,12 @@ from cache.storage.files import lay_beneath
 from cache.storage.store import ModelKey, Store, StoredCurves
 from dashboard.core import provenance, stored_models
 from dashboard.core.costs import Counting, cost_of
-from dashboard.core.model_pool import ModelPool
+from dashboard.core.model_pool import ModelPool, check_model, load_model, memory_limit
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
-from dashboard.core.runs import Job, Report, Run, RunKey, Runs, Work
+from dashboard.core.runs import Job, Report, Run, RunKey, Runs, Work, in_turn, within_batches
 from dashboard.core.settings import (
     DEVICE,
-    MODEL_MEMORY_GB,
     PRECISION,
     QUEUE_LIMIT,
     REQUESTS_EACH,
@@ -125,7 +121,7 @@ class Compute:
         self.queue: DeviceQueue = (
             beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get, each=REQUESTS_EACH.get)
         )
-        self.models: ModelPool = beside.models if beside else ModelPool(_model_bytes)
+        self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
         self._summaries: Recent[CurveSummary] = Recent(64)
@@ -176,8 +172,8 @@ class Compute:
             return self._counting.retriever(model.spec)
         return self.models.get(
             (model.key.fingerprint, model.device),
-            lambda: _loaded(model.spec),
-            lambda found: _checked(model.spec, found),
+            lambda: load_model(model.spec),
+            lambda found: check_model(model.spec, found),
             require_wanted,
         )
 
@@ -403,7 +399,7 @@ class Compute:
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
         """A job that fills this folder; `details` are those of `Job`."""
         if details.get("count") is not None:
-            work = _within_batches(work)
+            work = within_batches(work)
         return Job(self.runs, self.root, key, label, total, work, **details)
 
     def one_by_one(
@@ -414,34 +410,12 @@ class Compute:
         missing: Callable[[], Sequence[tuple[str, Job]]],
         **details: Any,
     ) -> Job:
-        """A job that does those of `parts` that are `missing` (each with its name) when it starts,
-        one after the other; progress counts them. Each has a run of its own, which says how far it
-        is and what went wrong; one that is stopped by itself makes way for the next."""
-
-        def work(run: Run, report: Report) -> Progress:
-            todo = missing()
-            started = time.perf_counter()
-
-            def progress(done: int, stopped: bool = False) -> Progress:
-                return Progress(len(todo), done, done, 0, time.perf_counter() - started, stopped)
-
-            for number, (name, job) in enumerate(todo):
-                report(progress(number))
-                if run.stopping:
-                    return progress(number, stopped=True)
-                run.stage = name
-                one = job.start()
-                # Whoever stopped all of them in between has not seen this one.
-                if run.stopping:
-                    one.stop()
-                one.wait()
-            return progress(len(todo), stopped=run.stopping)
-
+        """A job that does those of `parts` that are `missing` when it starts: see `in_turn`."""
         return self.job(
             key,
             label,
             len(parts),
-            work,
+            in_turn(missing),
             parts=tuple(parts),
             n_done=lambda: len(parts) - len(missing()),
             **details,
@@ -466,65 +440,14 @@ class Compute:
         return lambda asked: cost_of(self.root, asked, again)
 
 
-def _within_batches(work: Work) -> Work:
-    """The same work, stopped within a batch too: an endpoint may let one wait for minutes."""
-
-    def stopping(run: Run, report: Report) -> Progress:
-        try:
-            with stoppable(lambda: run.stopping):
-                return work(run, report)
-        except Unavailable:
-            raise
-        except Stopped:
-            return replace(run.progress, stopped=True)
-
-    return stopping
-
-
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
     """What tells one run from another."""
     return model.spec.name, model.key.fingerprint, method.core, scope, model.device
 
 
-@contextmanager
-def _not_the_end(name: str) -> Iterator[None]:
-    """A model's files may make a library end the program: that is an error of this model alone."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
-        raise
-    except BaseException as error:
-        raise UserError(
-            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
-            "another model."
-        ) from error
-
-
-def _loaded(spec: RetrieverSpec) -> Retriever:
-    with _not_the_end(spec.name):
-        return load(spec, DEVICE.get(), PRECISION.get())
-
-
-def _checked(spec: RetrieverSpec, found: Retriever) -> SelfCheck:
-    with _not_the_end(spec.name):
-        return check_retriever(found)
-
-
 def _listed(families: Sequence[Family]) -> str:
     words = [family.title for family in families]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def _model_bytes() -> float:
-    return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
-
-
-def _device_memory() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory
-    import os
-
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @cache

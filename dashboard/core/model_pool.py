@@ -1,14 +1,22 @@
-"""The models that this process has loaded, and what each showed of itself."""
+"""The models that this process loads, and what each showed of itself."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import torch
+
+from attribution.errors import UserError
 from attribution.retrievers.base import Retriever
-from attribution.retrievers.self_check import SelfCheck
+from attribution.retrievers.load import load
+from attribution.retrievers.self_check import SelfCheck, check_retriever
+from attribution.retrievers.specs import RetrieverSpec
 from cache.recent import Recent
+from dashboard.core.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
 
 Key = tuple[str, str]
 """A model's fingerprint and its device."""
@@ -92,3 +100,48 @@ class ModelPool:
             or sum(one.weight_bytes for one in self._loaded.values()) > limit
         ):
             self._loaded.popitem(last=False)
+
+
+@contextmanager
+def _not_the_end(name: str) -> Iterator[None]:
+    """A model's files may make a library end the program: that is an error of this model alone."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
+        raise
+    except BaseException as error:
+        raise UserError(
+            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
+            "another model."
+        ) from error
+
+
+def load_model(spec: RetrieverSpec) -> Retriever:
+    """The model on this server's device, in its precision.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    with _not_the_end(spec.name):
+        return load(spec, DEVICE.get(), PRECISION.get())
+
+
+def check_model(spec: RetrieverSpec, found: Retriever) -> SelfCheck:
+    """What the loaded model shows of itself.
+
+    Raises:
+        UserError: it fails its check.
+    """
+    with _not_the_end(spec.name):
+        return check_retriever(found)
+
+
+def memory_limit() -> float:
+    """Bytes that the weights of all loaded models may take."""
+    return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
+
+
+def _device_memory() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

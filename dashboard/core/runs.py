@@ -8,10 +8,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attribution.errors import UserError
+from attribution.batching import stoppable
+from attribution.errors import Stopped, Unavailable, UserError
 from attribution.retrievers.endpoint_cost import Cost
 from cache.jobs.loop import Progress
 
@@ -310,3 +311,45 @@ class Job:
         """End its run after the batch at hand; what was computed is kept."""
         if (run := self.run) is not None:
             run.stop()
+
+
+def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
+    """The work of doing what is `missing` (each job with its name) when it starts, one after the
+    other; progress counts jobs. Each has a run of its own, which says how far it is and what went
+    wrong; one that is stopped by itself makes way for the next."""
+
+    def work(run: Run, report: Report) -> Progress:
+        todo = missing()
+        started = time.perf_counter()
+
+        def progress(done: int, stopped: bool = False) -> Progress:
+            return Progress(len(todo), done, done, 0, time.perf_counter() - started, stopped)
+
+        for number, (name, job) in enumerate(todo):
+            report(progress(number))
+            if run.stopping:
+                return progress(number, stopped=True)
+            run.stage = name
+            one = job.start()
+            # Whoever stopped all of them in between has not seen this one.
+            if run.stopping:
+                one.stop()
+            one.wait()
+        return progress(len(todo), stopped=run.stopping)
+
+    return work
+
+
+def within_batches(work: Work) -> Work:
+    """The same work, stopped within a batch too: an endpoint may let one wait for minutes."""
+
+    def stopping(run: Run, report: Report) -> Progress:
+        try:
+            with stoppable(lambda: run.stopping):
+                return work(run, report)
+        except Unavailable:
+            raise
+        except Stopped:
+            return replace(run.progress, stopped=True)
+
+    return stopping

@@ -71,12 +71,12 @@ def test_a_sample_of_damaged_widget_states() -> None:
 def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dashboard.core import compute
+    from dashboard.core import model_pool
 
     def ends(*_: object) -> None:
         raise SystemExit(3)
 
-    monkeypatch.setattr(compute, "load", ends)
+    monkeypatch.setattr(model_pool, "load", ends)
     app = opened("explain", {**PAGES["explain"], "models": ["tiny@max"], "pair": "rises"})
     assert not app.exception
     assert "would end the program" in app.error[0].value.replace("\\", "")

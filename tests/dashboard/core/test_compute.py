@@ -40,7 +40,7 @@ def test_a_result_survives_a_restart_without_loading_the_model(
     assert not first.from_cache
     restarted = Compute(tmp_path / "home")
     monkeypatch.setattr(
-        "dashboard.core.compute.load", lambda *_: pytest.fail("the model was loaded")
+        "dashboard.core.model_pool.load", lambda *_: pytest.fail("the model was loaded")
     )
     again = restarted.explain(PAIR, spec, METHOD)
     assert again.from_cache
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_said_and_refused(
     assert "decomposition" not in compute.unfit(model)
     assert compute.self_check(model) is None
     unfit = SelfCheck(LibraryCheck(0.0, "score"), unfit={"decomposition": "because."})
-    monkeypatch.setattr("dashboard.core.compute.check_retriever", lambda _: unfit)
+    monkeypatch.setattr("dashboard.core.model_pool.check_retriever", lambda _: unfit)
     with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(model)["decomposition"] == "because."

@@ -18,7 +18,6 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.loop import Progress
 from cache.storage import connections
-from dashboard.core import compute as compute_module
 from dashboard.core import model_pool
 from dashboard.core.compute import Compute
 from dashboard.core.model_pool import ModelPool
@@ -46,14 +45,14 @@ def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
     )
     pair = TextPair("p", "what melts", "Ice melts. Stone stays.")
     compute.explain(pair, bert, make_method("saliency"))
-    real = compute_module.load
+    real = model_pool.load
 
     def slow(spec: RetrieverSpec, *rest: str) -> object:
         loading.set()
         hold.wait(60)
         return real(spec, *rest)
 
-    monkeypatch.setattr(compute_module, "load", slow)
+    monkeypatch.setattr(model_pool, "load", slow)
     thread = threading.Thread(target=lambda: compute.retriever(compute.identify(other)))
     thread.start()
     assert loading.wait(30)
