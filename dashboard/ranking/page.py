@@ -21,12 +21,12 @@ from dashboard.core.runs import Job
 from dashboard.curves.words import too_few
 from dashboard.drawing import curves as curve_figures
 from dashboard.drawing.curves import Style
-from dashboard.published import files as published_files
-from dashboard.published.service import measures_frame
+from dashboard.ranking import groups as ranking_groups
+from dashboard.ranking import published as published_results
 from dashboard.ranking import queries as ranking_queries
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking import tables
-from dashboard.ranking.figures import evidence_bins, length_buckets, position_groups
+from dashboard.ranking.figures import evidence_bins, length_buckets
 from dashboard.ranking.run_choice import notes as run_notes
 from dashboard.ranking.run_choice import ranked_runs, run_choice
 from dashboard.ranking.service import Measured, Ranked, Setup
@@ -227,43 +227,6 @@ def provenance(found: Sequence[Measured]) -> list[Provenance]:
     return [one.provenance() for one in found]
 
 
-def group_section(found: Sequence[Measured]) -> None:
-    """nDCG over the data set's groups of queries, as position-aware benchmarks have it."""
-    groups = the_setup.collection.groups
-    by_group = {one.name: one.by_group for one in found}
-    known = {name: one for name, one in by_group.items() if one is not None}
-    if groups is None or not known:
-        return
-    made = ranking_service.group_provenance(found)
-
-    def draw(style: Style) -> go.Figure:
-        """nDCG over groups of queries."""
-        return position_groups(known, style, provenance=made)
-
-    st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")
-    panels.show(draw(panels.screen_style(height_px=340)), "ranking.groups", "nDCG@10 by group")
-    st.dataframe(
-        tables.positions_text(found),
-        hide_index=True,
-        column_config={
-            name: st.column_config.NumberColumn(format="%.3f")
-            for name in ("PSI", "PSI by chance", "p")
-        }
-        | {"evidence read": st.column_config.NumberColumn(format="percent")},
-    )
-    st.caption(
-        "nDCG@10 of each group; PSI is 1 minus the worst over the best group's. Chance alone gives "
-        "the PSI beside it, p is the share of shuffles that reach it. Intervals resample documents."
-    )
-    panels.downloads(
-        "ranking.groups",
-        [data.name, groups.name],
-        made,
-        figures={"Groups": draw},
-        frame=tables.groups_frame(found),
-    )
-
-
 def profile_section(found: Sequence[Measured]) -> None:
     """nDCG over the evidence's place, saliency of the same pairs, length buckets and PSI."""
     profiles = {
@@ -377,40 +340,6 @@ def saliency_section(models: list[str], style: Style) -> None:
         )
 
 
-def published_section(found: Sequence[Measured]) -> None:
-    """Published measures beside ours."""
-    with st.expander("Published results beside these"):
-        rows = published_files.measures()
-        if not rows:
-            return
-        settings = sorted({one.setting for one in rows})
-        default = settings.index("eng-eng") if "eng-eng" in settings else 0
-        setting = st.selectbox(
-            "Setting",
-            settings,
-            index=default,
-            key="published.setting",
-            help="Languages of queries and documents.",
-        )
-        theirs = measures_frame([one for one in rows if one.setting == setting])
-        ours = tables.psi_frame(found).assign(setting=data.name)
-        both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
-        lengths = list(dict.fromkeys(both["length"]))
-        length = st.segmented_control(
-            "Length",
-            lengths,
-            default=lengths[0],
-            required=True,
-            key="published.length",
-            format_func=panels.plain,
-        )
-        st.dataframe(both[both["length"] == length], hide_index=True)
-        st.caption(
-            "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
-            "mean over evidence bins, not over queries."
-        )
-
-
 given = ranked_runs(runs, the_setup)
 ticking = is_active()
 
@@ -436,7 +365,7 @@ def board() -> None:
     if not found:
         return
     with panels.guarded():
-        group_section(found)
+        ranking_groups.section(found, the_setup.collection.groups, data.name)
     with panels.guarded():
         profile_section(found)
     with panels.guarded():
@@ -467,4 +396,4 @@ if complete:
         note = "Explain reads with each model's own prompt and lengths." if posir else ""
         ranking_queries.section(complete, data.name, names, note)
     with panels.guarded():
-        published_section(complete)
+        published_results.section(complete, data.name)

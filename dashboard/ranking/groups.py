@@ -1,0 +1,52 @@
+"""The Ranking page's part about groups of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from attribution.datasets.types import Groups
+from dashboard.drawing.palettes import Style
+from dashboard.ranking import tables
+from dashboard.ranking.figures import position_groups
+from dashboard.ranking.service import Measured, group_provenance
+from dashboard.widgets import panels
+
+
+def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> None:
+    """nDCG over the data set's groups of queries, as position-aware benchmarks have it; nothing
+    where it has none."""
+    by_group = {one.name: one.by_group for one in found}
+    known = {name: one for name, one in by_group.items() if one is not None}
+    if groups is None or not known:
+        return
+    made = group_provenance(found)
+
+    def draw(style: Style) -> go.Figure:
+        """nDCG over groups of queries."""
+        return position_groups(known, style, provenance=made)
+
+    st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")
+    panels.show(draw(panels.screen_style(height_px=340)), "ranking.groups", "nDCG@10 by group")
+    st.dataframe(
+        tables.positions_text(found),
+        hide_index=True,
+        column_config={
+            name: st.column_config.NumberColumn(format="%.3f")
+            for name in ("PSI", "PSI by chance", "p")
+        }
+        | {"evidence read": st.column_config.NumberColumn(format="percent")},
+    )
+    st.caption(
+        "nDCG@10 of each group; PSI is 1 minus the worst over the best group's. Chance alone gives "
+        "the PSI beside it, p is the share of shuffles that reach it. Intervals resample documents."
+    )
+    panels.downloads(
+        "ranking.groups",
+        [dataset, groups.name],
+        made,
+        figures={"Groups": draw},
+        frame=tables.groups_frame(found),
+    )

@@ -1,0 +1,48 @@
+"""The Ranking page's part about published results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.published import files as published_files
+from dashboard.published.service import measures_frame
+from dashboard.ranking import tables
+from dashboard.ranking.service import Measured
+from dashboard.widgets import panels
+
+
+def section(found: Sequence[Measured], dataset: str) -> None:
+    """Published measures beside ours."""
+    with st.expander("Published results beside these"):
+        rows = published_files.measures()
+        if not rows:
+            return
+        settings = sorted({one.setting for one in rows})
+        default = settings.index("eng-eng") if "eng-eng" in settings else 0
+        setting = st.selectbox(
+            "Setting",
+            settings,
+            index=default,
+            key="published.setting",
+            help="Languages of queries and documents.",
+        )
+        theirs = measures_frame([one for one in rows if one.setting == setting])
+        ours = tables.psi_frame(found).assign(setting=dataset)
+        both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
+        lengths = list(dict.fromkeys(both["length"]))
+        length = st.segmented_control(
+            "Length",
+            lengths,
+            default=lengths[0],
+            required=True,
+            key="published.length",
+            format_func=panels.plain,
+        )
+        st.dataframe(both[both["length"] == length], hide_index=True)
+        st.caption(
+            "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
+            "mean over evidence bins, not over queries."
+        )
