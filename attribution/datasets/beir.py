@@ -20,8 +20,9 @@ from typing import Any
 from attribution.datasets import languages
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.formats import Format, register
+from attribution.datasets.row import NOT_UTF8, Row
 from attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
-from attribution.datasets.tables import NOT_UTF8, Row, json_row, rows, suffix
+from attribution.datasets.tables import json_row, rows, suffix
 from attribution.datasets.types import (
     DataSet,
     Judgement,

@@ -15,8 +15,9 @@ from typing import Any
 
 from attribution.datasets.corpus import Collection
 from attribution.datasets.formats import Format, files_of, register
+from attribution.datasets.row import Row
 from attribution.datasets.streams import File
-from attribution.datasets.tables import Row, json_rows
+from attribution.datasets.tables import json_rows
 from attribution.datasets.types import DataSet, Rejection, checked_id, collect
 from attribution.errors import UserError, printable
 from attribution.text import clean

@@ -16,8 +16,8 @@ from attribution.datasets import beir, languages, tables
 from attribution.datasets.corpus import Collection, Document
 from attribution.datasets.formats import Format, files_of, register
 from attribution.datasets.languages import iso_639_3
+from attribution.datasets.row import Row
 from attribution.datasets.streams import File
-from attribution.datasets.tables import Row
 from attribution.datasets.types import DataSet, Rejection, checked_id, collect, label
 from attribution.errors import UserError
 from attribution.types import TextPair

@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import tables
+from attribution.datasets import parquet, tables
 from attribution.datasets.formats import files_below, register
 from attribution.datasets.passages import PassageReader
+from attribution.datasets.row import Row
 from attribution.datasets.streams import File
-from attribution.datasets.tables import Row
 from attribution.datasets.types import Groups, Judgement, Passages, Rejection
 from attribution.errors import UserError
 from attribution.text import clean
@@ -96,7 +96,7 @@ def _files(path: Path) -> list[File]:
 
 def _fits(file: File) -> bool:
     if tables.suffix(file.name) == ".parquet":
-        return set(COLUMNS) <= set(tables.parquet_columns(file))
+        return set(COLUMNS) <= set(parquet.columns_of(file))
     with suppress(UserError):
         rows = list(islice(tables.rows(file, COLUMNS), _LOOKED_AT))
         return any(set(COLUMNS) <= set(row.cells) for row in rows)

@@ -18,8 +18,8 @@ from typing import Any
 from attribution.datasets import tables
 from attribution.datasets.formats import Format, files_of, register
 from attribution.datasets.languages import iso_639_3
+from attribution.datasets.row import Row
 from attribution.datasets.streams import MEGABYTE, File
-from attribution.datasets.tables import Row
 from attribution.datasets.types import DataSet, Rejection, collect, label
 from attribution.errors import UserError
 from attribution.text import clean

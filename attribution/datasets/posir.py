@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import tables
+from attribution.datasets import parquet
 from attribution.datasets.corpus import Collection, Document, gather, grade
 from attribution.datasets.formats import LANGUAGE, Format, register
 from attribution.datasets.languages import iso_639_3
+from attribution.datasets.row import Row
 from attribution.datasets.streams import File
-from attribution.datasets.tables import Row
 from attribution.datasets.types import (
     DataSet,
     Judgement,
@@ -156,7 +156,7 @@ def collection(
         for folder in folders:
             file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
             part, language = f"{folder.parent.name}/{folder.name}", iso_639_3(folder.parent.name)
-            for row in tables.parquet_in_process(file, columns, columns, None):
+            for row in parquet.rows_in_process(file, columns, columns, None):
                 known, text = row.cells.get("_id"), row.cells.get("text")
                 if row.problem or isinstance(known, bool) or not isinstance(known, str | int):
                     known = ""
@@ -168,7 +168,7 @@ def collection(
 
 
 def _require_readable(folders: Sequence[Path]) -> None:
-    tables.require_readable(
+    parquet.require_readable(
         [
             (_file(folder, name), (*columns, *_OPTIONAL))
             for folder in folders
@@ -187,7 +187,7 @@ def _rows(folder: Path, name: str) -> list[Row]:
     if not (folder / name).is_file():
         raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
     columns = _COLUMNS[name]
-    return list(tables.parquet_in_process(file, columns, (*columns, *_OPTIONAL), None))
+    return list(parquet.rows_in_process(file, columns, (*columns, *_OPTIONAL), None))
 
 
 def _by_id(folder: Path, name: str) -> tuple[dict[str, Mapping[str, Any]], list[Rejection]]:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import tables
+from attribution.datasets import parquet, tables
 from attribution.datasets.formats import files_below, register
 from attribution.datasets.passages import PassageReader
 from attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
@@ -233,7 +233,7 @@ def _files(path: Path) -> list[File]:
 def _fits(file: File) -> bool:
     """Whether a file begins as SQuAD's do, or has its columns."""
     if _is_parquet(file.name):
-        return set(COLUMNS) <= set(tables.parquet_columns(file))
+        return set(COLUMNS) <= set(parquet.columns_of(file))
     try:
         with open_text(file) as text:
             head = text.read(_HEAD)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from attribution.datasets.corpus import Collection
+from attribution.datasets.row import NOT_UTF8
 from attribution.datasets.streams import File, has_foreign_bytes, open_text
-from attribution.datasets.tables import NOT_UTF8
 from attribution.datasets.types import Rejection, checked_id
 from attribution.errors import UserError
 from attribution.evaluation.search import DEPTH, Ranking

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attribution import datasets
-from attribution.datasets import posir, posir_selection, tables
+from attribution.datasets import parquet, posir, posir_selection
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 from attribution.types import EvidenceSpan, TextPair
@@ -47,7 +47,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def record(files: Any) -> None:
         names.extend(file.name for file, _ in files)
 
-    monkeypatch.setattr(tables, "require_readable", record)
+    monkeypatch.setattr(parquet, "require_readable", record)
     return names
 
 

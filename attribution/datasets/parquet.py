@@ -1,0 +1,290 @@
+"""Rows of Parquet files. A damaged one can end the process that reads it, so it is read in a child
+first."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from attribution import isolated
+from attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
+from attribution.datasets.streams import MEGABYTE, File, open_bytes
+from attribution.errors import UserError
+
+_SHIPPED = Path(__file__).parent / "sample"
+_MAX_MEMORY = 4 << 30
+_MAX_BATCH = 1 << 30
+_MAX_LIST = 16
+_VIEWS = (pa.string_view(), pa.binary_view())
+
+
+def rows(
+    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+) -> Iterator[Row]:
+    """The rows of a Parquet file, of which `wanted` columns are read; an upload, which has a
+    `limit` of bytes unpacked, in a child.
+
+    Raises:
+        UserError: one of the columns `needed` is missing or there twice, or the file is damaged or
+            too large.
+    """
+    if limit is None:
+        require_readable([(file, wanted)])
+        yield from rows_in_process(file, needed, wanted, None)
+        return
+    with open_bytes(file, limit) as stream:
+        data = stream.read()
+    answer = isolated.call(
+        uploaded_rows,
+        [file.name, list(needed), list(wanted), limit],
+        data,
+        damaged=_damaged(file.name),
+        limits=isolated.Limits(answer=2 * limit + MEGABYTE),
+    )
+    for line in io.BytesIO(answer):
+        yield Row(*json.loads(line))
+
+
+def uploaded_rows(
+    data: bytes, name: str, needed: list[str], wanted: list[str], limit: int
+) -> Iterator[bytes]:
+    """Rows of an uploaded Parquet file as lines of JSON; what its child does.
+
+    Raises:
+        UserError: as `rows`.
+    """
+    left = 2 * limit
+    for row in rows_in_process(File(name, data), needed, wanted, limit):
+        line = json.dumps([row.number, row.cells, row.problem], ensure_ascii=False)
+        said = line.encode("utf-8", "surrogatepass") + b"\n"
+        left -= len(said)
+        if left < 0:
+            raise _too_large(name, limit)
+        yield said
+
+
+def columns_of(file: File) -> tuple[str, ...]:
+    """Names of a Parquet file's columns, as rows have them; none where it cannot be read. Told by
+    the child of `require_readable`, once for each state of the file."""
+    if not isinstance(file.content, Path):
+        return ()
+    try:
+        state = file.content.stat()
+        place = str(file.content.resolve())
+    except OSError:
+        return ()
+    return _columns_of(file.name, place, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=256)
+def _columns_of(name: str, place: str, _changed: int, _size: int) -> tuple[str, ...]:
+    try:
+        answer = isolated.call(named_columns, [name, place], damaged=_damaged(name))
+    except UserError:
+        return ()
+    return tuple(json.loads(answer))
+
+
+def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
+    """Column names of a file on disk as JSON; what the child of `columns_of` does.
+
+    Raises:
+        UserError: it is no Parquet file.
+    """
+    with _said(name), File(name, Path(path)).open() as raw:
+        found = [column_name(column) for column in pq.ParquetFile(raw).schema_arrow.names]
+        yield json.dumps(found).encode()
+
+
+def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
+    """Decode columns of files on disk in one child; those that are shipped with the program need
+    no check. They may be too large to come through a pipe: what the child survived is decoded
+    again here. That guards against damaged files, of the hub too, not against one that is
+    exchanged in between by who starts the program.
+
+    Raises:
+        UserError: the child did not survive one of them.
+    """
+    with isolated.Reader(isolated.Limits(memory=_MAX_MEMORY, seconds=None)) as reader:
+        for file, wanted in files:
+            if isinstance(file.content, Path) and _SHIPPED not in file.content.resolve().parents:
+                place = str(file.content.resolve())
+                reader.call(
+                    decoded,
+                    [file.name, place, list(wanted)],
+                    damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
+                    f"{_MAX_MEMORY >> 30} GB.",
+                )
+
+
+def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
+    """Decode a file's columns to the end and answer nothing; what the child of `require_readable`
+    does. Errors other than the end of the process are left to who reads the file.
+
+    Raises:
+        UserError: 256 rows take more memory than any texts that are read.
+    """
+    largest = 0
+    with suppress(UserError), _said(name):
+        for _columns_read, batch in _batches(File(name, Path(path)), (), wanted, None):
+            largest = max(largest, batch.nbytes)
+    if largest > _MAX_BATCH:
+        raise UserError(f"{name} has rows of more than {_MAX_BATCH >> 28} MB each: shorten them.")
+    yield data
+
+
+def rows_in_process(
+    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+) -> Iterator[Row]:
+    """Rows of a Parquet file that may be trusted not to end the process.
+
+    Raises:
+        UserError: as `rows`.
+    """
+    number = 0
+    # A damaged file may show itself as late as in a cell.
+    with _said(file.name):
+        for columns, batch in _batches(file, needed, wanted, limit):
+            for index in range(batch.num_rows):
+                number += 1
+                try:
+                    cells = {
+                        name: [] if column is None else _value(batch.column(column)[index])
+                        for name, column in columns.items()
+                    }
+                except UnicodeDecodeError:
+                    yield Row(number, problem=NOT_UTF8)
+                    continue
+                yield Row(number, cells)
+
+
+def _damaged(name: str) -> str:
+    return f"{name} is not a Parquet file that can be read: write it again."
+
+
+def _too_large(name: str, limit: int) -> UserError:
+    return UserError(
+        f"{name} unpacks to more than {limit // MEGABYTE:,} MB: give it in smaller parts."
+    )
+
+
+@contextmanager
+def _said(name: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    # What a damaged file makes of Arrow's own code is any of these.
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise UserError(_damaged(name)) from error
+
+
+def _batches(
+    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+) -> Iterator[tuple[dict[str, str | None], pa.RecordBatch]]:
+    """Batches of 256 rows, and the column in them of each name of `wanted` that the file has; None
+    for one of another type than texts, numbers and spans, which is not read."""
+    with file.open() as raw:
+        if raw.read(2) == b"\x1f\x8b":
+            with open_bytes(file, limit) as stream:
+                raw = io.BytesIO(stream.read())
+        opened = pq.ParquetFile(raw)
+        schema = opened.schema_arrow
+        by_name = dict(zip(checked_columns(file, schema.names, needed), schema.names, strict=True))
+        columns: dict[str, str | None] = {
+            name: by_name[name] if _is_read(schema.field(by_name[name]).type, limit) else None
+            for name in wanted
+            if name in by_name
+        }
+        read = [column for column in columns.values() if column is not None]
+        if limit is not None and _unpacked(opened.metadata) > limit:
+            raise _too_large(file.name, limit)
+        # Kept as a dictionary, a text that a million rows share is held once; it is counted
+        # for each row before any row makes a string of it.
+        texts = [column for column in read if _is_text(schema.field(column).type)]
+        opened = pq.ParquetFile(raw, read_dictionary=texts)
+        count = 0
+        for batch in opened.iter_batches(batch_size=256, columns=read, use_threads=False):
+            if limit is not None:
+                count += sum(_size(column) for column in batch.columns)
+                count += 8 * batch.num_rows * (len(columns) - len(read))
+                if count > limit:
+                    raise _too_large(file.name, limit)
+            yield columns, batch
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+def _is_read(kind: pa.DataType, limit: int | None) -> bool:
+    """Texts, numbers, and of files on disk lists of them (PosIR's spans) and records of these
+    (SQuAD's answers). A list's length is the file's own, and a date may be one that Python cannot
+    say."""
+    if limit is None and pa.types.is_struct(kind):
+        return all(_is_read(kind.field(at).type, limit) for at in range(kind.num_fields))
+    if limit is None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return _is_single(kind.value_type)
+    return _is_single(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def _is_single(kind: pa.DataType) -> bool:
+    return (
+        _is_text(kind)
+        or kind in (*_VIEWS, pa.bool_(), pa.null())
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+    )
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        kind = scalar.type
+        return {kind.field(at).name: _value(scalar[at]) for at in range(kind.num_fields)}
+    if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
+        # No span is longer, and of many answers the first counts: no copy of all of it.
+        return [_value(one) for one in scalar.values[:_MAX_LIST]]
+    value = scalar.as_py()
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _unpacked(metadata: pq.FileMetaData) -> int:
+    return sum(
+        metadata.row_group(group).column(column).total_uncompressed_size
+        for group in range(metadata.num_row_groups)
+        for column in range(metadata.num_columns)
+    )
+
+
+def _size(column: pa.Array) -> int:
+    """Bytes of all rows' texts; 8 for any other value and for nulls."""
+    if column.type in _VIEWS:
+        column = column.cast(pa.large_binary())
+    if isinstance(column, pa.DictionaryArray) and _is_text(column.dictionary.type):
+        of_values = pc.binary_length(column.dictionary)
+        lengths = pc.take(of_values, column.indices)
+    elif _is_text(column.type):
+        lengths = pc.binary_length(column)
+    else:
+        return 8 * len(column)
+    total: int = (pc.sum(lengths).as_py() or 0) + 8 * lengths.null_count
+    return total
