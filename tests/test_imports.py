@@ -137,7 +137,7 @@ def test_nothing_runs_or_trusts_what_it_reads(path: Path) -> None:
     assert unsafe(parse(path), path) == []
 
 
-@pytest.mark.parametrize("module", ["attribution.curves.positions", "cache.storage.store"])
+@pytest.mark.parametrize("module", ["attribution.curves.curve_summary", "cache.storage.store"])
 def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
     script = (

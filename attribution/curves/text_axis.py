@@ -20,12 +20,12 @@ from attribution.curves.bootstrap import (
     bootstrap_means,
     numbered,
 )
+from attribution.curves.curve_summary import nothing_stored
 from attribution.curves.positions import (
     content_scores,
     document_curve,
     document_magnitudes,
     normalize,
-    nothing_stored,
     positions,
 )
 from attribution.types import N_BINS, Array, Attribution, Method, PositionCurve, TokenizedText
@@ -69,7 +69,7 @@ def average(
     n_failed: int,
 ) -> PositionCurve:
     """Average curves over whole texts [n, 100]: each bin over the pairs that were read there, with
-    intervals that resample documents (seeded) as `positions.summarize` does; `groups` tells the
+    intervals that resample documents (seeded) as `curve_summary.summarize` does; `groups` tells the
     rows' documents apart [n].
 
     A bin is NaN where the pairs that were read there have fewer than MIN_DOCUMENTS documents, or

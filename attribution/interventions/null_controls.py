@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import MIN_DOCUMENTS, SEED, Estimate, band, estimate
-from attribution.curves.positions import POSITIONS, primacy_recency_index
+from attribution.curves.curve_summary import primacy_recency_index
+from attribution.curves.positions import POSITIONS
 from attribution.errors import UserError
 from attribution.interventions.filler import filler
 from attribution.interventions.relocation import pieces

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from attribution.curves.bootstrap import numbered
-from attribution.curves.positions import CurveSummary, summarize
+from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.curves.text_axis import average, is_over_text
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, attribute_batches

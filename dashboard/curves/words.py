@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attribution.curves.bootstrap import MIN_DOCUMENTS
-from attribution.curves.positions import CurveSummary
+from attribution.curves.curve_summary import CurveSummary
 from attribution.types import PositionCurve
 
 

@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import Estimate, band
+from attribution.curves.curve_summary import CurveSummary, center_of_mass, primacy_recency_index
 from attribution.curves.positions import (
     Aggregate,
-    CurveSummary,
-    center_of_mass,
     document_curve,
     document_magnitudes,
     positions,
-    primacy_recency_index,
     token_range,
     unit_scores,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from attribution.curves.bootstrap import Estimate, estimate
-from attribution.curves.positions import nothing_stored
+from attribution.curves.curve_summary import nothing_stored
 from attribution.interventions.segments import PLACES, SHARES, EditCurves, Place
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair

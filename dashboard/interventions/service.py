@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attribution.curves.bootstrap import SEED, Estimate, estimate
-from attribution.curves.positions import CurveSummary, summarize
+from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.errors import UserError
 from attribution.interventions.ablation import Ablation
 from attribution.interventions.agreement import (

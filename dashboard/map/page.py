@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.positions import primacy_recency_index
+from attribution.curves.curve_summary import primacy_recency_index
 from attribution.curves.projection import METRICS, Layout
 from attribution.errors import UserError
 from attribution.types import Provenance, TextPair

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from attribution.curves.positions import (
-    LENGTH_BUCKETS,
-    center_of_mass,
-    positions,
-    primacy_recency_index,
-)
+from attribution.curves.curve_summary import center_of_mass, primacy_recency_index
+from attribution.curves.positions import LENGTH_BUCKETS, positions
 from attribution.curves.published import PublishedCurves, PublishedMeasures
 from attribution.evaluation.ranking_measures import NDCG
 from dashboard.ranking.tables import OVERALL

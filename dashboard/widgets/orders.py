@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.positions import center_of_mass
+from attribution.curves.curve_summary import center_of_mass
 from attribution.types import N_BINS, Array, TextPair
 from cache.storage.store import StoredCurves
 

@@ -34,7 +34,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attribution.curves.positions import summarize
+from attribution.curves.curve_summary import summarize
 from attribution.errors import UserError
 from attribution.isolated import Reader
 from attribution.retrievers.base import Retriever

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 
 from attribution.curves.bootstrap import MIN_DOCUMENTS
-from attribution.curves.positions import (
-    BANDS,
-    CurveSummary,
-    band,
-    document_curve,
-    document_magnitudes,
-    positions,
-    primacy_recency_index,
-)
-from attribution.curves.positions import summarize as summarize_curves
+from attribution.curves.curve_summary import CurveSummary, primacy_recency_index
+from attribution.curves.curve_summary import summarize as summarize_curves
+from attribution.curves.positions import BANDS, band, document_curve, document_magnitudes, positions
 from attribution.methods import make_method
 from attribution.types import Attribution, Token, TokenizedText
 

@@ -16,21 +16,19 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import bootstrap, spearmanr
 
 from attribution.curves.bootstrap import Estimate, bootstrap_means
+from attribution.curves.curve_summary import center_of_mass, primacy_recency_index, summarize
 from attribution.curves.positions import (
     BANDS,
     RESAMPLINGS,
     band,
-    center_of_mass,
     document_curve,
     evidence_share,
     length_bucket,
     normalize,
     positions,
-    primacy_recency_index,
     rank_correlation,
     rank_correlations,
     resample,
-    summarize,
     token_range,
     unit_scores,
 )

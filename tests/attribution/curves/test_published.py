@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from attribution.curves import published
-from attribution.curves.positions import LENGTH_BUCKETS, center_of_mass, positions
+from attribution.curves.curve_summary import center_of_mass
+from attribution.curves.positions import LENGTH_BUCKETS, positions
 from attribution.curves.published import (
     figure_5,
     model_of,

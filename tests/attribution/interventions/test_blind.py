@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from attribution.curves.bootstrap import estimate
-from attribution.curves.positions import document_curve, summarize
+from attribution.curves.curve_summary import summarize
+from attribution.curves.positions import document_curve
 from attribution.curves.text_axis import average, curves_of, over_text
 from attribution.datasets import DataSet, from_pairs
 from attribution.evaluation.bias_pairs import pairs_for

@@ -12,7 +12,8 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from attribution.curves.positions import primacy_recency_index, resample
+from attribution.curves.curve_summary import primacy_recency_index
+from attribution.curves.positions import resample
 from attribution.datasets import DataSet
 from attribution.errors import Stopped, UserError
 from attribution.interventions.ablation import Ablation

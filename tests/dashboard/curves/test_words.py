@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.curves.positions import CurveSummary, summarize
+from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.curves.text_axis import average, over_text
 from attribution.methods import make_method
 from dashboard.curves.words import (

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from attribution import datasets
-from attribution.curves.positions import primacy_recency_index
+from attribution.curves.curve_summary import primacy_recency_index
 from attribution.evaluation.ranking_measures import NDCG
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus

@@ -1,0 +1,190 @@
+"""Curves averaged over documents, and where they lean: centre of mass and primacy-recency index."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    Values,
+    bootstrap_means,
+    n_groups,
+    percentiles,
+)
+from attribution.curves.positions import POSITIONS, Resampling, positions
+from attribution.errors import UserError
+from attribution.types import N_BINS, Method, PositionCurve, as_array
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSummary:
+    """An aggregated curve with the two numbers that say where it leans.
+
+    Either is None where it is a share of nothing: the sentence `undefined` says why.
+    """
+
+    curve: PositionCurve
+    center_of_mass: Estimate | None
+    primacy_recency_index: Estimate | None
+
+    @property
+    def undefined(self) -> str:
+        """Why a number is missing; empty where none is."""
+        if self.center_of_mass is None:
+            return (
+                "No centre of mass and no index: what the tokens bring is zero, or not clearly "
+                "above it."
+            )
+        if self.primacy_recency_index is None:
+            return (
+                "No index: what the first and the last third bring together is zero, or not "
+                "clearly above it."
+            )
+        return ""
+
+
+_THIRD = N_BINS // 3
+
+
+def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
+    """What both numbers are ratios of, for magnitudes [..., 100] at positions [100]: last less
+    first third, both thirds, moment, total [..., 4].
+
+    They are sums of the bins, so those of a mean curve are the means of the documents' own.
+    """
+    values = np.asarray(magnitudes, dtype=np.float64)
+    if (values < 0).any():
+        raise ValueError("a negative magnitude")
+    first, last = values[..., :_THIRD].sum(-1), values[..., -_THIRD:].sum(-1)
+    return np.stack([last - first, last + first, values @ x, values.sum(-1)], axis=-1)
+
+
+def _ratio(above: Values, below: Values) -> Values:
+    index: NDArray[np.float64] = np.divide(
+        above, below, out=np.full(below.shape, np.nan), where=below > 0
+    )
+    return index
+
+
+def center_of_mass(
+    magnitudes: NDArray[np.floating], x: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """sum x*m / sum m along the last axis of magnitudes m [..., 100] at positions `x` [100]; NaN
+    where all are zero.
+
+    Raises:
+        ValueError: a magnitude is negative.
+    """
+    sums = _sums(magnitudes, x)
+    return _ratio(sums[..., 2], sums[..., 3])
+
+
+def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(last third - first third) / (last third + first third) of magnitudes [..., 100] along the
+    last axis, thirds being 33 bins; NaN where both are zero.
+
+    In [-1, 1]: negative is primacy, positive recency.
+
+    Raises:
+        ValueError: a magnitude is negative.
+    """
+    sums = _sums(magnitudes, POSITIONS)
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def _estimate(
+    sums: Values, drawn: Values | None, above: int, n: int, n_documents: int
+) -> Estimate | None:
+    """The ratio of two columns of mean sums [4], with its interval from their resamples [R, 4];
+    None where the denominator, or the lower end of its interval, is not above zero."""
+    if not sums[above + 1] > 0:
+        return None
+    value = float(sums[above] / sums[above + 1])
+    if drawn is None:
+        return Estimate(value, None, None, n, n_documents)
+    if not percentiles(drawn[:, above + 1])[0] > 0:
+        return None
+    ratios = _ratio(drawn[:, above], drawn[:, above + 1])
+    low, high = percentiles(ratios[np.isfinite(ratios)])
+    return Estimate(value, float(low), float(high), n, n_documents)
+
+
+def nothing_stored(model: str, dataset: str) -> UserError:
+    """There is nothing to average."""
+    return UserError(
+        f"No pair of {dataset} has a result of {model} yet: compute the curves first, or widen the "
+        "filter."
+    )
+
+
+def summarize(
+    curves: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    *,
+    model: str,
+    dataset: str,
+    method: Method,
+    n_truncated: int,
+    n_failed: int,
+    magnitudes: NDArray[np.floating] | None,
+    resampling: Resampling | None = None,
+) -> CurveSummary:
+    """Average curves [n, 100] with bootstrap intervals over documents (seeded).
+
+    Args:
+        groups: what tells the rows' documents apart [n], such as their texts: pairs that share
+            one are resampled together. None where each row is a document of its own.
+        magnitudes: what the tokens bring, whatever its sign [n, 100] (`document_magnitudes`), of
+            which centre of mass and index are made; None where the curves are not made of tokens'
+            scores and have neither.
+        resampling: how the curves' points came about, if the method does not say.
+
+    Below `bootstrap.MIN_DOCUMENTS` documents there is no interval.
+
+    Raises:
+        UserError: there is nothing to average.
+    """
+    values = np.asarray(curves, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        raise nothing_stored(model, dataset)
+    how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")
+    x = positions(how)
+    sums = _sums(np.zeros_like(values) if magnitudes is None else magnitudes, x)
+    n_documents = n_groups(n, groups)
+    low = high = drawn = None
+    if n_documents >= MIN_DOCUMENTS:
+        # In one go, so that curve and numbers are of the same draws.
+        resampled = bootstrap_means(np.concatenate([values, sums], axis=1), groups)
+        low, high = (
+            as_array(edge, (N_BINS,), "a curve") for edge in percentiles(resampled[:, :N_BINS])
+        )
+        drawn = resampled[:, N_BINS:]
+    mean = values.mean(0)
+    return CurveSummary(
+        PositionCurve(
+            model=model,
+            dataset=dataset,
+            method=method,
+            positions=x,
+            mean=mean,
+            std=as_array(values.std(0, ddof=1) if n > 1 else 0 * mean, (N_BINS,), "a curve"),
+            ci_low=low,
+            ci_high=high,
+            n=n,
+            n_documents=n_documents,
+            n_truncated=n_truncated,
+            n_failed=n_failed,
+            quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
+            magnitudes=None
+            if magnitudes is None
+            else as_array(np.mean(magnitudes, axis=0), (N_BINS,), "a curve"),
+        ),
+        _estimate(sums.mean(0), drawn, 2, n, n_documents),
+        _estimate(sums.mean(0), drawn, 0, n, n_documents),
+    )
