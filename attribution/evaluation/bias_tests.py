@@ -10,7 +10,7 @@ evidence, and ColDeR's leaderboard, report s(d2) - s(d1) there, so their t has t
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy import stats
 
 from attribution.curves.bootstrap import numbered
 from attribution.errors import UserError
-from attribution.types import ROUNDING, Attribution, TextPair, as_array
+from attribution.types import ROUNDING, TextPair, as_array
 
 FEW = 10
 """Below so many documents a result is shown with a warning."""
@@ -349,71 +349,3 @@ def adjusted(results: Sequence[BiasResult]) -> list[float | None]:
     known = {i: result.p for i, result in enumerate(results) if result.p is not None}
     found = dict(zip(known, holm(list(known.values())).tolist(), strict=True))
     return [found.get(i) for i in range(len(results))]
-
-
-@dataclass(frozen=True, slots=True)
-class Contrast:
-    """s(q, d1) - s(q, d2) shared out: + d1's shares and - d2's add up to it.
-
-    `first` is d1's attribution as it is and `second` d2's with its document's and query's shares
-    negated. `difference` = `tokens` (document tokens of both) + `query` (0 unless query tokens
-    have shares of their own beside the document's, as where both are read together) + `bias` (what
-    no token carries) + `error`.
-    """
-
-    first: Attribution
-    second: Attribution
-    difference: float
-    tokens: float
-    query: float
-    bias: float
-    error: float
-
-
-def contrast(first: Attribution, second: Attribution) -> Contrast:
-    """The contrast of two attributions of one query under one model and method.
-
-    Raises:
-        UserError: the method's shares do not add up to the score, so that their difference is no
-            share of the scores' difference.
-        ValueError: two methods or two models.
-    """
-    if (first.model, first.method) != (second.model, second.method):
-        raise ValueError("a contrast is of one model under one method")
-    parts = [_parts(one) for one in (first, second)]
-    if parts[0] is None or parts[1] is None:
-        raise UserError(
-            f"{first.method.name} gives no shares that add up to the score, so there is no "
-            "contrast of the two documents: choose a method whose shares do."
-        )
-    (tokens, query, bias, error) = (a - b for a, b in zip(parts[0], parts[1], strict=True))
-    return Contrast(
-        first=first,
-        second=negated(second),
-        difference=first.score - second.score,
-        tokens=tokens,
-        query=query,
-        bias=bias,
-        error=error,
-    )
-
-
-def negated(attribution: Attribution) -> Attribution:
-    """The attribution with every token's share of the other sign; the score stays."""
-    matrix = attribution.matrix
-    return replace(
-        attribution,
-        query_scores=-attribution.query_scores,
-        document_scores=-attribution.document_scores,
-        matrix=None if matrix is None else -matrix,
-    )
-
-
-def _parts(attribution: Attribution) -> tuple[float, float, float, float] | None:
-    """Document tokens, query tokens, bias share and completeness error: together the score. None
-    of methods that claim no such sum."""
-    bias, error = attribution.bias_share, attribution.completeness_error
-    if bias is None or error is None:
-        return None
-    tokens = float(attribution.document_scores.astype(np.float64).sum())
-    return tokens, attribution.score - tokens - bias - error, bias, error

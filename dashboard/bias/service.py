@@ -12,13 +12,12 @@ from attribution.evaluation.bias_pairs import Pairs
 from attribution.evaluation.bias_tests import (
     TESTS,
     BiasResult,
-    Contrast,
     DocumentPair,
     PairScores,
     adjusted,
-    contrast,
     paired_test,
 )
+from attribution.evaluation.contrast import Contrast, contrast
 from attribution.methods import METHODS
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
