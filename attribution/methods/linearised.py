@@ -13,159 +13,30 @@ and this one add up to the score only where nothing nonlinear was missed; caller
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 from attribution.errors import UserError
+from attribution.methods.frozen import (
+    Attached,
+    FrozenLayerNorm,
+    Mixed,
+    Scaled,
+    apply,
+    gelu_ratio,
+    relu_ratio,
+    tanh_ratio,
+)
 
 Op = Callable[..., Tensor]
 """A function of torch, as it was called."""
-
-_SQRT_HALF = math.sqrt(0.5)
-_TANH_SCALE = math.sqrt(2 / math.pi)
-
-
-# -- activation ratios f(x)/x, in closed form: no 0/0 ----------------------------------------------
-
-
-def _gelu_ratio(x: Tensor, approximate: str = "none") -> Tensor:
-    if approximate == "none":
-        return torch.erf(x * _SQRT_HALF).add_(1).mul_(0.5)
-    return torch.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x)).add_(1).mul_(0.5)
-
-
-def _tanh_ratio(x: Tensor) -> Tensor:
-    small = x.abs() < 1e-4
-    return torch.where(small, 1 - x * x / 3, torch.tanh(x) / torch.where(small, 1.0, x))
-
-
-def _relu_ratio(x: Tensor) -> Tensor:
-    return (x > 0).to(x.dtype)
-
-
-def _apply(function: type[Function], *arguments: object) -> Tensor:
-    """`Function.apply`, which torch leaves untyped."""
-    apply: Callable[..., Tensor] = function.apply
-    return apply(*arguments)
-
-
-class _Scaled(Function):
-    """`y`, computed from `x` elsewhere, as ratio * x with the ratio constant."""
-
-    @staticmethod
-    def forward(x: Tensor, y: Tensor, ratio: Tensor) -> Tensor:
-        return y.detach()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient * ctx.saved_tensors[0], None, None
-
-
-class _Attached(Function):
-    """`y` with the constant `bias` [H] in it told apart: it was added once at every position.
-
-    `scale` is [B], or [B, T] where each position's share is wanted.
-    """
-
-    @staticmethod
-    def forward(y: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-        return y.detach()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.kept = inputs[2].dim()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
-        (bias,) = ctx.saved_tensors
-        share = (gradient * bias).sum(tuple(range(ctx.kept, gradient.dim())))
-        return gradient, None, share
-
-
-class _FrozenLayerNorm(Function):
-    """LayerNorm with 1/std constant; the mean is linear and kept."""
-
-    @staticmethod
-    def forward(
-        x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        y, _, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
-        return y, scale
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(inputs[2], output[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _scale: Tensor) -> tuple[Any, ...]:
-        weight, scale = ctx.saved_tensors
-        weighted = gradient if weight is None else gradient * weight
-        return (weighted - weighted.mean(-1, keepdim=True)) * scale, None, None, None, None
-
-
-class _Mixed(Function):
-    """Attention's output as constant weights times values, the fused kernel's result kept.
-
-    The weights [B, A, T, S] are not stored: backward computes them again from queries and keys,
-    so a long document costs one layer's weights at a time.
-    """
-
-    @staticmethod
-    def forward(
-        values: Tensor, output: Tensor, weights: Callable[[], Tensor], groups: int
-    ) -> Tensor:
-        return output.detach()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.weights, ctx.groups = inputs[2], inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        mixed = _apply(_MixedBack, gradient, ctx.weights)
-        if ctx.groups > 1:
-            # Grouped heads share their values, so their gradients add up.
-            mixed = mixed.unflatten(-3, (-1, ctx.groups)).sum(-3)
-        return mixed, None, None, None
-
-
-class _MixedBack(Function):
-    """weights^T g, with a rule for many gradients at once: they become columns of one product
-    instead of copies of the weights."""
-
-    @staticmethod
-    def forward(gradient: Tensor, weights: Callable[[], Tensor]) -> Tensor:
-        return weights().transpose(-1, -2) @ gradient
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.weights = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.weights() @ gradient, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weights: Any) -> Any:
-        dim = in_dims[0]
-        assert dim is not None
-        many = gradient.movedim(dim, -2)  # [B, A, T, K, E]
-        columns = weights().transpose(-1, -2) @ many.flatten(-2)
-        return columns.unflatten(-1, many.shape[-2:]).movedim(-2, 0), 0
 
 
 class _Linearised(TorchFunctionMode):
@@ -199,19 +70,19 @@ class _Linearised(TorchFunctionMode):
         if bias is None or not y.requires_grad:
             return y
         if self.apart is not None and bias is self.apart[0]:
-            return _apply(_Attached, y, bias, self.apart[1])
+            return apply(Attached, y, bias, self.apart[1])
         if y.shape[0] != self.bias_scale.shape[0]:
             raise UserError(
                 "This model mixes the rows of a batch with the positions of a text, so it cannot "
                 "be linearised: choose saliency, integrated gradients or occlusion."
             )
-        return _apply(_Attached, y, bias, self.bias_scale)
+        return apply(Attached, y, bias, self.bias_scale)
 
     def activated(self, x: Tensor, y: Tensor, ratio: Callable[[Tensor], Tensor]) -> Tensor:
         """`y` = f(x) as a constant ratio times `x`."""
         if not x.requires_grad:
             return y
-        out = _apply(_Scaled, x, y.detach(), ratio(x.detach()))
+        out = apply(Scaled, x, y.detach(), ratio(x.detach()))
         self._activations[id(out)] = out
         return out
 
@@ -249,7 +120,7 @@ class _Linearised(TorchFunctionMode):
     ) -> Tensor:
         if not x.requires_grad:
             return func(x, normalized_shape, weight, bias, eps)
-        y = _apply(_FrozenLayerNorm, x, tuple(normalized_shape), weight, bias, eps)[0]
+        y = apply(FrozenLayerNorm, x, tuple(normalized_shape), weight, bias, eps)[0]
         return self.attach(y, bias)
 
     def _rms_norm(
@@ -266,7 +137,7 @@ class _Linearised(TorchFunctionMode):
         wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
         epsilon = torch.finfo(x.dtype).eps if eps is None else eps
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon).to(x.dtype)
-        return _apply(_Scaled, x, y.detach(), scale if weight is None else scale * weight)
+        return apply(Scaled, x, y.detach(), scale if weight is None else scale * weight)
 
     def _attention(
         self,
@@ -309,7 +180,7 @@ class _Linearised(TorchFunctionMode):
             # A row that may look nowhere (padding) gets zeros, as the fused kernel gives it.
             return torch.softmax(logits, -1).nan_to_num(0.0)
 
-        return _apply(_Mixed, value, output, weights, query.shape[-3] // value.shape[-3])
+        return apply(Mixed, value, output, weights, query.shape[-3] // value.shape[-3])
 
     def _softmax(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if x.dtype == torch.float64:
@@ -334,17 +205,17 @@ class _Linearised(TorchFunctionMode):
 
     def _gelu(self, func: Op, x: Tensor, approximate: str = "none") -> Tensor:
         return self.activated(
-            x, func(x.detach(), approximate=approximate), lambda t: _gelu_ratio(t, approximate)
+            x, func(x.detach(), approximate=approximate), lambda t: gelu_ratio(t, approximate)
         )
 
     def _silu(self, func: Op, x: Tensor, inplace: bool = False) -> Tensor:
         return self.activated(x, func(x.detach()), torch.sigmoid)
 
     def _relu(self, func: Op, x: Tensor, inplace: bool = False) -> Tensor:
-        return self.activated(x, torch.relu(x.detach()), _relu_ratio)
+        return self.activated(x, torch.relu(x.detach()), relu_ratio)
 
     def _tanh(self, func: Op, x: Tensor) -> Tensor:
-        return self.activated(x, func(x.detach()), _tanh_ratio)
+        return self.activated(x, func(x.detach()), tanh_ratio)
 
     def _mul(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
         both = isinstance(a, Tensor) and isinstance(b, Tensor)
@@ -421,10 +292,10 @@ for _handler, _functions in (
 # Activations that transformers writes out as formulas: their insides are not looked at, the whole
 # is a ratio. By class name, since releases move and rename them.
 _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
-    "NewGELUActivation": lambda x: _gelu_ratio(x, "tanh"),
-    "FastGELUActivation": lambda x: _gelu_ratio(x, "tanh"),
-    "PytorchGELUTanh": lambda x: _gelu_ratio(x, "tanh"),
-    "GELUTanh": lambda x: _gelu_ratio(x, "tanh"),
+    **dict.fromkeys(
+        ("NewGELUActivation", "FastGELUActivation", "PytorchGELUTanh", "GELUTanh"),
+        partial(gelu_ratio, approximate="tanh"),
+    ),
     "QuickGELUActivation": lambda x: torch.sigmoid(1.702 * x),
 }
 

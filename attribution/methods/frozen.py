@@ -1,0 +1,151 @@
+"""What a network's nonlinearities become when they are frozen: autograd functions that keep the
+forward value and treat a part of it as constant backward, and activations as ratios f(x)/x in
+closed form, without 0/0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+_SQRT_HALF = math.sqrt(0.5)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+
+def gelu_ratio(x: Tensor, approximate: str) -> Tensor:
+    """GELU(x) / x; `approximate` as torch has it."""
+    if approximate == "none":
+        return torch.erf(x * _SQRT_HALF).add_(1).mul_(0.5)
+    return torch.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x)).add_(1).mul_(0.5)
+
+
+def tanh_ratio(x: Tensor) -> Tensor:
+    """tanh(x) / x."""
+    small = x.abs() < 1e-4
+    return torch.where(small, 1 - x * x / 3, torch.tanh(x) / torch.where(small, 1.0, x))
+
+
+def relu_ratio(x: Tensor) -> Tensor:
+    """ReLU(x) / x."""
+    return (x > 0).to(x.dtype)
+
+
+def apply(function: type[Function], *arguments: object) -> Tensor:
+    """`Function.apply`, which torch leaves untyped."""
+    apply: Callable[..., Tensor] = function.apply
+    return apply(*arguments)
+
+
+class Scaled(Function):
+    """`y`, computed from `x` elsewhere, as ratio * x with the ratio constant."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, ratio: Tensor) -> Tensor:
+        return y.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient * ctx.saved_tensors[0], None, None
+
+
+class Attached(Function):
+    """`y` with the constant `bias` [H] in it told apart: it was added once at every position.
+
+    `scale` is [B], or [B, T] where each position's share is wanted.
+    """
+
+    @staticmethod
+    def forward(y: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+        return y.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.kept = inputs[2].dim()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
+        (bias,) = ctx.saved_tensors
+        share = (gradient * bias).sum(tuple(range(ctx.kept, gradient.dim())))
+        return gradient, None, share
+
+
+class FrozenLayerNorm(Function):
+    """LayerNorm with 1/std constant; the mean is linear and kept."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        y, _, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
+        return y, scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[2], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _scale: Tensor) -> tuple[Any, ...]:
+        weight, scale = ctx.saved_tensors
+        weighted = gradient if weight is None else gradient * weight
+        return (weighted - weighted.mean(-1, keepdim=True)) * scale, None, None, None, None
+
+
+class Mixed(Function):
+    """Attention's output as constant weights times values, the fused kernel's result kept.
+
+    The weights [B, A, T, S] are not stored: backward computes them again from queries and keys,
+    so a long document costs one layer's weights at a time.
+    """
+
+    @staticmethod
+    def forward(
+        values: Tensor, output: Tensor, weights: Callable[[], Tensor], groups: int
+    ) -> Tensor:
+        return output.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.weights, ctx.groups = inputs[2], inputs[3]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        mixed = apply(_MixedBack, gradient, ctx.weights)
+        if ctx.groups > 1:
+            # Grouped heads share their values, so their gradients add up.
+            mixed = mixed.unflatten(-3, (-1, ctx.groups)).sum(-3)
+        return mixed, None, None, None
+
+
+class _MixedBack(Function):
+    """weights^T g, with a rule for many gradients at once: they become columns of one product
+    instead of copies of the weights."""
+
+    @staticmethod
+    def forward(gradient: Tensor, weights: Callable[[], Tensor]) -> Tensor:
+        return weights().transpose(-1, -2) @ gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.weights = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.weights() @ gradient, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weights: Any) -> Any:
+        dim = in_dims[0]
+        assert dim is not None
+        many = gradient.movedim(dim, -2)  # [B, A, T, K, E]
+        columns = weights().transpose(-1, -2) @ many.flatten(-2)
+        return columns.unflatten(-1, many.shape[-2:]).movedim(-2, 0), 0
