@@ -6,12 +6,13 @@ Each format is a module of this package that registers itself, which happens her
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOENT
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 from attribution.datasets import formats, sources
 from attribution.datasets.corpus import Collection, from_pairs
@@ -38,6 +39,8 @@ __all__ = [
     "read_upload",
     "register",
 ]
+
+T = TypeVar("T")
 
 SAMPLE = "sample"
 SAMPLE_BIAS = "sample-bias"
@@ -100,15 +103,12 @@ def read(name: str) -> DataSet:
     Raises:
         UserError: there is none, or its files are not as they should be.
     """
-    if name not in _folders:
-        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
-    return _read(name)
+    return _read(_known(name))
 
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
-    with _still_there(name):
-        return formats.read(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+    return _by(formats.read, name)
 
 
 def collection(name: str) -> Collection:
@@ -118,17 +118,12 @@ def collection(name: str) -> Collection:
     Raises:
         UserError: there is none, or its files judge no relevance or are not as they should be.
     """
-    if name not in _folders:
-        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
-    return _collection(name)
+    return _collection(_known(name))
 
 
 @lru_cache(maxsize=4)
 def _collection(name: str) -> Collection:
-    with _still_there(name):
-        return formats.collection(
-            _folders[name], name, _titles.get(name, ""), _variants.get(name, "")
-        )
+    return _by(formats.collection, name)
 
 
 def corpus_of(name: str) -> Collection:
@@ -138,15 +133,25 @@ def corpus_of(name: str) -> Collection:
     Raises:
         UserError: there is none, or its files are not as they should be.
     """
-    if name not in _folders:
-        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
-    return _corpus(name)
+    return _corpus(_known(name))
 
 
 @lru_cache(maxsize=4)
 def _corpus(name: str) -> Collection:
+    return _by(formats.corpus, name)
+
+
+def _known(name: str) -> str:
+    """The name, where a data set has it."""
+    if name not in _folders:
+        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
+    return name
+
+
+def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
+    """What a reader of any format makes of the data set's files."""
     with _still_there(name):
-        return formats.corpus(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+        return reader(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
 
 
 @contextmanager
