@@ -18,8 +18,6 @@ from attribution.types import Array, Attribution, TextPair, TokenizedText, as_ar
 RowLevel = Literal["word", "token"]
 ColumnLevel = Literal["word", "token", "sentence", "bin"]
 COLUMN_BINS = 50
-MAX_COLUMNS = 400
-"""Columns that a figure still shows apart; longer documents need sentences or bins."""
 _MAX_LABEL = 60
 
 

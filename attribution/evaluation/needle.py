@@ -27,8 +27,6 @@ from attribution.retrievers.scoring import score_texts
 from attribution.text import sentences
 from attribution.types import Method
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-DEPTHS = tuple(range(0, 101, 10))
 NEEDLES = 20
 MIN_LENGTH, MAX_LENGTH = 64, 1_000_000
 MIN_NEEDLES, MAX_NEEDLES = 2, 100

@@ -114,8 +114,7 @@ def recommend(scores: Sequence[Scores], positions: Sequence[float]) -> int:
     Raises:
         ValueError: there is no point, or no query.
     """
-    values = [float(harmonic_of_groups(_rows(one, positions).mean(0)[None])[0]) for one in scores]
-    return int(np.argmax(values))
+    return int(np.argmax([harmonic_mean(one, positions) for one in scores]))
 
 
 def harmonic_mean(scores: Scores, positions: Sequence[float]) -> float:

@@ -32,7 +32,7 @@ from cache.exchange.parquet_file import (
 from cache.exchange.rows import add as add_entries
 from cache.exchange.rows import entries
 from cache.storage.maintenance import StoredFile, listing
-from cache.storage.store import ModelKey, Store
+from cache.storage.store import Store
 
 Report = Callable[[int, int], None]
 _ROWS = 4000
@@ -255,12 +255,3 @@ def merge(
             taken += take(store, source, rows)
             report(min(taken.rows, total), total)
     return taken, [file.problem for file in files if file.problem]
-
-
-def model_files(store: Store, model: ModelKey, method: Method | None = None) -> list[StoredFile]:
-    """What is stored of a model, or of one of its methods."""
-    return [
-        file
-        for file in listing(store)
-        if file.model == model and method in (None, file.method) and not file.problem
-    ]

@@ -85,23 +85,6 @@ def file_name(*parts: object, fmt: str) -> str:
     return f"{'poslens_' if _RESERVED.match(stem) else ''}{stem}.{suffix}"[-80:]
 
 
-def figure_artifact(
-    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances, *parts: object
-) -> Artifact:
-    """`figure_bytes` with a name made of `parts` and its media type."""
-    data = figure_bytes(figure, fmt, style, provenance)
-    return Artifact(file_name(*parts, fmt=fmt), MEDIA_TYPES[fmt], data)
-
-
-def table_artifact(
-    frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances, *parts: object
-) -> Artifact:
-    """`table_bytes` with a name made of `parts` and its media type."""
-    return Artifact(
-        file_name(*parts, fmt=fmt), MEDIA_TYPES[fmt], table_bytes(frame, fmt, provenance)
-    )
-
-
 def figure_bytes(
     figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
 ) -> bytes:
