@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("name", ["cli.md", *generated.TABLES])
+@pytest.mark.parametrize("name", [*generated.WHOLE, *generated.TABLES])
 def test_what_docs_repeat_of_the_code_is_made_of_it(name: str) -> None:
     path = generated.DOCS / name
     assert path.read_text(encoding="utf-8") == generated.page(name), "run python -m tools.docs"

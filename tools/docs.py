@@ -1,6 +1,6 @@
 """Write what the docs repeat of the code from the code itself; a test holds the two equal.
 
-python -m tools.docs            # writes docs/cli.md and the tables of methods, models and settings
+python -m tools.docs            # writes cli.md, json.md and its schema whole, and tables in pages
 python -m tools.docs --check    # says which pages are not as they should be
 
 A table stands in its page between `<!-- NAME -->` and `<!-- end -->`.
@@ -9,12 +9,13 @@ A table stands in its page between `<!-- NAME -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -23,7 +24,9 @@ from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.specs import RetrieverSpec, presets
 from dashboard.__main__ import app
+from dashboard.core.answers import Source
 from dashboard.core.settings import SETTINGS
+from tools.json_shapes import DRAFT, Field, Schema, fields_of, flat, line_of, words
 
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """\
@@ -31,7 +34,31 @@ HEAD = """\
 
 Made by `python -m tools.docs` from the commands themselves, which say the same with `--help`:
 `python -m dashboard COMMAND --help`. Results go to stdout, progress and messages to stderr. Exit
-codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
+codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted. What `--format json` prints is in
+[JSON of the commands](json.md), field by field.
+"""
+JSON_HEAD = """\
+# JSON of the commands
+
+Made by `python -m tools.docs` from the types of the commands. Every [command](cli.md) takes
+`--format json`, but for `run`, which opens the dashboard and answers nothing; nor does
+`--install-completion`. The answer is one line of JSON in UTF-8 on stdout, or several lines where it
+says so below. Progress, notes and errors are on stderr, and exit codes are the same in every
+format. With `--out`, `--figure` or `--export` the result is in that file, and stdout has its path
+as text.
+
+A number that is not defined is null: NaN and infinity are in no answer. Fields keep their order. A
+table's rows are those of its CSV.
+
+**What is stable.** Within a major version of PosLens a field is not renamed, not removed, and not
+given another type or unit. Fields may be added: pass over those that you do not know. A field that
+is not always there is marked so.
+
+[json-schema.json](json-schema.json) says the same as a JSON Schema (draft 2020-12). Its `commands`
+has the schema of each answer, by the headings below.
+
+`rows[].model` is the field `model` of each object in the list `rows`, and `parts.*.title` the field
+`title` of each object in `parts`, whose keys are names.
 """
 
 
@@ -94,6 +121,64 @@ def commands_page() -> str:
         if options:
             parts.append(table(["option", "value", "default", ""], map(option_row, options)))
     return "\n\n".join(parts) + "\n"
+
+
+def answers_of() -> dict[str, Any]:
+    """The shapes of all answers by command and, where there are several, by what asks for each.
+
+    Raises:
+        ValueError: a command says no shape.
+    """
+    whole, found = typer.main.get_command(app), dict[str, Any]()
+    assert isinstance(whole, TyperGroup)
+    for name, command in commands(whole):
+        shapes = getattr(command.callback, "answers", None)
+        if shapes is None and name != "run":
+            raise ValueError(f"{name} does not say what it answers: see dashboard/core/answers.py")
+        for asked, shape in (shapes or {}).items():
+            found[f"{name} {asked}".strip()] = shape
+    return found
+
+
+def json_page() -> str:
+    """The page of answers."""
+    parts = [JSON_HEAD.rstrip()]
+    for name, shape in answers_of().items():
+        parts.append(f"## `{name}`")
+        if line_of(shape) is not None:
+            parts.append("An object on each line, printed when it is done.")
+        parts.append(fields_table(flat(shape)))
+    parts += ["## Provenance", "What numbers need to be computed again; what is unknown is absent."]
+    return "\n\n".join([*parts, fields_table(fields_of(Source))]) + "\n"
+
+
+def fields_table(fields: Iterable[Field]) -> str:
+    """Fields with their types and meanings."""
+    return table(
+        ["field", "type", ""],
+        (
+            (
+                f"`{one.name}`",
+                words(one.kind) + ("" if one.required else ", may be absent"),
+                one.meaning,
+            )
+            for one in fields
+        ),
+    )
+
+
+def json_schema() -> str:
+    """The same as a JSON Schema."""
+    schema = Schema()
+    answers = {name: schema.of(shape) for name, shape in answers_of().items()}
+    said = {
+        "$schema": DRAFT,
+        "title": "JSON of the commands of PosLens",
+        "description": "Made by python -m tools.docs; docs/json.md says what is stable.",
+        "commands": answers,
+        "$defs": dict(sorted(schema.definitions.items())),
+    }
+    return json.dumps(said, ensure_ascii=False, indent=1) + "\n"
 
 
 def option_row(option: TyperOption) -> Sequence[str]:
@@ -196,10 +281,18 @@ def with_tables(text: str, tables: dict[str, Callable[[], str]]) -> str:
     return text
 
 
+WHOLE: dict[str, Callable[[], str]] = {
+    "cli.md": commands_page,
+    "json.md": json_page,
+    "json-schema.json": json_schema,
+}
+"""The files of docs/ that are made here whole."""
+
+
 def page(name: str) -> str:
-    """A page of docs/ as it should be, made here whole or in part."""
-    if name == "cli.md":
-        return commands_page()
+    """A file of docs/ as it should be, made here whole or in part."""
+    if name in WHOLE:
+        return WHOLE[name]()
     return with_tables((DOCS / name).read_text(encoding="utf-8"), TABLES[name])
 
 
@@ -208,7 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if stale")
     check = parser.parse_args(arguments).check
-    wanted = {DOCS / name: page(name) for name in ("cli.md", *TABLES)}
+    wanted = {DOCS / name: page(name) for name in (*WHOLE, *TABLES)}
     stale = [
         path
         for path, text in wanted.items()

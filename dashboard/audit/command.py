@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attribution.errors import UserError
+from dashboard.audit.answers import (
+    AuditDocumentRow,
+    AuditGroupRow,
+    AuditPositionRow,
+    AuditRow,
+    TruncationRow,
+)
+from dashboard.core.answers import TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Endpoints,
     TextFormat,
@@ -50,6 +58,15 @@ class SearchedFor(StrEnum):
 
 @app.command()
 @spoken
+@answers(
+    {
+        "--table summary": TableAnswer[AuditRow],
+        "--table positions": TableAnswer[AuditPositionRow],
+        "--table groups": TableAnswer[AuditGroupRow],
+        "--table worst": TableAnswer[AuditDocumentRow],
+        "--table truncation": TableAnswer[TruncationRow],
+    }
+)
 def audit(
     model: Annotated[
         list[str] | None,
@@ -101,7 +118,7 @@ def audit(
     from attribution.evaluation.chunks import chunks_of
     from dashboard.audit import service as audits
     from dashboard.audit import tables
-    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes
 
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     ways = [chunks_of(one) for one in dict.fromkeys(chunks or ["whole"])]
@@ -158,5 +175,4 @@ def audit(
         Table.worst: partial(tables.worst_frame, limit=None),
         Table.truncation: tables.truncation_frame,
     }
-    frame = makers[table](found)
-    sys.stdout.buffer.write(table_bytes(frame, format.value, known))
+    print_table(makers[table](found), format.value, known)

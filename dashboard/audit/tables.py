@@ -8,6 +8,7 @@ import pandas as pd
 
 from attribution.curves.bootstrap import Estimate
 from attribution.evaluation.audit import N_BINS, ORDERS
+from dashboard.audit.answers import AuditDocumentRow, AuditPositionRow
 from dashboard.audit.service import Audit
 from dashboard.core.estimates import estimate_columns
 
@@ -69,7 +70,7 @@ def summary_text(found: Sequence[Audit]) -> pd.DataFrame:
 
 def positions_frame(found: Sequence[Audit]) -> pd.DataFrame:
     """A row for each index, order and bin of the place."""
-    rows = []
+    rows: list[AuditPositionRow] = []
     for one in found:
         for order in ORDERS:
             curve = one.curves[order]
@@ -112,7 +113,7 @@ def groups_frame(found: Sequence[Audit]) -> pd.DataFrame:
 
 def worst_frame(found: Sequence[Audit], limit: int | None = WORST) -> pd.DataFrame:
     """A row for each index and document with dark sentences, those with most first."""
-    rows = [
+    rows: list[AuditDocumentRow] = [
         {
             "model": one.index.spec.name,
             "chunks": str(one.index.chunks),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attribution.errors import UserError
+from dashboard.benchmark.answers import CellRow, NeedleRow
+from dashboard.core.answers import TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Endpoints,
     TextFormat,
@@ -24,6 +26,7 @@ from dashboard.core.command_options import (
     write,
 )
 from dashboard.core.completion import model_names
+from dashboard.ranking.answers import GroupsRow, PositionsRow
 
 if TYPE_CHECKING:
     from attribution.datasets.types import Groups
@@ -69,9 +72,15 @@ Figure = Annotated[
 ]
 Format = Annotated[TextFormat, typer.Option(help="csv or json.")]
 
+BY_GROUPS = {
+    "--table positions": TableAnswer[PositionsRow],
+    "--table groups": TableAnswer[GroupsRow],
+}
+
 
 @benchmark.command("squad-posq")
 @spoken
+@answers(BY_GROUPS)
 def squad_posq(
     data: Data,
     model: Models = None,
@@ -94,6 +103,7 @@ def squad_posq(
 
 @benchmark.command("fineweb-posq")
 @spoken
+@answers(BY_GROUPS)
 def fineweb_posq(
     data: Data,
     model: Models = None,
@@ -123,6 +133,7 @@ class NeedleTable(StrEnum):
 
 @benchmark.command()
 @spoken
+@answers({"--table cells": TableAnswer[CellRow], "--table summary": TableAnswer[NeedleRow]})
 def needle(
     model: Models = None,
     endpoint: Endpoints = None,
@@ -152,7 +163,7 @@ def needle(
     texts with other sentences; stop with Ctrl-C, resume by running again."""
     from dashboard.benchmark import service as benchmarks
     from dashboard.core.compute import service
-    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes
 
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     grid = _numbers(lengths, "--lengths"), _numbers(depths, "--depths")
@@ -190,7 +201,7 @@ def needle(
         write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
         return
     make = benchmarks.cells_frame if table is NeedleTable.cells else benchmarks.summary_frame
-    sys.stdout.buffer.write(table_bytes(make(found), format.value, known))
+    print_table(make(found), format.value, known)
 
 
 def _numbers(text: str, option: str) -> list[float]:
@@ -224,7 +235,7 @@ def _by_groups(
     Raises:
         UserError: the data set is another one, or a model cannot rank.
     """
-    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes
     from dashboard.ranking import service as ranking_service
     from dashboard.ranking.command import ranked_by
     from dashboard.ranking.tables import groups_frame, positions_frame
@@ -259,4 +270,4 @@ def _by_groups(
         write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
         return
     frame = (groups_frame if table is Table.groups else positions_frame)(found)
-    sys.stdout.buffer.write(table_bytes(frame, format.value, known))
+    print_table(frame, format.value, known)

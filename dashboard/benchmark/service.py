@@ -26,6 +26,7 @@ from attribution.types import Method, Provenance
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress
 from cache.kinds.needles import CellItem, item_id, needle_cells
+from dashboard.benchmark.answers import CellRow
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.estimates import estimate_columns
@@ -218,7 +219,7 @@ def why_missing(compute: Compute, found: Needles) -> str:
 def cells_frame(found: Sequence[Needles]) -> pd.DataFrame:
     """A row for each model, length and depth: needles, share found with the ends of its interval,
     what chance alone finds, mean tokens of the texts, and how many texts repeat sentences."""
-    rows = []
+    rows: list[CellRow] = []
     for one in found:
         for (length, depth), known in one.grid.cells.items():
             accuracy = one.grid.accuracy(length, depth)

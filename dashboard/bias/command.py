@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from attribution.errors import UserError
+from dashboard.bias.answers import BiasRow
+from dashboard.core.answers import TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
@@ -28,6 +30,7 @@ app = typer.Typer()
 
 @app.command()
 @spoken
+@answers(TableAnswer[BiasRow])
 def bias(
     model: Annotated[
         list[str] | None,
@@ -71,7 +74,6 @@ def bias(
     quiet()
     from dashboard.bias import service as bias_service
     from dashboard.core.compute import service
-    from dashboard.export.files import table_bytes
 
     scope = data.name
     if readable:
@@ -95,4 +97,4 @@ def bias(
     ]
     for sentence, labels in bias_service.remarks(results).items():
         print(f"{'; '.join(labels)}: {sentence}", file=sys.stderr)
-    sys.stdout.buffer.write(table_bytes(bias_service.test_frame(results), format.value, made))
+    print_table(bias_service.test_frame(results), format.value, made)

@@ -25,6 +25,7 @@ from cache.jobs.loop import Progress
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES
 from cache.storage.results import Stored
+from dashboard.bias.answers import BiasRow
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, Explained, run_key
 from dashboard.core.provenance import ModelIdentity
@@ -159,7 +160,7 @@ def with_adjusted_p(results: Sequence[Tested]) -> list[Tested]:
 
 def test_frame(results: Sequence[Tested]) -> pd.DataFrame:
     """A row for each model and test: what `BiasResult` holds, Holm's p, and what remarks say."""
-    rows = []
+    rows: list[BiasRow] = []
     for one in results:
         found, test = one.result, TESTS[one.result.test]
         rows.append(

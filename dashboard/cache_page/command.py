@@ -3,17 +3,28 @@ delete."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attribution.errors import UserError
-from dashboard.core.command_options import complain, is_quiet, spoken
+from dashboard.cache_page.answers import (
+    Compacted,
+    Deleted,
+    Exported,
+    Imported,
+    Ingested,
+    Merged,
+    Stored,
+    VerifiedFile,
+    VerifiedParts,
+)
+from dashboard.core.answers import Lines, answers, print_answer
+from dashboard.core.command_options import LineFormat, complain, is_quiet, spoken
 
 if TYPE_CHECKING:
     from cache.exchange.transfer import Report
@@ -31,6 +42,9 @@ Of = Annotated[
     ),
 ]
 Under = Annotated[str, typer.Option("--method", help="A method's name. All if left out.")]
+Format = Annotated[
+    LineFormat, typer.Option(help="json (an object on a line) or text (the same in words).")
+]
 
 
 def _store() -> Store:
@@ -82,36 +96,37 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
         yield show
 
 
-def _say(**said: Any) -> None:
-    print(json.dumps(said, ensure_ascii=False))
-
-
 @cache.command("list")
 @spoken
-def list_files() -> None:
-    """What is stored of which model and method, as lines of JSON."""
+@answers(Lines[Stored])
+def list_files(format: Format = LineFormat.json) -> None:
+    """What is stored of which model and method, a line for each."""
     from cache.storage.maintenance import listing
 
     for file in listing(_store()):
-        _say(
-            model=file.model.name,
-            fingerprint=file.model.fingerprint,
-            method=file.method.core,
-            results=file.results,
-            failed=file.failed,
-            bytes=file.bytes,
-            last_used=round(file.last_used),
-            **({"problem": file.problem} if file.problem else {}),
-        )
+        stored: Stored = {
+            "model": file.model.name,
+            "fingerprint": file.model.fingerprint,
+            "method": file.method.core,
+            "results": file.results,
+            "failed": file.failed,
+            "bytes": file.bytes,
+            "last_used": round(file.last_used),
+        }
+        if file.problem:
+            stored["problem"] = file.problem
+        print_answer(stored, format.value)
 
 
 @cache.command()
 @spoken
+@answers(Exported)
 def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     model: Of = None,
     method: Under = "",
     dataset: Annotated[str, typer.Option("--dataset", help="Of this data set alone.")] = "",
+    format: Format = LineFormat.json,
 ) -> None:
     """Write results to a Parquet file that says where they came from."""
     from cache.exchange.transfer import export
@@ -131,13 +146,16 @@ def export(
             datasets=[dataset] if dataset else [],
             report=report,
         )
-    _say(file=str(output), rows=rows, bytes=output.stat().st_size)
+    made: Exported = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
+    print_answer(made, format.value)
 
 
 @cache.command("import")
 @spoken
+@answers(Lines[Imported])
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
+    format: Format = LineFormat.json,
 ) -> None:
     """Add what the cache lacks of exported files."""
     from cache.exchange.transfer import import_file
@@ -146,13 +164,21 @@ def import_(
         with _progress("Importing") as report:
             taken = import_file(_store(), path, report=report)
         print(taken.sentence(), file=sys.stderr)
-        _say(file=str(path), rows=taken.rows, added=taken.added, conflicts=taken.conflicts)
+        answer: Imported = {
+            "file": str(path),
+            "rows": taken.rows,
+            "added": taken.added,
+            "conflicts": taken.conflicts,
+        }
+        print_answer(answer, format.value)
 
 
 @cache.command()
 @spoken
+@answers(Merged)
 def merge(
     folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
+    format: Format = LineFormat.json,
 ) -> None:
     """Add what the cache lacks of another one on this machine, which stays as it is."""
     from cache.exchange.transfer import merge
@@ -163,13 +189,21 @@ def merge(
     for problem in problems:
         print(problem, file=sys.stderr)
     print(taken.sentence(), file=sys.stderr)
-    _say(folder=str(folder), rows=taken.rows, added=taken.added, conflicts=taken.conflicts)
+    answer: Merged = {
+        "folder": str(folder),
+        "rows": taken.rows,
+        "added": taken.added,
+        "conflicts": taken.conflicts,
+    }
+    print_answer(answer, format.value)
 
 
 @cache.command()
 @spoken
+@answers(Ingested)
 def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
+    format: Format = LineFormat.json,
 ) -> None:
     """Add the parts of a folder that the cache has not seen, and write the manifest."""
     from cache.exchange.part_files import PartFolder, ingest
@@ -178,24 +212,27 @@ def ingest(
         found = ingest(_store(), PartFolder(folder), report=report)
     for problem in found.problems:
         complain(problem)
-    _say(
-        folder=folder,
-        parts=found.parts,
-        new=found.new,
-        added=found.taken.added,
-        conflicts=found.taken.conflicts,
-        damaged=len(found.problems),
-    )
+    answer: Ingested = {
+        "folder": folder,
+        "parts": found.parts,
+        "new": found.new,
+        "added": found.taken.added,
+        "conflicts": found.taken.conflicts,
+        "damaged": len(found.problems),
+    }
+    print_answer(answer, format.value)
     if found.problems:
         raise typer.Exit(2)
 
 
 @cache.command()
 @spoken
+@answers({"": Lines[VerifiedFile], "--parts": VerifiedParts})
 def verify(
     model: Of = None,
     method: Under = "",
     parts: Annotated[str, typer.Option(help="Check a folder of parts instead.")] = "",
+    format: Format = LineFormat.json,
 ) -> None:
     """Read everything against its checksums; damaged results are taken out of the cache."""
     if parts:
@@ -206,7 +243,8 @@ def verify(
             n, problems = verify_parts(PartFolder(parts), report)
         for problem in problems:
             complain(problem)
-        _say(folder=parts, parts=n, damaged=len(problems))
+        checked: VerifiedParts = {"folder": parts, "parts": n, "damaged": len(problems)}
+        print_answer(checked, format.value)
         if problems:
             raise typer.Exit(2)
         return
@@ -215,34 +253,39 @@ def verify(
     for file in _files(model, method):
         with _progress(file.model.name) as report:
             found = verify(_store(), file.model, file.method, report) if not file.problem else None
-        _say(
-            model=file.model.name,
-            method=file.method.core,
-            **(
-                {"checked": found.checked, "damaged": list(found.damaged)}
-                if found
-                else {"problem": file.problem}
-            ),
-        )
+        answer: VerifiedFile = {"model": file.model.name, "method": file.method.core}
+        if found:
+            answer["checked"], answer["damaged"] = found.checked, list(found.damaged)
+        else:
+            answer["problem"] = file.problem
+        print_answer(answer, format.value)
 
 
 @cache.command()
 @spoken
-def compact(model: Of = None, method: Under = "") -> None:
+@answers(Lines[Compacted])
+def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
     """Give the space of replaced and removed results back."""
     from cache.storage.maintenance import compact
 
     for file in _files(model, method):
         freed = 0 if file.problem else compact(_store(), file.model, file.method)
-        _say(model=file.model.name, method=file.method.core, freed=freed)
+        answer: Compacted = {
+            "model": file.model.name,
+            "method": file.method.core,
+            "freed": freed,
+        }
+        print_answer(answer, format.value)
 
 
 @cache.command()
 @spoken
+@answers(Deleted)
 def delete(
     model: Of = None,
     method: Under = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    format: Format = LineFormat.json,
 ) -> None:
     """Delete what is stored of models and methods; asks first."""
     from cache.storage.maintenance import drop_file
@@ -254,4 +297,5 @@ def delete(
     if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)
-    _say(files=len(files), freed=sum(drop_file(file) for file in files))
+    answer: Deleted = {"files": len(files), "freed": sum(drop_file(file) for file in files)}
+    print_answer(answer, format.value)

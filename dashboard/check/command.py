@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dashboard.check.answers import CheckAnswer
+from dashboard.core.answers import answers, print_json
 from dashboard.core.command_options import (
     Endpoints,
     LineFormat,
@@ -36,6 +37,7 @@ class Name(StrEnum):
 
 @app.command()
 @spoken
+@answers(CheckAnswer)
 def check(
     baseline: Annotated[
         Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")
@@ -105,7 +107,7 @@ def check(
         with replacing(junit) as file:
             file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
     if format is LineFormat.json:
-        print(json.dumps(checking.entry(found, known, made), ensure_ascii=False))
+        print_json(checking.entry(found, known, made))
     else:
         for one in made:
             print(f"{one.outcome}: {one.name}: {one.line}")

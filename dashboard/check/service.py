@@ -5,21 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.retrievers.specs import RetrieverSpec
+from dashboard.check.answers import CheckAnswer, Outcome
 from dashboard.check.baseline import Baseline
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Job
 from dashboard.passport import service as passports
 from dashboard.passport.service import Passport
 from dashboard.passport.subject import MAX_PAIRS
-
-Outcome = Literal["pass", "fail", "not checked"]
 
 _INDEX = "_primacy_recency_index"
 
@@ -256,7 +254,7 @@ CHECKS = {
 NAMES = tuple(CHECKS)
 
 
-def entry(found: Passport, baseline: Baseline, made: Sequence[Check]) -> dict[str, Any]:
+def entry(found: Passport, baseline: Baseline, made: Sequence[Check]) -> CheckAnswer:
     """What was checked, as JSON has it."""
     return {
         "model": found.name,

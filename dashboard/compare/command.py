@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from attribution.errors import UserError
+from dashboard.compare.answers import ComparisonRow
+from dashboard.core.answers import TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Endpoints,
     MethodName,
@@ -39,6 +40,7 @@ app = typer.Typer()
 
 @app.command()
 @spoken
+@answers(TableAnswer[ComparisonRow])
 def compare(
     model: Annotated[
         list[str] | None,
@@ -79,7 +81,6 @@ def compare(
         write_heatmap(out, fmt, results)
         return
     from dashboard.compare.tables import comparison_frame
-    from dashboard.export.files import table_bytes
 
     known = [one.provenance() for one in results]
-    sys.stdout.buffer.write(table_bytes(comparison_frame(results), format.value, known))
+    print_table(comparison_frame(results), format.value, known)

@@ -19,6 +19,7 @@ import typer
 
 from attribution.errors import UserError
 from attribution.paths import exists, expanded, is_folder
+from dashboard.core.answers import File, print_json
 from dashboard.core.completion import dataset_names, method_names, model_names
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class LineFormat(StrEnum):
 
     text = "text"
     json = "json"
+
+
+FileFormat = Annotated[
+    LineFormat, typer.Option(help="How the file is named on stdout: text (its path) or json.")
+]
 
 
 _errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
@@ -420,7 +426,7 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
     return found
 
 
-def write(output: Path, data: bytes) -> None:
+def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> None:
     """Write a result's file and say where it is; one of that name stays until this one is whole.
 
     Raises:
@@ -430,4 +436,8 @@ def write(output: Path, data: bytes) -> None:
 
     with replacing(output) as file:
         file.write(data)
-    print(output)
+    if format is LineFormat.json:
+        written: File = {"file": str(output), "bytes": len(data)}
+        print_json(written)
+    else:
+        print(output)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from dashboard.core.answers import answers, print_json
 from dashboard.core.command_options import Data, LineFormat, sources, spoken
+from dashboard.core.listing_answers import DataSetEntry, FetchedModel, MethodEntry, ModelEntry
 
 app = typer.Typer()
 models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.")
@@ -21,12 +21,9 @@ Format = Annotated[
 ]
 
 
-def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
-    print(json.dumps(rows, ensure_ascii=False, allow_nan=False))
-
-
 @models_app.callback()
 @spoken
+@answers(list[ModelEntry])
 def models(context: typer.Context, format: Format = LineFormat.text) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
@@ -34,22 +31,21 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
     from attribution.retrievers import resolve
 
     if format is LineFormat.json:
-        _print_json(
-            [
-                {
-                    "name": spec.name,
-                    "title": spec.title,
-                    "installed": resolve.installed(spec),
-                    "family": spec.family,
-                    "hub_id": spec.hub_id or None,
-                    "pooling": spec.pooling,
-                    "max_length": spec.max_length,
-                    "size_mb": spec.size_mb,
-                    "license": spec.license or None,
-                }
-                for spec in resolve.known().values()
-            ]
-        )
+        rows: list[ModelEntry] = [
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "installed": resolve.installed(spec),
+                "family": spec.family,
+                "hub_id": spec.hub_id or None,
+                "pooling": spec.pooling,
+                "max_length": spec.max_length,
+                "size_mb": spec.size_mb,
+                "license": spec.license or None,
+            }
+            for spec in resolve.known().values()
+        ]
+        print_json(rows)
         return
     for spec in resolve.known().values():
         where = "installed" if resolve.installed(spec) else "to fetch"
@@ -62,8 +58,12 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
 
 @models_app.command("fetch")
 @spoken
+@answers(FetchedModel)
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
+    format: Annotated[
+        LineFormat, typer.Option(help="text (the path of its folder) or json.")
+    ] = LineFormat.text,
 ) -> None:
     """Fetch a model's weights onto this machine."""
     from tqdm import tqdm
@@ -84,11 +84,16 @@ def fetch_model(
     finally:
         for bar in bars:
             bar.close()
-    print(folder)
+    if format is LineFormat.json:
+        answer: FetchedModel = {"model": name, "folder": str(folder)}
+        print_json(answer)
+    else:
+        print(folder)
 
 
 @app.command()
 @spoken
+@answers(list[DataSetEntry])
 def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
     """List the data sets known by name, and what of those given with --data can be read."""
     from attribution import datasets as known
@@ -97,17 +102,16 @@ def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
         known.register(name, source)
     every = {name: known.read(name) for name in known.names()}
     if format is LineFormat.json:
-        _print_json(
-            [
-                {
-                    "name": name,
-                    "title": found.title,
-                    "pairs": len(found.pairs),
-                    "rejected": len(found.rejected),
-                }
-                for name, found in every.items()
-            ]
-        )
+        rows: list[DataSetEntry] = [
+            {
+                "name": name,
+                "title": found.title,
+                "pairs": len(found.pairs),
+                "rejected": len(found.rejected),
+            }
+            for name, found in every.items()
+        ]
+        print_json(rows)
         return
     for name, found in every.items():
         print(
@@ -117,27 +121,26 @@ def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
 
 @app.command()
 @spoken
+@answers(list[MethodEntry])
 def methods(format: Format = LineFormat.text) -> None:
     """List the attribution methods and their parameters."""
     from attribution.methods import CURVE_PARAMETERS, METHODS
     from attribution.retrievers.detect import families_with
 
     if format is LineFormat.json:
-        _print_json(
-            [
-                {
-                    "name": entry.name,
-                    "title": entry.title,
-                    "help": entry.help,
-                    "families": [family.name for family in families_with(entry.needs)],
-                    "parameters": {
-                        one.name: list(one.choices)
-                        for one in (*entry.parameters, *CURVE_PARAMETERS)
-                    },
-                }
-                for entry in METHODS.values()
-            ]
-        )
+        rows: list[MethodEntry] = [
+            {
+                "name": entry.name,
+                "title": entry.title,
+                "help": entry.help,
+                "families": [family.name for family in families_with(entry.needs)],
+                "parameters": {
+                    one.name: list(one.choices) for one in (*entry.parameters, *CURVE_PARAMETERS)
+                },
+            }
+            for entry in METHODS.values()
+        ]
+        print_json(rows)
         return
     for entry in METHODS.values():
         fitting = ", ".join(family.name for family in families_with(entry.needs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attribution.errors import UserError
+from dashboard.core.answers import answers, print_answer, print_json
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
+    LineFormat,
     MethodName,
     Model,
     Options,
@@ -28,6 +29,7 @@ from dashboard.core.command_options import (
     spoken,
     wait,
 )
+from dashboard.curves.answers import Failures, Precomputed
 
 if TYPE_CHECKING:
     from cache.exchange.part_files import PartWriter
@@ -53,6 +55,7 @@ def _published(folder: str) -> PartWriter:
 
 @app.command()
 @spoken
+@answers(Precomputed)
 def precompute(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -86,6 +89,9 @@ def precompute(
             "filling the cache; `cache ingest` takes them in.",
         ),
     ] = "",
+    format: Annotated[
+        LineFormat, typer.Option(help="json, or text (in one line).")
+    ] = LineFormat.json,
 ) -> None:
     """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again.
 
@@ -148,24 +154,22 @@ def precompute(
     if running.error:
         raise UserError(running.error)
     progress = running.progress
-    print(
-        json.dumps(
-            {
-                "model": spec.name,
-                "method": repr(chosen),
-                "dataset": data.name,
-                "total": progress.total,
-                "done": progress.done,
-                "computed": progress.computed,
-                "failed": progress.failed,
-                "seconds": round(progress.seconds, 3),
-            }
-        )
-    )
+    answer: Precomputed = {
+        "model": spec.name,
+        "method": repr(chosen),
+        "dataset": data.name,
+        "total": progress.total,
+        "done": progress.done,
+        "computed": progress.computed,
+        "failed": progress.failed,
+        "seconds": round(progress.seconds, 3),
+    }
+    print_answer(answer, format.value)
 
 
 @app.command()
 @spoken
+@answers(Failures)
 def failures(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -173,6 +177,9 @@ def failures(
     option: Options = None,
     dataset: Dataset = "sample",
     posir: Posir = False,
+    format: Annotated[
+        LineFormat, typer.Option(help="json, or text (a line for each).")
+    ] = LineFormat.json,
 ) -> None:
     """List the pairs of a data set that gave no result, and why; `precompute --retry-failed` tries
     them again."""
@@ -181,16 +188,15 @@ def failures(
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
     data, pairs = pairs_of(dataset, posir)
     failed = service().attribution_job(for_data(spec, data.name), chosen, pairs, "").failures()
-    rows = [{"pair": pair, "reason": reason} for pair, reason in failed.items()]
-    print(
-        json.dumps(
-            {
-                "model": spec.name,
-                "method": repr(chosen),
-                "dataset": data.name,
-                "total": len(pairs),
-                "failed": rows,
-            },
-            ensure_ascii=False,
-        )
-    )
+    answer: Failures = {
+        "model": spec.name,
+        "method": repr(chosen),
+        "dataset": data.name,
+        "total": len(pairs),
+        "failed": [{"pair": pair, "reason": reason} for pair, reason in failed.items()],
+    }
+    if format is LineFormat.json:
+        print_json(answer)
+        return
+    for pair, reason in failed.items():
+        print(f"{pair}: {reason}")

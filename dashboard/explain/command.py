@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attribution.errors import UserError
-from attribution.types import Method
+from attribution.types import Method, TokenizedText
+from dashboard.core.answers import File, TableAnswer, answers, print_json, print_table, source
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
+    FileFormat,
+    LineFormat,
     MethodName,
     Model,
     Normalization,
@@ -34,6 +35,7 @@ from dashboard.core.command_options import (
     write,
 )
 from dashboard.core.completion import model_names
+from dashboard.explain.answers import CurveRow, Explanation, TokenEntry
 from dashboard.explain.command_texts import (
     Document,
     DocumentFile,
@@ -49,13 +51,14 @@ from dashboard.explain.command_texts import (
 )
 
 if TYPE_CHECKING:
-    from dashboard.core.compute import DataSetCurve
+    from dashboard.core.compute import DataSetCurve, Explained
 
 app = typer.Typer()
 
 
 @app.command()
 @spoken
+@answers(Explanation)
 def explain(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -84,20 +87,20 @@ def explain(
         write_heatmap(out, fmt, [result])
         return
     if format is TextFormat.csv:
-        from dashboard.export.files import attribution_frame, table_bytes
+        from dashboard.export.files import attribution_frame
 
         frame = attribution_frame(result.attribution, subject)
-        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        print_table(frame, "csv", [result.provenance()])
         return
-    print(json.dumps(_as_json(result), ensure_ascii=False))
+    print_json(_as_json(result))
 
 
-def _as_json(result: Any) -> dict[str, Any]:
+def _as_json(result: Explained) -> Explanation:
     from attribution.curves.positions import document_curve, document_magnitudes, positions
 
     attribution = result.attribution
 
-    def tokens(text: Any) -> list[dict[str, Any]]:
+    def tokens(text: TokenizedText) -> list[TokenEntry]:
         return [
             {"text": t.text, "start": t.start, "end": t.end, "special": t.is_special}
             for t in text.tokens
@@ -122,7 +125,7 @@ def _as_json(result: Any) -> dict[str, Any]:
         "positions": positions(attribution.method.curve_params["resampling"]).tolist(),
         "curve": document_curve(attribution).tolist(),
         "magnitudes": document_magnitudes(attribution).tolist(),
-        "provenance": dict(result.provenance().items()),
+        "provenance": source(result.provenance()),
     }
 
 
@@ -165,6 +168,7 @@ def _curve(model: str, chosen: Method, dataset: str, posir: bool, readable: bool
 
 @app.command()
 @spoken
+@answers(TableAnswer[CurveRow])
 def curve(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -179,16 +183,17 @@ def curve(
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
     """Print a data set's aggregated curve from what `precompute` stored."""
-    from dashboard.export.files import curve_frame, table_bytes
+    from dashboard.export.files import curve_frame
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     found = _curve(model, chosen, dataset, posir, readable)
     frame = curve_frame([found.summary.curve])
-    sys.stdout.buffer.write(table_bytes(frame, format.value, [found.provenance()]))
+    print_table(frame, format.value, [found.provenance()])
 
 
 @app.command()
 @spoken
+@answers(File)
 def export(
     output: Annotated[
         Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
@@ -211,6 +216,7 @@ def export(
     ] = "single column",
     palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
     table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
+    format: FileFormat = LineFormat.text,
 ) -> None:
     """Write the aggregated curves of one or several models as a figure or a table."""
     from dataclasses import replace
@@ -242,4 +248,4 @@ def export(
         notes = {curve.model: counted(curve) for curve in curves}
         figure = mean_curves(curves, style, notes=notes, provenance=provenance)
         data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    write(output, data)
+    write(output, data, format)

@@ -38,6 +38,7 @@ from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
 from dashboard.drawing.figure_base import Provenances, provenance_entries
 from dashboard.drawing.palettes import Style, printable
 from dashboard.export.inscription import inscribed
+from dashboard.export.json_text import json_text, without_surrogates
 
 FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
 TableFormat = Literal["csv", "parquet", "json"]
@@ -152,11 +153,13 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
         return _parquet(frame, entries)
     if fmt == "csv":
         return _csv(frame, entries)
+    return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
+
+
+def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows as JSON has them: null for what is missing."""
     columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return json.dumps(
-        {"provenance": entries, "rows": rows}, ensure_ascii=False, allow_nan=False
-    ).encode()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
@@ -279,9 +282,7 @@ def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css:
 
 
 def _without_surrogates(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    return without_surrogates(value) if isinstance(value, str) else value
 
 
 def _text_columns(frame: pd.DataFrame) -> list[Any]:
@@ -330,6 +331,4 @@ def _json_value(value: Any) -> Any:
         value = value.item()
     if value is None or value is pd.NA or value is pd.NaT:
         return None
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, (bool, int, str)) else str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

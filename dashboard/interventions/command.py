@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
+from dashboard.core.answers import answers, print_json, print_table, source
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
@@ -24,15 +24,30 @@ from dashboard.core.command_options import (
     spoken,
     watched,
 )
+from dashboard.interventions.answers import (
+    AgreementEntry,
+    Cause,
+    CauseEstimate,
+    EditMeans,
+    SegmentCurve,
+)
 
 if TYPE_CHECKING:
-    from attribution.types import Method
+    from attribution.curves.bootstrap import Estimate
+    from attribution.types import Array, Method
 
 app = typer.Typer()
 
 
 @app.command()
 @spoken
+@answers(
+    {
+        "--intervention relocation or ablation": Cause,
+        "--intervention segments, shuffled or thirds": SegmentCurve,
+        "--intervention insertion or removal": EditMeans,
+    }
+)
 def cause(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -109,13 +124,11 @@ def cause(
         watched(one.name, compute.attribution_job(spec, one, chosen, data.name))
     result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
     if format is TextFormat.csv:
-        from dashboard.export.files import table_bytes
         from dashboard.interventions.tables import causal_curve_frame
 
-        frame = causal_curve_frame([result])
-        sys.stdout.buffer.write(table_bytes(frame, "csv", [result.provenance()]))
+        print_table(causal_curve_frame([result]), "csv", [result.provenance()])
         return
-    agreements = []
+    agreements: list[AgreementEntry] = []
     for one in judged:
         agreed = interventions.agreement_of(compute, spec, one, what, chosen)
         agreements.append(
@@ -129,27 +142,23 @@ def cause(
             }
         )
     curve = result.summary.curve
-    print(
-        json.dumps(
-            {
-                "model": spec.name,
-                "intervention": repr(what),
-                "n": curve.n,
-                "documents": curve.n_documents,
-                "failed": curve.n_failed,
-                "left_out": result.n_left_out,
-                "last_third_less_first": _interval(result.lean),
-                "lost_behind_the_limit": _interval(result.lost),
-                "notes": list(result.notes),
-                "curve": curve.mean.tolist(),
-                "ci_low": _listed(curve.ci_low),
-                "ci_high": _listed(curve.ci_high),
-                "agreement": agreements,
-                "provenance": dict(result.provenance().items()),
-            },
-            ensure_ascii=False,
-        )
-    )
+    answer: Cause = {
+        "model": spec.name,
+        "intervention": repr(what),
+        "n": curve.n,
+        "documents": curve.n_documents,
+        "failed": curve.n_failed,
+        "left_out": result.n_left_out,
+        "last_third_less_first": _interval(result.lean),
+        "lost_behind_the_limit": _interval(result.lost),
+        "notes": list(result.notes),
+        "curve": curve.mean.tolist(),
+        "ci_low": _listed(curve.ci_low),
+        "ci_high": _listed(curve.ci_high),
+        "agreement": agreements,
+        "provenance": source(result.provenance()),
+    }
+    print_json(answer)
 
 
 def _of_documents(what: Method, model: str, dataset: str, limit: int, format: TextFormat) -> None:
@@ -166,7 +175,6 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
     words = "" if n == len(documents) else f"{n} documents spread evenly"
     quiet()
     from dashboard.core.compute import service
-    from dashboard.export.files import table_bytes
     from dashboard.interventions import service as interventions
     from dashboard.interventions.edits import edits_frame, mean_edits
     from dashboard.interventions.tables import causal_curve_frame
@@ -176,19 +184,24 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
     if what.name in EDITS:
         edits = mean_edits(compute, spec, what, chosen, data.name, words)
         frame, known = edits_frame([edits]), edits.provenance()
-        result: dict[str, Any] = {
+        answer: EditMeans | SegmentCurve = {
+            "model": spec.name,
+            "intervention": repr(what),
             "n": edits.n,
             "failed": edits.n_failed,
             "shortened": edits.n_shortened,
             "shares": list(edits.shares),
             "cosine": {place: [_interval(v) for v in row] for place, row in edits.means.items()},
             "notes": list(edits.notes),
+            "provenance": source(known),
         }
     else:
         curves = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
         frame, known = causal_curve_frame([curves]), curves.provenance()
         curve = curves.summary.curve
-        result = {
+        answer = {
+            "model": spec.name,
+            "intervention": repr(what),
             "n": curve.n,
             "failed": curve.n_failed,
             "last_third_less_first": _interval(curves.lean),
@@ -196,20 +209,25 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
             "curve": curve.mean.tolist(),
             "ci_low": _listed(curve.ci_low),
             "ci_high": _listed(curve.ci_high),
+            "provenance": source(known),
         }
     if format is TextFormat.csv:
-        sys.stdout.buffer.write(table_bytes(frame, "csv", [known]))
+        print_table(frame, "csv", [known])
         return
-    head = {"model": spec.name, "intervention": repr(what)}
-    print(json.dumps({**head, **result, "provenance": dict(known.items())}, ensure_ascii=False))
+    print_json(answer)
 
 
-def _interval(value: Any) -> dict[str, float | int | None] | None:
+def _interval(value: Estimate | None) -> CauseEstimate | None:
     if value is None:
         return None
-    found = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
-    return {**found, "documents": value.n_resampled}
+    return {
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        "n": value.n,
+        "documents": value.n_resampled,
+    }
 
 
-def _listed(values: Any) -> list[float] | None:
+def _listed(values: Array | None) -> list[float | None] | None:
     return None if values is None else values.tolist()

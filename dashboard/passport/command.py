@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attribution.errors import UserError
+from dashboard.core.answers import answers, print_json, print_table
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
+    TextFormat,
     for_data,
     pairs_of,
     quiet,
@@ -22,12 +23,14 @@ from dashboard.core.command_options import (
     write,
 )
 from dashboard.core.completion import model_names
+from dashboard.passport.answers import PassportEntry
 
 app = typer.Typer()
 
 
 @app.command()
 @spoken
+@answers(list[PassportEntry])
 def passport(
     models: Annotated[
         list[str],
@@ -61,6 +64,9 @@ def passport(
             help="File: .html (needs no network), .pdf, .svg, .json, or .yaml for a model card.",
         ),
     ] = None,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row for each measure).")
+    ] = TextFormat.json,
 ) -> None:
     """What is known of models' position bias, each measure with its interval, on one card; stop
     with Ctrl-C, resume by running again."""
@@ -88,4 +94,8 @@ def passport(
     if out is not None:
         write(out, document_bytes(found, fmt))  # type: ignore[arg-type]
         return
-    print(json.dumps([passports.entry(one) for one in found], ensure_ascii=False))
+    if format is TextFormat.csv:
+        known = [made for one in found for part in one.parts for made in part.provenance]
+        print_table(passports.table(found), "csv", known)
+        return
+    print_json([passports.entry(one) for one in found])

@@ -3,7 +3,6 @@ Several stand side by side. No Streamlit here."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from dashboard.drawing.palettes import Style, printable, wrap
 from dashboard.export.browser import Page, in_page
 from dashboard.export.files import figure_bytes, figure_div, page_bytes
 from dashboard.export.inscription import inscribed
+from dashboard.export.json_text import json_text
 from dashboard.passport.service import LIMITS, Passport, entry, model_card
 from dashboard.passport.subject import Part
 
@@ -46,8 +46,7 @@ def document_bytes(found: Sequence[Passport], fmt: Format) -> bytes:
         ValueError: an unknown format.
     """
     if fmt == "json":
-        entries = [entry(one) for one in found]
-        return json.dumps(entries, ensure_ascii=False, indent=1, allow_nan=False).encode()
+        return json_text([entry(one) for one in found], indent=1).encode()
     if fmt == "yaml":
         return model_card(found).encode()
     if fmt == "html":

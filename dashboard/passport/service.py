@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
 from attribution.datasets import DataSet
 from attribution.retrievers.specs import RetrieverSpec
 from cache.keys import text_fingerprint
+from dashboard.core.answers import source
 from dashboard.core.compute import Compute
 from dashboard.core.provenance import ModelIdentity, poslens_version
 from dashboard.core.runs import Job, RunKey
+from dashboard.passport.answers import PartEntry, PassportEntry
 from dashboard.passport.parts import curve_method, parts
 from dashboard.passport.subject import MAX_PAIRS, Part, Subject, subject
 
@@ -141,7 +142,7 @@ def _key(model: ModelIdentity, dataset: str) -> RunKey:
     return "passport", model.key.fingerprint, model.spec.name, dataset, model.device
 
 
-def entry(found: Passport) -> dict[str, Any]:
+def entry(found: Passport) -> PassportEntry:
     """A passport as JSON has it."""
     return {
         "format": FORMAT,
@@ -163,7 +164,7 @@ def entry(found: Passport) -> dict[str, Any]:
     }
 
 
-def _part_entry(part: Part) -> dict[str, Any]:
+def _part_entry(part: Part) -> PartEntry:
     return {
         "title": part.title,
         "finding": part.finding,
@@ -182,7 +183,7 @@ def _part_entry(part: Part) -> dict[str, Any]:
             }
             for one in part.numbers
         },
-        "provenance": [one.entry() for one in part.provenance],
+        "provenance": [source(one) for one in part.provenance],
     }
 
 

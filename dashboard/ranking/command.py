@@ -12,9 +12,12 @@ import typer
 
 from attribution.errors import UserError
 from attribution.retrievers.specs import RetrieverSpec
+from dashboard.core.answers import File, TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
+    FileFormat,
+    LineFormat,
     Readable,
     TextFormat,
     for_data,
@@ -29,6 +32,16 @@ from dashboard.core.command_options import (
     write,
 )
 from dashboard.core.completion import model_names
+from dashboard.ranking.answers import (
+    BinsRow,
+    DifferencesRow,
+    GroupsRow,
+    LanguagesRow,
+    MeasuresRow,
+    PositionsRow,
+    PsiRow,
+    QueriesRow,
+)
 
 if TYPE_CHECKING:
     from attribution.evaluation.trec_runs import TrecRun
@@ -52,6 +65,18 @@ class Table(StrEnum):
 
 @app.command()
 @spoken
+@answers(
+    {
+        "--table measures": TableAnswer[MeasuresRow],
+        "--table psi": TableAnswer[PsiRow],
+        "--table bins": TableAnswer[BinsRow],
+        "--table queries": TableAnswer[QueriesRow],
+        "--table languages": TableAnswer[LanguagesRow],
+        "--table groups": TableAnswer[GroupsRow],
+        "--table positions": TableAnswer[PositionsRow],
+        "--table differences": TableAnswer[DifferencesRow],
+    }
+)
 def rank(
     model: Annotated[
         list[str] | None,
@@ -106,7 +131,6 @@ def rank(
 ) -> None:
     """Rank a data set's whole corpus for each query and print what the rankings are worth."""
     from dashboard.core.protocols import posir_ranking_spec
-    from dashboard.export.files import table_bytes
     from dashboard.ranking import service as ranking_service
     from dashboard.ranking import tables
     from dashboard.ranking.runs import differences_frame, mean_difference, ranked_run
@@ -168,7 +192,7 @@ def rank(
         if table in (Table.groups, Table.positions)
         else [one.provenance() for one in found]
     )
-    sys.stdout.buffer.write(table_bytes(frame, format.value, known))
+    print_table(frame, format.value, known)
 
 
 def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]:
@@ -213,6 +237,7 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
 
 @app.command()
 @spoken
+@answers(File)
 def figure5(
     output: Annotated[
         Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
@@ -228,6 +253,7 @@ def figure5(
         str, typer.Option(help="screen, single column or double column.")
     ] = "single column",
     palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+    format: FileFormat = LineFormat.text,
 ) -> None:
     """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
     from dataclasses import replace
@@ -253,4 +279,4 @@ def figure5(
         style = replace(PRESETS[size], palette=palette)
         figure = published_curves(found, style, provenance=provenance)
         data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    write(output, data)
+    write(output, data, format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from attribution.errors import UserError
+from dashboard.core.answers import answers, print_json, print_table, source
 from dashboard.core.command_options import (
     Dataset,
     Model,
@@ -24,6 +24,7 @@ from dashboard.core.command_options import (
     watched,
     write,
 )
+from dashboard.remedy.answers import RemedyAnswer, RemedyTable
 
 app = typer.Typer()
 
@@ -37,6 +38,7 @@ class Table(StrEnum):
 
 @app.command()
 @spoken
+@answers(RemedyAnswer)
 def remedy(
     model: Model = "MiniLM",
     dataset: Dataset = "sample",
@@ -86,7 +88,7 @@ def remedy(
 ) -> None:
     """Calibrate a model's attention over a grid, and print what it does to rankings and to how much
     they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
-    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_rows
     from dashboard.ranking import service as ranking_service
     from dashboard.remedy import curves as remedy_curves
     from dashboard.remedy import service as remedies
@@ -135,17 +137,20 @@ def remedy(
         else tables.queries_frame(found, found.judgement.point)
     )
     if format is TextFormat.csv:
-        sys.stdout.buffer.write(table_bytes(frame, "csv", known))
+        print_table(frame, "csv", known)
         return
-    printed: dict[str, Any] = {
+    rows: Any = table_rows(frame)  # columns of a frame have no types
+    of_table: RemedyTable = {"points": rows} if table is Table.points else {"queries": rows}
+    printed: RemedyAnswer = {
         "model": spec.name,
-        **remedies.summary(found),
-        table.value: json.loads(frame.to_json(orient="records")),
-        "provenance": [dict(one.items()) for one in known],
+        **remedies.summary(found, found.judgement),
+        # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
+        **of_table,  # type: ignore[typeddict-item]
+        "provenance": [source(one) for one in known],
     }
     if curves:
         choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
         for one in choice.jobs():
             watched(one.label, one)
         printed["curves"] = remedy_curves.curves_entry(choice)
-    print(json.dumps(printed, ensure_ascii=False))
+    print_json(printed)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from attribution.curves.bootstrap import Estimate
 from attribution.datasets import DataSet
 from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.relocation import movable, relocation_method
 from attribution.methods import make_method
 from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import PositionCurve, TextPair
+from attribution.types import TextPair
+from dashboard.core.answers import interval
 from dashboard.core.compute import Compute, DataSetCurve
 from dashboard.core.runs import Job
 from dashboard.interventions import service as interventions
 from dashboard.interventions.service import DataSetCause
+from dashboard.remedy.answers import CurveEntry
 from dashboard.remedy.service import Point, Remedy
 
 SALIENCY = make_method("saliency")
@@ -87,32 +87,32 @@ def curve_choice(
     return CurveChoice(compute, specs, chosen, data.name, f"{n} pairs spread evenly")
 
 
-def curves_entry(choice: CurveChoice) -> list[dict[str, Any]]:
+def curves_entry(choice: CurveChoice) -> list[CurveEntry]:
     """Curves before and after in numbers: relocation with its lean (mean score with the evidence
     in the last third less that in the first), saliency with its primacy-recency index."""
-    entries = []
+    entries: list[CurveEntry] = []
     for moved in choice.relocations():
         curve = moved.summary.curve
-        entries.append(_curve_entry("relocation", "lean", moved.lean, curve))
-    for seen in choice.saliencies():
         entries.append(
-            _curve_entry(
-                "saliency", "index", seen.summary.primacy_recency_index, seen.summary.curve
-            )
+            {
+                "curve": "relocation",
+                "model": curve.model,
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "lean": interval(moved.lean),
+                "mean": curve.mean.tolist(),
+            }
+        )
+    for seen in choice.saliencies():
+        curve = seen.summary.curve
+        entries.append(
+            {
+                "curve": "saliency",
+                "model": curve.model,
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "index": interval(seen.summary.primacy_recency_index),
+                "mean": curve.mean.tolist(),
+            }
         )
     return entries
-
-
-def _curve_entry(
-    what: str, name: str, number: Estimate | None, curve: PositionCurve
-) -> dict[str, Any]:
-    return {
-        "curve": what,
-        "model": curve.model,
-        "n": curve.n,
-        "documents": curve.n_documents,
-        name: None
-        if number is None
-        else {"value": number.value, "low": number.low, "high": number.high},
-        "mean": curve.mean.tolist(),
-    }

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,10 +28,12 @@ from attribution.retrievers.specs import RetrieverSpec, contents_of, with_calibr
 from attribution.types import Provenance
 from cache.recent import Recent
 from dashboard.core import provenance
+from dashboard.core.answers import interval
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Job
 from dashboard.ranking import service as ranking_service
 from dashboard.ranking.service import Ranked, Setup
+from dashboard.remedy.answers import QualityEntry, Recommendation
 
 STRENGTHS = (STRENGTH, 1.0)
 BASKETS = (64, BASKET)
@@ -299,11 +300,9 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def summary(found: Remedy) -> dict[str, Any]:
+def summary(found: Remedy, judged: Judgement) -> Recommendation:
     """The recommendation, for a command's output."""
-    judged = found.judgement
-    if judged is None:
-        return {"recommended": None, "missing": list(found.missing)}
+    changed = judged.change
     return {
         "recommended": judged.point.name,
         "sentence": verdict(found),
@@ -312,19 +311,16 @@ def summary(found: Remedy) -> dict[str, Any]:
         "before": _quality_entry(judged.before),
         "after": _quality_entry(judged.after),
         "change": None
-        if judged.change is None
+        if changed is None
         else {
-            name: None if one is None else {"value": one.value, "low": one.low, "high": one.high}
-            for name, one in (
-                ("ndcg_at_10", judged.change.mean),
-                ("harmonic_mean", judged.change.harmonic),
-                ("psi", judged.change.psi),
-            )
+            "ndcg_at_10": interval(changed.mean),
+            "harmonic_mean": interval(changed.harmonic),
+            "psi": interval(changed.psi),
         },
     }
 
 
-def _quality_entry(found: Quality) -> dict[str, float | None]:
+def _quality_entry(found: Quality) -> QualityEntry:
     return {
         "ndcg_at_10": found.mean.value,
         "harmonic_mean": found.harmonic.value,

@@ -1,0 +1,268 @@
+"""What commands print with --format json is what docs/json-schema.json says, for every command."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from attribution import datasets
+from dashboard.__main__ import app
+from dashboard.core.compute import service
+from dashboard.explain.answers import TokenEntry
+from dashboard.export.json_text import json_text
+from tests.support.nouns import NOUNS
+from tools import docs
+from tools.json_shapes import Schema, fields_of, words
+
+SCHEMA = json.loads(docs.json_schema())
+TINY = "bert"
+FILLER = "Filler stands here. " * 4
+
+ARGUMENTS = {
+    "explain": "--model bert --method decomposition --option matrix=yes --query ice --document fog",
+    "curve": "--model bert --dataset pairs --axis text",
+    "export": "OUT.json --model bert --dataset pairs",
+    "compare": "--model bert --model BM25 --method occlusion --dataset pairs --pair ice",
+    "precompute": "--model bert --dataset pairs",
+    "failures": "--model bert --dataset failing",
+    "cause --intervention relocation or ablation": "--model BM25 --dataset pairs --against terms",
+    "cause --intervention segments, shuffled or thirds": "--model bert --dataset pairs "
+    "--intervention thirds",
+    "cause --intervention insertion or removal": "--model bert --dataset pairs "
+    "--intervention removal",
+    "bias": "--model bert --dataset pairs",
+    **{
+        f"rank --table {name}": f"--model BM25 --dataset {data} --table {name}"
+        for name, data in {
+            "measures": "pairs",
+            "psi": "pairs",
+            "bins": "pairs",
+            "queries": "pairs",
+            "languages": "pairs",
+            "groups": "squad-posq",
+            "positions": "squad-posq",
+        }.items()
+    },
+    "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
+    "figure5": "OUT.csv --curves A=published.npz",
+    "remedy": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
+    **{
+        f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
+        for name in ("summary", "positions", "groups", "worst", "truncation")
+    },
+    "passport": "BM25 --dataset pairs --part attribution --part ranking",
+    "check": "--model BM25 --dataset pairs --baseline baseline.json --only lean",
+    **{
+        f"benchmark {name} --table {table}": f"--model BM25 --data {name} --table {table}"
+        for name in ("squad-posq", "fineweb-posq")
+        for table in ("positions", "groups")
+    },
+    **{
+        f"benchmark needle --table {name}": "--model BM25 --corpus pairs --needles 2 "
+        f"--depths 0,100 --lengths 64 --table {name}"
+        for name in ("cells", "summary")
+    },
+    "models": "",
+    "models fetch": "mpnet",
+    "datasets": "",
+    "methods": "",
+    "cache list": "",
+    "cache export": "OUT.parquet",
+    "cache import": "results.parquet",
+    "cache merge": "other",
+    "cache ingest": "parts",
+    "cache verify": "",
+    "cache verify --parts": "--parts parts",
+    "cache compact": "",
+    "cache delete": "--method occlusion --yes",
+}
+"""What is asked of each answer: names of files are in the folder of `home`."""
+
+MORE = [
+    ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
+    ("remedy", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
+]
+"""Other ways to ask for the same."""
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def home(
+    tmp_path_factory: pytest.TempPathFactory, tiny_folder: Callable[..., Path]
+) -> Iterator[Path]:
+    """A data folder of its own, small data sets and files, and what is stored of them."""
+    folder = tmp_path_factory.mktemp("answers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "_folders", dict(datasets._folders))
+        patch.setattr(datasets, "_variants", dict(datasets._variants))
+        patch.setenv("POSLENS_HOME", str(folder / "home"))
+        patch.chdir(folder)
+        service.cache_clear()
+        written(folder)
+        shutil.copytree(tiny_folder("bert"), folder / TINY)
+        for arguments in (
+            "precompute --model bert --dataset pairs",
+            "precompute --model bert --dataset pairs --method occlusion",
+            "precompute --model bert --dataset failing",
+            "precompute --model BM25 --dataset pairs --method terms --parts parts",
+            "cache export results.parquet",
+            "passport BM25 --dataset pairs --part attribution --out baseline.json",
+        ):
+            done = run(*arguments.split())
+            assert done.exit_code == 0, done.stderr
+        shutil.copytree(folder / "home" / "cache", folder / "other")
+        yield folder
+        service.cache_clear()
+
+
+def written(folder: Path) -> None:
+    """The data sets, registered by name."""
+    rows = [
+        {
+            "pair_id": word,
+            "query": f"what is {word}",
+            "document": f"{FILLER * (n % 3)}The {word} is {word}. {FILLER}",
+            "evidence": f"The {word} is {word}.",
+            "language": ("eng", "pol")[n % 2],
+        }
+        for n, word in enumerate(NOUNS)
+    ]
+    failing = {"pair_id": "bad", "query": "\u200b", "document": "Ice melts."}
+    for name, listed in {"pairs": rows, "failing": [rows[0], failing]}.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in listed), encoding="utf-8")
+        datasets.register(name, path)
+    questions = [
+        {
+            "id": word,
+            "context": f"The {word} is old. {'So it is. ' * 30}",
+            "question": f"how old is the {word}",
+            "answers": {"text": [word], "answer_start": [4]},
+        }
+        for word in NOUNS
+    ]
+    pq.write_table(pa.Table.from_pylist(questions), folder / "squad.parquet")
+    datasets.register("squad-posq", folder / "squad.parquet")
+    classes = [
+        {
+            "content": f"The {word} is old and number {n} of all.",
+            "question": f"which {word} is old",
+            "span_class": [("beginning", "middle", "end")[n % 3]],
+        }
+        for n, word in enumerate(NOUNS)
+    ]
+    path = folder / "fineweb.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in classes), encoding="utf-8")
+    datasets.register("fineweb-posq", path)
+    np.savez(folder / "published.npz", curves=np.random.default_rng(0).random((9, 100)))
+
+
+def closed(schema: Any) -> Any:
+    """The schema without leave for fields that it does not name, which readers have."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(one) for key, one in schema.items()}
+    return {**made, "additionalProperties": False} if "properties" in made else made
+
+
+def strict(text: str) -> Any:
+    """JSON as the standard has it: without NaN."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_every_command_says_what_it_answers_and_takes_format() -> None:
+    assert set(docs.answers_of()) == set(ARGUMENTS)
+    whole = typer.main.get_command(app)
+    assert isinstance(whole, TyperGroup)
+    without = [
+        name
+        for name, command in docs.commands(whole)
+        if all("--format" not in one.opts for one in command.params)
+    ]
+    assert without == ["run"]
+
+
+@pytest.mark.parametrize(("name", "arguments"), [*ARGUMENTS.items(), *MORE])
+def test_answers_are_as_the_schema_says(
+    name: str, arguments: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What would be fetched is elsewhere; tests/attribution/retrievers/test_fetch.py fetches.
+    monkeypatch.setattr("attribution.retrievers.fetch.fetch", lambda name, show: tmp_path / name)
+    command = name.split(" --")[0].split()
+    arguments = arguments.replace("OUT", str(tmp_path / "out"))
+    done = run(*command, *arguments.split(), "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines and (len(lines) == 1 or name in ("cache list", "cache verify", "cache compact"))
+    schema = {**closed(SCHEMA["commands"][name]), "$defs": closed(SCHEMA["$defs"])}
+    for answer in map(strict, lines):
+        errors = [one.message for one in Draft202012Validator(schema).iter_errors(answer)]
+        assert errors == []
+        assert answer["rows"] if isinstance(answer, dict) and "rows" in answer else answer
+
+
+def test_the_schema_is_one() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_answers_as_text_and_csv(home: Path) -> None:
+    done = run("precompute", "--model", TINY, "--dataset", "pairs", "--format", "text")
+    assert done.stdout.startswith("model bert · method saliency(") and "computed 0" in done.stdout
+    assert done.stdout.count("\n") == 1
+    done = run("failures", "--model", TINY, "--dataset", "failing", "--format", "text")
+    assert done.stdout.startswith("bad: ") and done.stdout.count("\n") == 1
+    done = run("cache", "list", "--format", "text")
+    assert len(done.stdout.splitlines()) == len(run("cache", "list").stdout.splitlines())
+    asked = ("passport", "BM25", "--dataset", "pairs", "--stored", "--part", "attribution")
+    (printed,) = json.loads(run(*asked).stdout)
+    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout), comment="#")
+    assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])
+
+
+@pytest.mark.parametrize("command", ["precompute", "failures", "passport BM25", "rank"])
+def test_an_error_is_no_answer(command: str) -> None:
+    done = run(*command.split(), "--dataset", "nope", "--format", "json")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "no data set 'nope'" in done.stderr
+
+
+def test_what_is_no_number_is_null_and_what_is_no_text_is_marked() -> None:
+    value = {"a": [math.nan, np.float32("inf"), np.arange(2)], "b\ud800": "\udfff ü", "c": (True,)}
+    assert json_text(value) == '{"a": [null, null, [0, 1]], "b\ufffd": "\ufffd ü", "c": [true]}'
+
+
+def test_a_field_says_what_it_is() -> None:
+    class Silent(TypedDict):
+        value: float
+
+    with pytest.raises(ValueError, match="value does not say what it is"):
+        list(fields_of(Silent))
+    assert words(dict[str, list[int | None]]) == "list of whole number or null by name"
+
+
+def test_two_shapes_do_not_share_a_name() -> None:
+    schema = Schema()
+    schema.of(TokenEntry)
+    other = TypedDict("TokenEntry", {"what it is": Annotated[str, "Something else."]})
+    with pytest.raises(ValueError, match="two shapes are called TokenEntry"):
+        schema.of(other)
