@@ -1,18 +1,23 @@
 """Time from the start of the dashboard to its first heatmap, and from the click to the pair on
 screen, in Chromium: cached, and computed by MiniLM.
 
-    python -m bench.page [--clicks 15] [--starts 5]
+    python -m bench.page [--clicks 15] [--starts 5] [--stored 0 [--home FOLDER]]
 
 Starts the dashboard with an empty cache above what ships, and waits for the port and for the first
 heatmap in a browser that is open. Then starts it without what ships, steps through pairs of
 documents of 160 to 300 tokens with the Next button, and measures in the page itself, from the click
 event to the frame after the heatmap holds the new document. The first time round every pair is
 computed, the second time it comes from the cache.
+
+With --stored N it steps through a data set of N pairs instead, each with a stored result (of random
+words and numbers; some 4 ms each to make, kept in --home where one is named): the first pair, whose
+rail waits for the mean of all, and the next ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import socket
@@ -24,10 +29,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 # Resolves with milliseconds from the click to two frames after the document pane has changed.
 CLICK = """
@@ -55,8 +61,13 @@ CLICK = """
 """
 
 
+HEATMAP = ".hm-pane[data-side=document]"
+
+
 @contextmanager
-def dashboard(*, shipped: bool = False) -> Iterator[tuple[str, Browser, float]]:
+def dashboard(
+    *options: str, home: Path | None = None, shipped: bool = False
+) -> Iterator[tuple[str, Browser, float]]:
     """A running dashboard with a cache of its own, by its address, a Chromium to look at it, and
     when it was started by `time.perf_counter`."""
     from playwright.sync_api import sync_playwright
@@ -64,14 +75,18 @@ def dashboard(*, shipped: bool = False) -> Iterator[tuple[str, Browser, float]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as own, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         started = time.perf_counter()
         server = subprocess.Popen(
-            [sys.executable, "-m", "dashboard", "run", "--port", str(port)],
-            env={**os.environ, "POSLENS_HOME": home, "POSLENS_SHIPPED": "yes" if shipped else "no"},
+            [sys.executable, "-m", "dashboard", "run", "--port", str(port), *options],
+            env={
+                **os.environ,
+                "POSLENS_HOME": str(home or own),
+                "POSLENS_SHIPPED": "yes" if shipped else "no",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -89,20 +104,70 @@ def dashboard(*, shipped: bool = False) -> Iterator[tuple[str, Browser, float]]:
             server.wait(30)
 
 
+def stored(folder: Path, n: int) -> Path:
+    """Results of MiniLM for n pairs in a data folder, where they are not there yet; their file."""
+    from attribution.retrievers import resolve
+    from bench.store import fill, result
+    from dashboard.core.compute import Compute
+
+    data = folder / f"{n}.jsonl"
+    if not data.exists():
+        place = Compute(folder)
+        fill(place.store, n, model=place.identify(resolve.resolve("MiniLM")).key)
+        with data.open("w") as rows:
+            for pair in (result(k)[0] for k in range(n)):
+                row = {"pair_id": pair.pair_id, "query": pair.query, "document": pair.document}
+                rows.write(json.dumps(row | {"language": pair.language}) + "\n")
+    return data
+
+
+def step(page: Page, label: str, n: int) -> None:
+    """Click on Next n times and print how long it took."""
+    button = page.locator(".st-key-next button").first
+    times = []
+    for _ in range(n):
+        times.append(button.evaluate(CLICK))
+        time.sleep(1.5)
+    times.sort()
+    median = statistics.median(times)
+    print(f"{label:9} p50 {median:6.0f} ms   max {times[-1]:6.0f} ms   n={n}")
+
+
+def of_many(n: int, clicks: int, home: Path) -> None:
+    """The first pair of a data set of n stored pairs, and the next ones."""
+    data = stored(home, n)
+    with dashboard(f"--data=many={data}", home=home) as (url, browser, _):
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(url)
+        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        time.sleep(5)
+        started = time.perf_counter()
+        page.goto(f"{url}/?dataset=many&models=MiniLM")
+        page.locator(HEATMAP).first.wait_for(timeout=600_000)
+        print(f"first pair of {n:,} stored ones: {time.perf_counter() - started:.1f} s")
+        time.sleep(5)
+        step(page, "next", clicks)
+
+
 def main() -> None:
     """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clicks", type=int, default=15)
     parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--stored", type=int, default=0)
+    parser.add_argument("--home", type=Path)
     given = parser.parse_args()
-    clicks = given.clicks
+    if given.stored:
+        with tempfile.TemporaryDirectory() as own:
+            of_many(given.stored, given.clicks, given.home or Path(own))
+        return
     ports, heatmaps = [], []
     for _ in range(given.starts):
         with dashboard(shipped=True) as (url, browser, started):
             ports.append(time.perf_counter() - started)
             page = browser.new_page(viewport={"width": 1440, "height": 1000})
             page.goto(url)
-            page.locator(".hm-pane[data-side=document]").first.wait_for(timeout=120_000)
+            page.locator(HEATMAP).first.wait_for(timeout=120_000)
             heatmaps.append(time.perf_counter() - started)
     if ports:
         print(
@@ -120,16 +185,7 @@ def main() -> None:
             page.goto(start)
             page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
             time.sleep(3)
-            button = page.locator(".st-key-next button").first
-            times = []
-            for _ in range(clicks):
-                times.append(button.evaluate(CLICK))
-                time.sleep(1.5)
-            times.sort()
-            print(
-                f"{label:9} p50 {statistics.median(times):6.0f} ms   "
-                f"max {times[-1]:6.0f} ms   n={clicks}"
-            )
+            step(page, label, given.clicks)
 
 
 if __name__ == "__main__":

@@ -73,10 +73,10 @@ def result(n: int) -> tuple[TextPair, Attribution]:
     )
 
 
-def fill(store: Store, n: int, start: int = 0) -> None:
+def fill(store: Store, n: int, start: int = 0, model: ModelKey = MODEL) -> None:
     """Put n results in batches."""
     for first in range(start, n, BATCH):
-        store.put(MODEL, METHOD, [result(k) for k in range(first, min(first + BATCH, n))])
+        store.put(model, METHOD, [result(k) for k in range(first, min(first + BATCH, n))])
 
 
 def seconds(run: Callable[[], object]) -> float:
