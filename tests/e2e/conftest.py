@@ -52,12 +52,23 @@ def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """One dashboard for all tests that start no run, whichever worker they run in: what they look
     at one by one is kept under keys of its own."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    found = app_in(root / "shared_app", list)
+    found = app_in(_of_all_workers(tmp_path_factory) / "shared_app", list)
     yield found
     found.release()
+
+
+@pytest.fixture(scope="session")
+def shipped_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """One dashboard for all tests that only read what ships with PosLens, and compute nothing."""
+    place = _of_all_workers(tmp_path_factory) / "shipped_app"
+    found = app_in(place, list, {**os.environ, "POSLENS_SHIPPED": "yes"})
+    yield found
+    found.release()
+
+
+def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,7 @@ chart in words; no page wider than a narrow window."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import axe_playwright_python
@@ -25,12 +23,6 @@ ADDRESSES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def fresh(start_app: Callable[..., App]) -> App:
-    """A dashboard with an empty data folder and what ships with PosLens."""
-    return start_app(environment={**os.environ, "POSLENS_SHIPPED": "yes"})
-
-
 def violations(page: Page) -> list[str]:
     """What axe-core finds that is serious or critical: a line for each element."""
     page.evaluate(AXE)
@@ -45,8 +37,8 @@ def violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", ADDRESSES)
-def test_everybody_can_use_the_page(fresh: App, visit: Visit, path: str, theme: str) -> None:
-    page = visit(f"{fresh.url}/{path}", theme=theme)
+def test_everybody_can_use_the_page(shipped_app: App, visit: Visit, path: str, theme: str) -> None:
+    page = visit(f"{shipped_app.url}/{path}", theme=theme)
     shown = page.locator(FULL).or_(page.get_by_role("button", name="Compute"))
     expect(shown.filter(visible=True).first).to_be_visible()
     expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)

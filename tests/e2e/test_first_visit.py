@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -24,34 +22,32 @@ SHOWN = {
 RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
 
 
-@pytest.fixture(scope="module")
-def fresh(start_app: Callable[..., App]) -> App:
-    """A dashboard with an empty data folder and what ships with PosLens."""
-    return start_app(environment={**os.environ, "POSLENS_SHIPPED": "yes"})
-
-
-def nothing_was_computed(fresh: App, page: Page) -> None:
+def nothing_was_computed(shipped_app: App, page: Page) -> None:
     expect(page.get_by_test_id("stSpinner")).to_have_count(0)
-    assert not list((fresh.home / "cache").glob("v2/*/*.db")), "nothing is stored but what ships"
+    assert not list((shipped_app.home / "cache").glob("v2/*/*.db")), (
+        "nothing is stored but what ships"
+    )
 
 
 @pytest.mark.parametrize("path", SHOWN)
-def test_every_page_is_full_and_computes_nothing(fresh: App, visit: Visit, path: str) -> None:
-    page = visit(f"{fresh.url}/{path}")
+def test_every_page_is_full_and_computes_nothing(shipped_app: App, visit: Visit, path: str) -> None:
+    page = visit(f"{shipped_app.url}/{path}")
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(page.get_by_role("button", name=RUNNING)).to_have_count(0)
-    nothing_was_computed(fresh, page)
+    nothing_was_computed(shipped_app, page)
 
 
 @pytest.mark.parametrize("path", ["", "compare"])
-def test_a_pair_is_shown_from_what_ships(fresh: App, visit: Visit, path: str) -> None:
-    page = visit(f"{fresh.url}/{path}")
+def test_a_pair_is_shown_from_what_ships(shipped_app: App, visit: Visit, path: str) -> None:
+    page = visit(f"{shipped_app.url}/{path}")
     expect(page.get_by_text("triglyphs", exact=True).filter(visible=True).first).to_be_visible()
-    nothing_was_computed(fresh, page)
+    nothing_was_computed(shipped_app, page)
 
 
-def test_the_cache_page_lists_what_ships_and_counts_none_of_it(fresh: App, visit: Visit) -> None:
-    page = visit(f"{fresh.url}/cache")
+def test_the_cache_page_lists_what_ships_and_counts_none_of_it(
+    shipped_app: App, visit: Visit
+) -> None:
+    page = visit(f"{shipped_app.url}/cache")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()
