@@ -41,7 +41,7 @@ def test_everybody_can_use_the_page(shipped_app: App, visit: Visit, path: str, t
     page = visit(f"{shipped_app.url}/{path}", theme=theme)
     shown = page.locator(FULL).or_(page.get_by_role("button", name="Compute"))
     expect(shown.filter(visible=True).first).to_be_visible()
-    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+    expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
     assert violations(page) == []
     drawn = page.get_by_test_id("stPlotlyChart").filter(visible=True)
     named = page.get_by_role("figure", name=re.compile(r"\w+ \w+")).filter(visible=True)
