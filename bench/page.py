@@ -136,13 +136,13 @@ def step(page: Page, label: str, n: int) -> None:
 def of_many(n: int, clicks: int, home: Path) -> None:
     """The first pair of a data set of n stored pairs, and the next ones."""
     data = stored(home, n)
-    with dashboard(f"--data=many={data}", home=home) as (url, browser, _):
+    with dashboard(f"--data=bench={data}", home=home) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
         time.sleep(5)
         started = time.perf_counter()
-        page.goto(f"{url}/?dataset=many&models=MiniLM")
+        page.goto(f"{url}/?dataset=bench&models=MiniLM")
         page.locator(HEATMAP).first.wait_for(timeout=600_000)
         print(f"first pair of {n:,} stored ones: {time.perf_counter() - started:.1f} s")
         time.sleep(5)

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,10 @@ def result(n: int) -> tuple[TextPair, Attribution]:
     generator, chance = random.Random(n), np.random.default_rng(n)
 
     def read(words: list[str]) -> TokenizedText:
-        tokens = (Token(word, 7 * k, 7 * k + 6) for k, word in enumerate(words))
+        ends = list(accumulate(len(word) + 1 for word in words))
+        tokens = (
+            Token(word, end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)
+        )
         return TokenizedText(tuple(tokens), len(words), 512)
 
     document = generator.choices(WORDS, k=generator.randint(60, 400))
