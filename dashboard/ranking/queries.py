@@ -11,6 +11,7 @@ from attribution.evaluation.ranking_measures import NDCG, TOP
 from dashboard.ranking import tables
 from dashboard.ranking.runs import AGAINST, DIFFERENCE, differences_frame, mean_difference
 from dashboard.ranking.service import Measured
+from dashboard.ranking.tables import FILTERS
 from dashboard.widgets import links, panels, url_state
 from dashboard.widgets.tables import chosen_row
 
@@ -32,7 +33,7 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
         help="Queries then stand in the order of what sets the two apart most.",
     )
     filters = right.pills(
-        "Only queries with", tables.FILTERS, selection_mode="multi", key="ranking.filters"
+        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
     )
     frame = tables.queries_frame(one)
     compared = by_name.get(against) if against else None
