@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,12 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["POSLENS_HOME"]
     else:
         os.environ["POSLENS_HOME"] = before
+
+
+@pytest.fixture(autouse=True)
+def whole_log() -> None:
+    """A command keeps reasons out of the log of its process, which here is that of every test."""
+    logging.getLogger("attribution.retrievers").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -241,9 +241,20 @@ def downloads(
             draw = (figures or {})[chosen]
             return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
 
-        if not st.button("Prepare", key=f"{key}.prepare", width="stretch"):
+        # Kept apart from the button: a page that begins anew before it comes here (a run has just
+        # ended) would lose the click.
+        asked = f"{key}.asked"
+        st.button(
+            "Prepare",
+            key=f"{key}.prepare",
+            width="stretch",
+            on_click=st.session_state.__setitem__,
+            args=(asked, True),
+        )
+        if not st.session_state.get(asked):
             return
         with guarded(), st.spinner("Drawing"):
+            del st.session_state[asked]
             data = make()
             st.download_button(
                 plain(f"Download {str(fmt).upper()}"),

@@ -20,7 +20,7 @@ def test_from_the_button_to_the_file(run_app: App, visit: Visit) -> None:
     expect(page.get_by_text("gives no vector of a text by itself")).to_be_visible()
     expect(page.get_by_role("figure", name="Whether rankings depend")).to_be_visible()
     no_error(page)
-    page.locator("[data-test-script-state=notRunning]").wait_for()
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     page.get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Prepare").click()
     with page.expect_download() as found:
