@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
@@ -63,6 +65,40 @@ class Recent(Generic[V]):
     def weight(self) -> int:
         """What the kept values weigh together."""
         return self._weight
+
+
+SLOW_S = 3.0
+WAIT = 10
+"""What took `SLOW_S` or more to make is made anew no sooner than after `WAIT` times that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made(Generic[V]):
+    value: V
+    stamp: object
+    holds_until: float
+
+
+class RecentWhileSame(Generic[V]):
+    """Values made of what changes, kept while its stamp is the same. What takes seconds to make
+    (the mean of 421,000 curves) is given a while longer: each new result would ask for it again."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kept: Recent[_Made[V]] = Recent(limit)
+        self._clock = clock
+
+    def get(self, key: Hashable, stamp: object, make: Callable[[], V]) -> V:
+        """The value of `key`; `stamp` is what it would be made of now."""
+        known = self._kept.find(key)
+        if known is None or (known.stamp != stamp and self._clock() >= known.holds_until):
+            began = self._clock()
+            value = make()
+            now = self._clock()
+            took = now - began
+            known = self._kept.keep(
+                key, _Made(value, stamp, now + WAIT * took if took >= SLOW_S else now)
+            )
+        return known.value
 
 
 def forget_made() -> None:

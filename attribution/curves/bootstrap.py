@@ -2,7 +2,9 @@
 
 Pairs that share a document are no independent draws, so whole documents are drawn, each with all
 of its pairs (the cluster bootstrap; Field and Welsh 2007, "Bootstrapping clustered data"). Where
-every row is a draw of its own, such as a query of a ranking, no groups are given.
+every row is a draw of its own, such as a query of a ranking, no groups are given. Very many are
+put into bundles at random and the bundles are drawn: the variance of a sum of independent draws is
+the sum of their variances, however they are bundled.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ Statistic = Callable[[Values], Values]
 
 N_BOOTSTRAP = 1000
 SEED = 20260101
+MAX_DRAWS = 10_000
+"""Beyond so many documents they are drawn in as many bundles, put together at random."""
 MIN_DOCUMENTS = 10
 """Below so many documents a number has no interval: resampling a few says little of the rest."""
 
@@ -70,6 +74,7 @@ def bootstrap_means(
     A group that is drawn brings all its rows, so a mean is over as many rows as its draw has.
     Counting how often each group was drawn and multiplying is the same as indexing, without an
     [R, n, K] array; tests compare with scipy.stats.bootstrap and with a plain loop over groups.
+    More than MAX_DRAWS groups are bundled at random (seeded) first.
     """
     values = np.asarray(rows, dtype=np.float64)
     sizes = np.ones(len(values))
@@ -84,8 +89,12 @@ def bootstrap_means(
             values = sums
         else:
             sizes = np.ones(len(values))
-    n = len(values)
     generator = np.random.default_rng(seed)
+    if len(values) > MAX_DRAWS:
+        order = generator.permutation(len(values))
+        starts = np.linspace(0, len(values), MAX_DRAWS, endpoint=False).astype(np.int64)
+        values, sizes = (np.add.reduceat(part[order], starts) for part in (values, sizes))
+    n = len(values)
     # 64 MiB of counts at a time, however many documents there are.
     at_once = max(1, min(n_resamples, 8_000_000 // n))
     means = []

@@ -38,7 +38,7 @@ from cache.jobs.claims import at_work
 from cache.jobs.loop import Progress
 from cache.keys import used_model
 from cache.kinds.embeddings import EmbeddingStore
-from cache.recent import Recent
+from cache.recent import Recent, RecentWhileSame
 from cache.shipped.layer import Shipped
 from cache.storage.files import lay_beneath
 from cache.storage.store import ModelKey, Store, StoredCurves
@@ -125,7 +125,7 @@ class Compute:
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
         self._summaries: Recent[CurveSummary] = Recent(64)
-        self._averages: Recent[tuple[object, CurveSummary | None]] = Recent(64)
+        self._averages: RecentWhileSame[CurveSummary | None] = RecentWhileSame(64)
 
     def tell_apart(self, reader: Callable[[], str]) -> None:
         """Bound what each reader may have at work; `reader` says who asks."""
@@ -335,19 +335,17 @@ class Compute:
     ) -> CurveSummary | None:
         """The aggregated curve of what is stored of `pairs`, all those of a data set; None where
         nothing is. Remembered while the file of its results stays as it is, so that a page may ask
-        at every rerun, whatever the data set's size."""
+        at every rerun, whatever the data set's size; a mean that takes seconds is some results
+        behind while a run adds them."""
         model = self.identify(spec)
+
+        def averaged() -> CurveSummary | None:
+            with suppress(UserError):
+                return self.curve(spec, method, pairs, dataset).summary
+            return None
+
         key = (model.key, repr(method), dataset, len(pairs))
-        stamp = self.store.stamp(model.key, method)
-        known = self._averages.find(key)
-        if known is None or known[0] != stamp:
-            try:
-                summary = self.curve(spec, method, pairs, dataset).summary
-            except UserError:
-                summary = None
-            # Stored under another method's curve settings, results get their curves just now.
-            known = self._averages.keep(key, (self.store.stamp(model.key, method), summary))
-        return known[1]
+        return self._averages.get(key, self.store.stamp(model.key, method), averaged)
 
     def attribution_job(
         self,

@@ -96,7 +96,9 @@ class Facets:
         """How many pairs have each value, by facet."""
         positions = (evidence_position(pair) for pair in data.pairs)
         self._positions = np.array([np.nan if at is None else 100 * at for at in positions])
-        self._selections: Recent[Selection] = Recent(8)
+        self._selections: Recent[Selection] = Recent(
+            8 + 3 * len(data.pairs), weigh=lambda one: 1 + len(one.pairs)
+        )
 
     def select(self, filters: Filters) -> Selection:
         """The pairs that pass, in the data set's order."""
@@ -123,7 +125,7 @@ def _holds(pair: TextPair, needles: Sequence[str]) -> bool:
     return all(needle in words for needle in needles)
 
 
-_facets: Recent[Facets] = Recent(8)
+_facets: Recent[Facets] = Recent(4)
 
 
 def facets(data: DataSet) -> Facets:

@@ -31,7 +31,7 @@ from attribution.interventions.null_controls import (
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.text import words
 from attribution.types import Array, Attribution, Method, Provenance, TextPair, as_array
-from cache.recent import Recent
+from cache.recent import Recent, RecentWhileSame
 from cache.storage.store import StoredCurves
 from dashboard.core.compute import Compute, Explained
 from dashboard.core.provenance import of_controlled, of_curve
@@ -41,9 +41,9 @@ from dashboard.heatmap import Rail
 from dashboard.interventions import service as interventions
 from dashboard.widgets.orders import apart
 
-_controlled: Recent[tuple[object, ControlledCurve | None]] = Recent(32)
+_controlled: RecentWhileSame[ControlledCurve | None] = RecentWhileSame(32)
 _controls: Recent[list[TextPair]] = Recent(8)
-_differences: Recent[tuple[object, Difference | None]] = Recent(32)
+_differences: RecentWhileSame[Difference | None] = RecentWhileSame(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ def _less_control(
     model = compute.identify(spec).key
     key = (compute.root, model, repr(method), data.name, len(data.pairs), kind)
     stamp = [compute.store.stamp(model, one) for one in (method, null_method(kind, method))]
-    known = _controlled.find(key)
-    if known is None or known[0] != stamp:
-        found = None
+
+    def found() -> ControlledCurve | None:
         with suppress(UserError):
-            found = interventions.controlled(compute, spec, method, kind, data.pairs, data.pairs)
-        known = _controlled.keep(key, (stamp, found))
-    return known[1]
+            return interventions.controlled(compute, spec, method, kind, data.pairs, data.pairs)
+        return None
+
+    return _controlled.get(key, stamp, found)
 
 
 # -- one pair --------------------------------------------------------------------------------------
@@ -220,11 +220,12 @@ def difference(
     models = [compute.identify(spec).key for spec in (a, b)]
     key = (compute.root, *models, repr(method), data.name, len(data.pairs))
     stamp = tuple(compute.store.stamp(model, method) for model in models)
-    known = _differences.find(key)
-    if known is None or known[0] != stamp:
+
+    def found() -> Difference | None:
         first, second = (compute.store.curves(model, method, data.pairs) for model in models)
-        known = _differences.keep(key, (stamp, difference_of(first, second, data)))
-    return known[1]
+        return difference_of(first, second, data)
+
+    return _differences.get(key, stamp, found)
 
 
 def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:

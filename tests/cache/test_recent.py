@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.recent import Recent, forget_made
+from cache.recent import SLOW_S, WAIT, Recent, RecentWhileSame, forget_made
 
 
 def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:
@@ -44,3 +44,23 @@ def test_only_what_can_be_made_again_is_forgotten() -> None:
     checks.keep("a", "check")
     forget_made()
     assert figures.find("a") is None and checks.find("a") == "check"
+
+
+def test_made_anew_when_what_it_is_made_of_changed_and_seldom_where_that_takes_long() -> None:
+    now, takes = [100.0], [SLOW_S / 2]
+    kept: RecentWhileSame[str] = RecentWhileSame(4, clock=lambda: now[0])
+
+    def ask(stamp: str) -> str:
+        def make() -> str:
+            now[0] += takes[0]
+            return f"of {stamp}"
+
+        return kept.get("mean", stamp, make)
+
+    assert [ask(stamp) for stamp in "aab"] == ["of a", "of a", "of b"]
+    takes[0] = SLOW_S
+    assert ask("c") == "of c"
+    now[0] += WAIT * SLOW_S - 0.1
+    assert ask("d") == "of c"
+    now[0] += 0.1
+    assert ask("d") == "of d"

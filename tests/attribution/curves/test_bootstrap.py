@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attribution.curves.bootstrap import (
+    MAX_DRAWS,
     MIN_DOCUMENTS,
     Estimate,
     band,
@@ -51,6 +52,23 @@ def test_a_document_of_more_pairs_weighs_as_many() -> None:
     rows = np.array([[0.0], [0.0], [0.0], [1.0]])
     drawn = set(np.round(bootstrap_means(rows, ["a", "a", "a", "b"])[:, 0], 6))
     assert drawn == {0.0, 0.25, 1.0}
+
+
+def test_bundles_of_very_many_documents_give_the_interval_of_each_by_itself() -> None:
+    generator = np.random.default_rng(7)
+    n = MAX_DRAWS * 3 // 2
+    levels = generator.exponential(1, n)
+    sizes = generator.integers(1, 4, n)
+    rows = np.repeat(levels, sizes)
+    found = bootstrap_means(rows[:, None], np.repeat(np.arange(n), sizes).tolist())[:, 0]
+    # By hand, the spread of a ratio of two sums over independent documents.
+    mean = rows.mean()
+    spread = np.sqrt(np.sum(((levels - mean) * sizes) ** 2)) / sizes.sum()
+    assert found.std() == pytest.approx(spread, rel=0.1)
+    assert found.mean() == pytest.approx(mean, abs=3 * spread / np.sqrt(len(found)))
+    assert np.percentile(found, [2.5, 97.5]) == pytest.approx(
+        mean + spread * np.array([-1.96, 1.96]), abs=0.3 * spread
+    )
 
 
 def test_groups_of_one_are_no_groups() -> None:
