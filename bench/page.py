@@ -1,13 +1,18 @@
 """Time from the start of the dashboard to its first heatmap, and from the click to the pair on
 screen, in Chromium: cached, and computed by MiniLM.
 
-    python -m bench.page [--clicks 15] [--starts 5] [--stored 0 [--home FOLDER]]
+    python -m bench.page [--clicks 15] [--starts 5] [--rounds 1] [--against CHECKOUT]
+    python -m bench.page --stored N [--home FOLDER]
 
 Starts the dashboard with an empty cache above what ships, and waits for the port and for the first
 heatmap in a browser that is open. Then starts it without what ships, steps through pairs of
 documents of 160 to 300 tokens with the Next button, and measures in the page itself, from the click
 event to the frame after the heatmap holds the new document. The first time round every pair is
-computed, the second time it comes from the cache.
+computed, the second time it comes from the cache. Beside both stands the limit: the same click in
+a Streamlit page that has nothing but a button and a line of text.
+
+All of it is done --rounds times, and where --against names an earlier checkout of PosLens, each
+time there too, in turns.
 
 With --stored N it steps through a data set of N pairs instead, each with a stored result (of random
 words and numbers; some 4 ms each to make, kept in --home where one is named): the first pair, whose
@@ -27,7 +32,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,11 +68,29 @@ CLICK = """
 
 
 HEATMAP = ".hm-pane[data-side=document]"
+HERE = Path(__file__).parents[1]
+POSLENS = (sys.executable, "-m", "dashboard", "run", "--port")
+BARE = """
+import streamlit as st
+
+@st.fragment
+def whole():
+    clicks = st.session_state.setdefault("clicks", [])
+    st.button("Next", key="next", on_click=clicks.append, args=(1,))
+    st.html(f'<p class="hm-pane" data-side="document">{len(clicks)}</p>')
+
+whole()
+"""
+"""The least that a click on Streamlit's button can be: one part of a page, one line of text."""
 
 
 @contextmanager
 def dashboard(
-    *options: str, home: Path | None = None, shipped: bool = False
+    *options: str,
+    home: Path | None = None,
+    shipped: bool = False,
+    command: Sequence[str] = POSLENS,
+    checkout: Path = HERE,
 ) -> Iterator[tuple[str, Browser, float]]:
     """A running dashboard with a cache of its own, by its address, a Chromium to look at it, and
     when it was started by `time.perf_counter`."""
@@ -81,7 +105,8 @@ def dashboard(
         )
         started = time.perf_counter()
         server = subprocess.Popen(
-            [sys.executable, "-m", "dashboard", "run", "--port", str(port), *options],
+            [*command, str(port), *options],
+            cwd=checkout,
             env={
                 **os.environ,
                 "POSLENS_HOME": str(home or own),
@@ -121,16 +146,60 @@ def stored(folder: Path, n: int) -> Path:
     return data
 
 
-def step(page: Page, label: str, n: int) -> None:
-    """Click on Next n times and print how long it took."""
+def steps(page: Page, n: int) -> list[float]:
+    """Milliseconds of n clicks on Next."""
     button = page.locator(".st-key-next button").first
     times = []
     for _ in range(n):
         times.append(button.evaluate(CLICK))
         time.sleep(1.5)
-    times.sort()
-    median = statistics.median(times)
-    print(f"{label:9} p50 {median:6.0f} ms   max {times[-1]:6.0f} ms   n={n}")
+    return times
+
+
+def of_start(checkout: Path) -> dict[str, float]:
+    """Milliseconds from the start to the port's answer and to the first heatmap."""
+    with dashboard(shipped=True, checkout=checkout) as (url, browser, started):
+        port = time.perf_counter() - started
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(url)
+        page.locator(HEATMAP).first.wait_for(timeout=120_000)
+        return {
+            "port answers": 1000 * port,
+            "first heatmap": 1000 * (time.perf_counter() - started),
+        }
+
+
+def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
+    """Milliseconds of n clicks, computed and then cached."""
+    found = {}
+    with dashboard(checkout=checkout) as (url, browser, _):
+        # Consecutive pairs of one document would look the same, so a filter spreads them.
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
+        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        time.sleep(5)
+        start = page.url
+        for label in ("computed", "cached"):
+            page.goto(start)
+            page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
+            time.sleep(3)
+            found[label] = steps(page, n)
+    return found
+
+
+def of_bare(n: int) -> list[float]:
+    """Milliseconds of n clicks on a page of Streamlit's with nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "bare.py"
+        script.write_text(BARE)
+        options = ("--server.headless", "true", "--browser.gatherUsageStats", "false")
+        command = (sys.executable, "-m", "streamlit", "run", str(script), *options, "--server.port")
+        with dashboard(command=command) as (url, browser, _):
+            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            page.goto(url)
+            page.locator(HEATMAP).wait_for(timeout=60_000)
+            time.sleep(3)
+            return steps(page, n)
 
 
 def of_many(n: int, clicks: int, home: Path) -> None:
@@ -146,7 +215,7 @@ def of_many(n: int, clicks: int, home: Path) -> None:
         page.locator(HEATMAP).first.wait_for(timeout=600_000)
         print(f"first pair of {n:,} stored ones: {time.perf_counter() - started:.1f} s")
         time.sleep(5)
-        step(page, "next", clicks)
+        print(f"next: p50 {statistics.median(steps(page, clicks)):.0f} ms, n={clicks}")
 
 
 def main() -> None:
@@ -154,6 +223,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clicks", type=int, default=15)
     parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--against", type=Path)
     parser.add_argument("--stored", type=int, default=0)
     parser.add_argument("--home", type=Path)
     given = parser.parse_args()
@@ -161,31 +232,22 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as own:
             of_many(given.stored, given.clicks, given.home or Path(own))
         return
-    ports, heatmaps = [], []
-    for _ in range(given.starts):
-        with dashboard(shipped=True) as (url, browser, started):
-            ports.append(time.perf_counter() - started)
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
-            page.goto(url)
-            page.locator(HEATMAP).first.wait_for(timeout=120_000)
-            heatmaps.append(time.perf_counter() - started)
-    if ports:
+    checkouts = {"here": HERE} | ({"there": given.against} if given.against else {})
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for _ in range(given.rounds):
+        for _ in range(given.starts):
+            for name, checkout in checkouts.items():
+                for label, found in of_start(checkout).items():
+                    times[label, name].append(found)
+        for name, checkout in checkouts.items():
+            for label, several in of_clicks(given.clicks, checkout).items():
+                times[label, name] += several
+        times["bare page", "limit"] += of_bare(given.clicks)
+    for (label, name), every in times.items():
         print(
-            f"start: port p50 {statistics.median(ports):.1f} s   "
-            f"heatmap p50 {statistics.median(heatmaps):.1f} s   n={len(ports)}"
+            f"{label:14}{name:6} p50 {statistics.median(every):7,.0f} ms   "
+            f"{min(every):7,.0f} to {max(every):7,.0f}   n={len(every)}"
         )
-    with dashboard() as (url, browser, _):
-        # Consecutive pairs of one document would look the same, so a filter spreads them.
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
-        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
-        time.sleep(5)
-        start = page.url
-        for label in ("computed", "cached"):
-            page.goto(start)
-            page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
-            time.sleep(3)
-            step(page, label, given.clicks)
 
 
 if __name__ == "__main__":
