@@ -123,11 +123,13 @@ def serve(
         options = {name.replace(".", "_"): value for name, value in flags.items()}
         bootstrap.load_config_options(flag_options=options)
         print(f"PosLens: {access.url(port)}", flush=True)
+        # Until Streamlit has handlers of its own: an exception would end its server half-made.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: _interrupted())
         bootstrap.run(script, False, [], options)
         _end_runs()
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        _leave(130)
+        _interrupted()
     _leave(0)
 
 
@@ -162,6 +164,12 @@ def _end_runs() -> None:
         file=sys.stderr,
         flush=True,
     )
+
+
+def _interrupted() -> NoReturn:
+    with suppress(OSError):
+        os.write(2, b"Interrupted.\n")  # a stream may be in the middle of a line
+    _leave(130)
 
 
 def _leave(code: int) -> NoReturn:

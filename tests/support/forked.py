@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,10 +26,10 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 class Forked:
-    """One loaded process that forks for each `run`."""
+    """One loaded process that forks for each `start`."""
 
     def __init__(self, folder: Path) -> None:
-        self._out, self._err = folder / "out", folder / "err"
+        self._folder, self._number = folder, count()
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forked"],
             cwd=ROOT,
@@ -38,31 +39,83 @@ class Forked:
             text=True,
         )
 
+    def start(
+        self,
+        *arguments: str,
+        code: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **streams: str | None,
+    ) -> Child:
+        """`python -m dashboard *arguments`, or `python -c code *arguments`. `stdin`, `stdout` and
+        `stderr` are paths, None for a closed one; without them nothing, and files of its own. It is
+        ended after five minutes."""
+        own = self._folder / str(next(self._number))
+        out, err = (Path(f"{own}.{name}") for name in ("out", "err"))
+        files = {"stdin": os.devnull, "stdout": str(out), "stderr": str(err)} | streams
+        asked = {
+            "arguments": arguments,
+            "code": code,
+            "env": {**os.environ, **(env or {})},
+            "files": files,
+        }
+        return Child(self, int(self.ask({"start": asked})), out, err)
+
     def run(
         self,
         *arguments: str,
         code: str | None = None,
         env: Mapping[str, str] | None = None,
+        **streams: str | None,
     ) -> tuple[int, str, str]:
-        """`python -m dashboard *arguments`, or `python -c code *arguments`: its exit status and
-        what it wrote to standard output and error. It is ended after five minutes."""
-        stdin, stdout = self._server.stdin, self._server.stdout
-        assert stdin is not None and stdout is not None
-        asked = {
-            "arguments": arguments,
-            "code": code,
-            "env": {**os.environ, **(env or {})},
-            "files": [os.devnull, str(self._out), str(self._err)],
-        }
-        stdin.write(json.dumps(asked) + "\n")
-        stdin.flush()
-        status = stdout.readline()
-        assert status, "the loaded process has ended"
-        return int(status), self._out.read_text("utf-8"), self._err.read_text("utf-8")
+        """`start` and its end: the exit status, negative for a signal, and what it wrote to
+        standard output and error, where these were no other files."""
+        child = self.start(*arguments, code=code, env=env, **streams)
+        return child.wait(), *(
+            file.read_text("utf-8") if file.exists() else "" for file in (child.out, child.err)
+        )
+
+    def ask(self, question: dict[str, object]) -> str:
+        """The loaded process's answer of one line."""
+        to, answers = self._server.stdin, self._server.stdout
+        assert to is not None and answers is not None
+        to.write(json.dumps(question) + "\n")
+        to.flush()
+        answer = answers.readline()
+        assert answer, "the loaded process has ended"
+        return answer.strip()
 
     def close(self) -> None:
-        """End the loaded process."""
+        """End the loaded process, and with it those of its forks that are still at work."""
         self._server.communicate()
+
+
+class Child:
+    """One of its forks: the number of its process, and the files of its output and errors."""
+
+    def __init__(self, forked: Forked, pid: int, out: Path, err: Path) -> None:
+        self._forked, self.pid, self.out, self.err = forked, pid, out, err
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it works."""
+        return self._ended({"ended": self.pid})
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        status = self._ended({"wait": self.pid})
+        assert status is not None
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Not to one that has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _ended(self, question: dict[str, object]) -> int | None:
+        if self._status is None:
+            answer = self._forked.ask(question)
+            self._status = int(answer) if answer else None
+        return self._status
 
 
 def _main() -> None:
@@ -77,23 +130,30 @@ def _main() -> None:
     del sys.modules["dashboard.__main__"]  # each child runs it anew
     gc.collect()
     gc.freeze()  # a child's collector would copy every page of what is loaded
+    working: set[int] = set()
     for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if not child:
-            _run(**asked)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        ((what, asked),) = json.loads(line).items()
+        if what == "start":
+            child = os.fork()
+            if not child:
+                _run(**asked)
+            working.add(child)
+            print(child, flush=True)
+            continue
+        ended, status = os.waitpid(asked, 0 if what == "wait" else os.WNOHANG)
+        working.discard(ended)
+        print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
+    for child in working:
+        os.kill(child, signal.SIGKILL)
 
 
-def _run(arguments: list[str], code: str | None, env: dict[str, str], files: list[str]) -> NoReturn:
+def _run(
+    arguments: list[str], code: str | None, env: dict[str, str], files: dict[str, str | None]
+) -> NoReturn:
     signal.alarm(SECONDS)
-    for stream, (file, mode) in enumerate(zip(files, (os.O_RDONLY, _WRITE, _WRITE), strict=True)):
-        opened = os.open(file, mode)
-        os.dup2(opened, stream)
-        os.close(opened)
     os.environ.clear()
     os.environ.update(env)
+    _open_streams(files, env.get("PYTHONIOENCODING", "utf-8"))
     try:
         if code is not None:
             sys.argv = ["-c", *arguments]
@@ -109,10 +169,32 @@ def _run(arguments: list[str], code: str | None, env: dict[str, str], files: lis
         status = 1
     if not isinstance(status, int):
         print(status, file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     # As the interpreter ends, but for taking the libraries down module by module.
     os._exit(status if isinstance(status, int) else 1)
+
+
+def _open_streams(files: dict[str, str | None], encoding: str) -> None:
+    """The streams that an interpreter with these files would begin with."""
+    modes = (("stdin", os.O_RDONLY), ("stdout", _WRITE), ("stderr", _WRITE))
+    opened = [
+        None if (file := files[name]) is None else os.open(file, mode, 0o666)
+        for name, mode in modes
+    ]
+    for number, (name, mode) in enumerate(modes):
+        if (file := opened[number]) is None:
+            os.close(number)
+            setattr(sys, name, None)
+            continue
+        os.dup2(file, number)
+        os.close(file)
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        kind = "r" if mode == os.O_RDONLY else "w"
+        # Open for as long as the process runs.
+        made = open(number, kind, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, made)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from attribution.errors import UserError
 from cache.exchange.atomic_file import replacing
-from tests.support.forked import Forked
+from tests.support.forked import Child, Forked
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -123,41 +124,49 @@ EXPLAIN = [
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("arguments", [EXPLAIN, ["models"], ["methods"]], ids=lambda a: a[0])
 def test_a_full_output_is_one_sentence(
-    start: Callable[..., subprocess.Popen[bytes]], arguments: list[str]
+    forked: Forked,
+    start: Callable[..., subprocess.Popen[bytes]],
+    arguments: list[str],
+    tmp_path: Path,
 ) -> None:
-    with Path("/dev/full").open("wb") as full:
-        code, _, said = ended(start(*arguments, stdout=full))
+    if arguments == ["models"]:  # the interpreter's own end would write once more
+        with Path("/dev/full").open("wb") as full:
+            code, _, said = ended(start(*arguments, stdout=full))
+    else:
+        home = {"POSLENS_HOME": str(tmp_path / "home")}
+        code, _, said = forked.run(*arguments, env=home, stdout="/dev/full")
     assert code == 2 and len(said.strip().splitlines()) == 1, said
     assert "No space left on device" in said
 
 
-def test_closed_streams_end_nothing_in_a_traceback(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    def run(redirections: str, *arguments: str) -> tuple[int, str]:
-        words = " ".join(f"'{a}'" for a in (sys.executable, "-m", "dashboard", *arguments))
-        done = subprocess.run(
-            ["sh", "-c", f"{words} {redirections}"],
-            cwd=ROOT,
-            capture_output=True,
-            timeout=240,
-            env={**os.environ, "POSLENS_HOME": str(tmp_path)},
-        )
-        return done.returncode, done.stderr.decode()
-
-    code, said = run("<&-", *TERMS, "--document-file", "-")
-    assert (code, said.strip()) == (2, "The document is empty: type or load some text.") or (
-        code == 2 and "The document is empty" in said and len(said.strip().splitlines()) == 1
-    )
-    assert run(">&-", *TERMS, "--document", "Ice melts.") == (0, "")
-    assert run("2>&-", *TERMS, "--document", "Ice melts.")[0] == 0
+def test_closed_streams_end_nothing_in_a_traceback(forked: Forked, tmp_path: Path) -> None:
+    home = {"POSLENS_HOME": str(tmp_path)}
+    code, _, said = forked.run(*TERMS, "--document-file", "-", env=home, stdin=None)
+    assert code == 2 and said.startswith("The document is empty: type ")
+    assert len(said.splitlines()) == 1
+    document = (*TERMS, "--document", "Ice melts.")
+    assert forked.run(*document, env=home, stdout=None) == (0, "", "")
+    code, out, _ = forked.run(*document, env=home, stderr=None)
+    assert code == 0 and json.loads(out)["score"] > 0
+    # A whole interpreter, from its start to its end.
+    words = [sys.executable, "-m", "dashboard", "models"]
+    shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words]
+    assert subprocess.run(shell, cwd=ROOT, timeout=240).returncode == 0
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
 def test_results_are_utf_8_whatever_the_terminal(
-    start: Callable[..., subprocess.Popen[bytes]], encoding: str
+    forked: Forked,
+    start: Callable[..., subprocess.Popen[bytes]],
+    encoding: str,
+    tmp_path: Path,
 ) -> None:
-    code, out, _ = ended(start(*EXPLAIN, env={"PYTHONIOENCODING": encoding}))
+    given = {"POSLENS_HOME": str(tmp_path / "home"), "PYTHONIOENCODING": encoding}
+    if encoding == "utf-16":  # the least like UTF-8, in an interpreter of its own
+        code, out, _ = ended(start(*EXPLAIN, env=given))
+    else:
+        code, out, said = forked.run(*EXPLAIN, env=given)
+        assert "Traceback" not in said, said
     assert code == 0 and "你" in "".join(t["text"] for t in json.loads(out)["query"]["tokens"])
 
 
@@ -216,27 +225,35 @@ def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
     ids=lambda a: a[0],
 )
 def test_sigterm_ends_a_command_like_ctrl_c(
-    start: Callable[..., subprocess.Popen[bytes]], arguments: list[str], tmp_path: Path
+    forked: Forked,
+    start: Callable[..., subprocess.Popen[bytes]],
+    arguments: list[str],
+    tmp_path: Path,
 ) -> None:
-    process = start(*arguments, stderr=(tmp_path / "said").open("wb"))
+    file = tmp_path / "said"
+    file.touch()
+    process: Child | subprocess.Popen[bytes]
+    if arguments[0] == "precompute":  # one in an interpreter of its own, which also ends
+        process = start(*arguments, stderr=file.open("wb"))
+    else:
+        home = {"POSLENS_HOME": str(tmp_path / "home")}
+        process = forked.start(*arguments, env=home, stderr=str(file))
     deadline = time.monotonic() + 200
-    while (
-        "MiniLM" not in (tmp_path / "said").read_text()
-        and "%|" not in (tmp_path / "said").read_text()
-    ):
+    while "MiniLM" not in file.read_text() and "%|" not in file.read_text():
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
+        time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=200)
-    said = (tmp_path / "said").read_text()
-    assert process.returncode == 130 and "what was computed is kept" in said, said
+    status = process.wait()
+    said = file.read_text()
+    assert status == 130 and "what was computed is kept" in said, said
     assert "Traceback" not in said
 
 
 def test_sigterm_ends_a_cache_command(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    forked: Forked, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    assert ended(start(*EXPLAIN))[0] == 0
+    home = {"POSLENS_HOME": str(tmp_path / "home")}
+    assert forked.run(*EXPLAIN, env=home)[0] == 0
     said = tmp_path / "said"
     process = start("cache", "delete", stdin=subprocess.PIPE, stderr=said.open("wb"))
     deadline = time.monotonic() + 100
@@ -246,19 +263,37 @@ def test_sigterm_ends_a_cache_command(
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode in (1, 130) and "Traceback" not in said.read_text()
-    assert "BM25" in ended(start("cache", "list"))[1]
+    assert "BM25" in forked.run("cache", "list", env=home)[1]
 
 
-@pytest.mark.parametrize("after", [1.0, 4.0, 8.0])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+STAGES = ("begun", "half-way", "open")
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_server_that_is_starting_ends_cleanly(
-    start: Callable[..., subprocess.Popen[bytes]], after: float, number: signal.Signals
+    start: Callable[..., subprocess.Popen[bytes]], stage: str
 ) -> None:
-    port = free_port()
-    process = start("run", "--port", str(port))
-    time.sleep(after)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    # Before its first lines of Python have run a process ends as the system has it.
-    assert process.returncode in (0, 130, -number), (process.returncode, err.decode()[-2000:])
-    assert "Traceback" not in err.decode() and "terminate called" not in err.decode()
+    """With Ctrl-C and with SIGTERM, side by side: at its first lines, while it imports, and when it
+    has just opened its port."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    ports = [free_port() for _ in numbers]
+    servers = [start("run", "--port", str(port)) for port in ports]
+    for number, port, server in zip(numbers, ports, servers, strict=True):
+        if stage == "open":
+            deadline = time.monotonic() + 200
+            while not listens(port):
+                assert server.poll() is None and time.monotonic() < deadline
+                time.sleep(0.1)
+        elif number == signal.SIGINT:
+            time.sleep({"begun": 1.0, "half-way": 3.0}[stage])
+        server.send_signal(number)
+    for number, server in zip(numbers, servers, strict=True):
+        _, err = server.communicate(timeout=60)
+        # Before its first lines of Python have run a process ends as the system has it.
+        assert server.returncode in (0, 130, -number), (server.returncode, err.decode()[-2000:])
+        assert "Traceback" not in err.decode() and "terminate called" not in err.decode()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
