@@ -222,11 +222,7 @@ def worst_section(found: Sequence[Audit]) -> None:
 
 def groups_section(found: Sequence[Audit]) -> None:
     """Languages and lengths, and where models stop reading."""
-    percent = st.column_config.NumberColumn(format="percent")
-    shares = ("dark", "dark, shuffled")
-    columns = [f"{name}{end}" for name in shares for end in ("", " low", " high")]
-    frame = tables.groups_frame(found)
-    st.dataframe(frame, hide_index=True, column_config=dict.fromkeys(columns, percent), height=280)
+    st.dataframe(tables.groups_text(found), hide_index=True, height=280)
     tried = tables.truncation_frame(found)
     if len(tried):
         st.markdown("**Where models stop reading**, by bisection on the corpus's longest texts")

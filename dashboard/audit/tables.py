@@ -42,22 +42,22 @@ def summary_frame(found: Sequence[Audit]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _cell(one: Estimate | None, form: str = ".3f") -> str:
+    return one.text(form) if one else ""
+
+
 def summary_text(found: Sequence[Audit]) -> pd.DataFrame:
     """The same for the eye: each share with its interval in one cell."""
-
-    def cell(one: Estimate | None, form: str = ".3f") -> str:
-        return one.text(form) if one else ""
-
     return pd.DataFrame(
         [
             {
                 "index": one.name,
-                "dark": cell(one.shares["own"]),
-                "dark, shuffled": cell(one.shares["shuffled"]),
-                "last third less first": cell(one.leans["own"], "+.3f"),
-                "the same, shuffled": cell(one.leans["shuffled"], "+.3f"),
-                "dark though read": cell(one.dark_though_read),
-                "won back": cell(one.won_back, "+.3f"),
+                "dark": _cell(one.shares["own"]),
+                "dark, shuffled": _cell(one.shares["shuffled"]),
+                "last third less first": _cell(one.leans["own"], "+.3f"),
+                "the same, shuffled": _cell(one.leans["shuffled"], "+.3f"),
+                "dark though read": _cell(one.dark_though_read),
+                "won back": _cell(one.won_back, "+.3f"),
                 "documents": len(one.found),
                 "cut": one.n_cut,
                 "left out": len(one.failed),
@@ -104,6 +104,25 @@ def groups_frame(found: Sequence[Audit]) -> pd.DataFrame:
                 "sentences": group.n_sentences,
                 **estimate_columns("dark", group.own),
                 **estimate_columns("dark, shuffled", group.shuffled),
+            }
+            for one in found
+            for group in one.groups
+        ]
+    )
+
+
+def groups_text(found: Sequence[Audit]) -> pd.DataFrame:
+    """The same for the eye: each share with its interval in one cell."""
+    return pd.DataFrame(
+        [
+            {
+                "index": one.name,
+                "by": group.by,
+                "group": group.name,
+                "dark": _cell(group.own),
+                "dark, shuffled": _cell(group.shuffled),
+                "documents": group.n_documents,
+                "sentences": group.n_sentences,
             }
             for one in found
             for group in one.groups

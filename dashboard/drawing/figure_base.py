@@ -139,6 +139,8 @@ def canvas(
             "bordercolor": theme.muted,
             "font": {"color": theme.ink, "family": style.font_family, "size": small},
         },
+        # Plotly would take it from the paper, which is clear on a page: grey on grey.
+        modebar={"bgcolor": theme.paper, "color": theme.muted, "activecolor": theme.ink},
         clickmode="event+select",
         meta={"figure": kind, "provenance": entries},
         xaxis={

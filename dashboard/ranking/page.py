@@ -271,7 +271,11 @@ def profile_section(found: Sequence[Measured]) -> None:
                 name: st.column_config.NumberColumn(format="%.3f")
                 for name in ("PSI", "PSI by chance", "p", NDCG, f"{NDCG}, mean of bins")
             }
-            | {"evidence read": st.column_config.NumberColumn(format="percent")},
+            | {
+                # As wide as its longest row, which a browser takes for an exception among Q1 to Q4.
+                "length": st.column_config.TextColumn(width=145),
+                "evidence read": st.column_config.NumberColumn(format="percent"),
+            },
         )
     st.caption(
         "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "

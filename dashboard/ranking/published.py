@@ -16,7 +16,7 @@ from dashboard.widgets import panels
 
 def section(found: Sequence[Measured], dataset: str) -> None:
     """Published measures beside ours."""
-    with st.expander("Published results beside these"):
+    with st.expander("Published results beside these", key="published.beside"):
         rows = published_files.measures()
         if not rows:
             return

@@ -20,20 +20,20 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
     """Queries one by one: what was found, what should have been, and links that explain it under
     `models`; `note` stands above the links."""
     st.markdown("**Query by query**")
-    left, middle, right = st.columns([2, 2, 5])
+    left, right = st.columns(2)
     by_name = {one.name: one for one in found}
-    name = left.selectbox("Rankings of", list(by_name), format_func=panels.plain, key="ranking.of")
+    name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
     one = by_name[name or next(iter(by_name))]
     others = [None, *(name for name in by_name if name != one.name)]
-    against = middle.selectbox(
+    against = right.selectbox(
         "Against",
         others,
-        format_func=lambda other: "no other" if other is None else panels.plain(other),
+        format_func=lambda other: other or "no other",
         key="ranking.against",
         help="Queries then stand in the order of what sets the two apart most.",
     )
-    filters = right.pills(
-        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters"
+    filters = st.pills(
+        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
     )
     frame = tables.queries_frame(one)
     compared = by_name.get(against) if against else None

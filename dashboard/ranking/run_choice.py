@@ -28,7 +28,6 @@ def run_choice(collection: Collection) -> list[TrecRun]:
         list(offered),
         default=list(offered)[:MOST],
         max_selections=MOST,
-        format_func=panels.plain,
         key="runs",
         bind="query-params",
         help="Rankings that other programs made, named with --run when PosLens was started.",

@@ -45,7 +45,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         if len(found) < len(pairs):
             unknown.append(spec)
         elif said := readings.sentence(found):
-            st.caption(plain(f"{spec.name} cannot read all of it: {said}."))
+            st.caption(plain(f"{spec.name} cannot read all of these pairs: {said}."))
     if unknown and st.button(
         "Count what the models cannot read",
         key=f"{key}.reading",

@@ -82,6 +82,10 @@ def test_everything_is_counted(found: list[Audit]) -> None:
     assert positions.groupby(["model", "chunks", "order"])["sentences"].sum().tolist() == [72] * 6
     groups = tables.groups_frame(found)
     assert set(groups["by"]) == {"language", "length"} and "eng" in set(groups["group"])
+    shown = tables.groups_text(found)
+    assert [f"{one:.3f}" for one in groups["dark"]] == [one.split()[0] for one in shown["dark"]]
+    # A group of few documents has no interval, and no word stands in its place.
+    assert ["[" in one for one in shown["dark"]] == groups["dark low"].notna().tolist()
     listed = tables.worst_frame(found)
     assert listed.groupby(["model", "chunks"])["dark sentences"].sum().sum() == round(
         sum(72 * share for share in frame["dark"])

@@ -354,6 +354,13 @@ def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
         assert contrast(colour, style.colours.paper) >= 4.5
 
 
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_bar_above_a_figure_can_be_read(theme: Any) -> None:
+    """Pages make the paper clear, of which plotly.js would make a grey bar with grey signs."""
+    bar: Any = curve_figures.mean_curves([curve()], Style(theme=theme)).layout.modebar
+    assert contrast(bar.color, bar.bgcolor) >= 4.5 and contrast(bar.activecolor, bar.bgcolor) >= 4.5
+
+
 def test_presets_have_the_widths_of_journals() -> None:
     assert PRESETS["single column"].width_px * PRESETS["single column"].scale == 3.5 * 300
     assert PRESETS["double column"].width_px * PRESETS["double column"].scale == 7 * 300
