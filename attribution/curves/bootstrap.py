@@ -101,8 +101,11 @@ def bootstrap_means(
     for start in range(0, n_resamples, at_once):
         # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
         counts = np.empty((min(at_once, n_resamples - start), n))
-        for count in counts:
-            count[:] = np.bincount(generator.integers(0, n, n, np.int32), minlength=n)
+        # Few documents: many resamples are counted in one call, each in places of its own.
+        for some in np.array_split(counts, max(1, counts.size // 100_000)):
+            drawn = generator.integers(0, n, some.shape, np.int32)
+            own = drawn + n * np.arange(len(some))[:, None]
+            some[:] = np.bincount(own.ravel(), minlength=some.size).reshape(some.shape)
         means.append(counts @ values / (counts @ sizes)[:, None])
     return np.concatenate(means)
 

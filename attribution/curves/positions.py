@@ -231,11 +231,10 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
 def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
     """Spearman's rank correlation of each row [R] of a and b [R, K], which are finite; NaN where a
     side is constant. As scipy's `spearmanr` row by row, which takes half a millisecond of each."""
-    from scipy.stats import rankdata  # here: it takes most of this module's time to import
+    import pandas as pd  # here: few calls need it; scipy.stats takes a second to import
 
-    x, y = (
-        ranks - ranks.mean(1, keepdims=True) for ranks in (rankdata(a, axis=1), rankdata(b, axis=1))
-    )
+    ranks = (pd.DataFrame(side).rank(axis=1).to_numpy() for side in (a, b))
+    x, y = (of_row - of_row.mean(1, keepdims=True) for of_row in ranks)
     lengths = np.sqrt((x * x).sum(1) * (y * y).sum(1))
     found = np.full(len(x), np.nan)
     np.divide((x * y).sum(1), lengths, out=found, where=lengths > 0)
