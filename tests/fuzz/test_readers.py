@@ -1,19 +1,16 @@
-"""The first of the damaged files of tests/fuzz/readers.py, in a process of their own: a damaged
+"""The first of the damaged files of tests/fuzz/readers.py, in a fork for each reader: a damaged
 Parquet file can end it."""
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.readers import READERS, fuzz
+from tests.support.forked import Forked
 
-ROOT = Path(__file__).parents[2]
-# As many as some five seconds of a processor read; `python -m tests.fuzz.readers` reads more.
+# As many as an idle processor reads in about a second; `python -m tests.fuzz.readers` reads more.
 USUAL = 1500
 SLOW = {
     "parquet": 150,
@@ -27,32 +24,24 @@ SLOW = {
 }
 
 
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+from tests.fuzz.readers import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize("name", READERS)
-def test_damaged_files_end_in_data_or_in_one_sentence(name: str, tmp_path: Path) -> None:
+def test_damaged_files_end_in_data_or_in_one_sentence(
+    name: str, tmp_path: Path, forked: Forked
+) -> None:
     said = tmp_path / "under way"
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
-
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.fuzz.readers",
-            "--only",
-            name,
-            "--mutations",
-            str(SLOW.get(name, USUAL)),
-            "--said",
-            str(said),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=limited,
-    )
-    assert done.returncode in (0, 1), f"ended by signal {-done.returncode} at {said.read_text()}"
-    assert done.returncode == 0, done.stdout
+    mutations = str(SLOW.get(name, USUAL))
+    given = ("--only", name, "--mutations", mutations, "--said", str(said))
+    code, out, err = forked.run(*given, code=LIMITED)
+    assert code in (0, 1), f"ended by signal {-code} at {said.read_text()}"
+    assert code == 0 and f"{name}: {int(mutations):,} in " in out, out + err
 
 
 def test_the_fuzz_sees_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
