@@ -24,6 +24,7 @@ _SHIPPED = Path(__file__).parent / "sample"
 _MAX_MEMORY = 4 << 30
 _MAX_BATCH = 1 << 30
 _MAX_LIST = 16
+_MAX_SURVIVED = 4096
 _VIEWS = (pa.string_view(), pa.binary_view())
 
 
@@ -75,18 +76,25 @@ def uploaded_rows(
 def columns_of(file: File) -> tuple[str, ...]:
     """Names of a Parquet file's columns, as rows have them; none where it cannot be read. Told by
     the child of `require_readable`, once for each state of the file."""
-    if not isinstance(file.content, Path):
-        return ()
+    state = _state(file.content) if isinstance(file.content, Path) else None
+    return () if state is None else _columns_of(file.name, state)
+
+
+_State = tuple[str, int, int, int, int]
+
+
+def _state(path: Path) -> _State | None:
+    """Where a file lies, and what differs once it has changed; None where it cannot be seen."""
     try:
-        state = file.content.stat()
-        place = str(file.content.resolve())
+        found, place = path.stat(), str(path.resolve())
     except OSError:
-        return ()
-    return _columns_of(file.name, place, state.st_mtime_ns, state.st_size)
+        return None
+    return place, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @lru_cache(maxsize=256)
-def _columns_of(name: str, place: str, _changed: int, _size: int) -> tuple[str, ...]:
+def _columns_of(name: str, state: _State) -> tuple[str, ...]:
+    place = state[0]
     try:
         answer = isolated.call(named_columns, [name, place], damaged=_damaged(name))
     except UserError:
@@ -105,25 +113,39 @@ def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
         yield json.dumps(found).encode()
 
 
+_survived: set[tuple[_State | None, frozenset[str]]] = set()
+"""Files and those of their columns that a child decoded to the end."""
+
+
 def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
-    """Decode columns of files on disk in one child; those that are shipped with the program need
-    no check. They may be too large to come through a pipe: what the child survived is decoded
-    again here. That guards against damaged files, of the hub too, not against one that is
-    exchanged in between by who starts the program.
+    """Decode columns of files on disk in one child, once for each state of a file; those that are
+    shipped with the program need no check. They may be too large to come through a pipe: what the
+    child survived is decoded again here. That guards against damaged files, of the hub too, not
+    against one that is exchanged in between by who starts the program.
 
     Raises:
         UserError: the child did not survive one of them.
     """
     with isolated.Reader(isolated.Limits(memory=_MAX_MEMORY, seconds=None)) as reader:
         for file, wanted in files:
-            if isinstance(file.content, Path) and _SHIPPED not in file.content.resolve().parents:
-                place = str(file.content.resolve())
-                reader.call(
-                    decoded,
-                    [file.name, place, list(wanted)],
-                    damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
-                    f"{_MAX_MEMORY >> 30} GB.",
-                )
+            if not isinstance(file.content, Path):
+                continue
+            place, asked = file.content.resolve(), frozenset(wanted)
+            if _SHIPPED in place.parents:
+                continue
+            state = _state(place)
+            if (state, asked) in _survived:
+                continue
+            reader.call(
+                decoded,
+                [file.name, str(place), list(wanted)],
+                damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
+                f"{_MAX_MEMORY >> 30} GB.",
+            )
+            if state is not None:
+                if len(_survived) >= _MAX_SURVIVED:
+                    _survived.clear()
+                _survived.add((state, asked))
 
 
 def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:

@@ -305,6 +305,19 @@ def test_a_file_that_ends_the_process_ends_a_child(
         beir.read(folder, "mine")
 
 
+def test_a_file_is_tried_in_a_child_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_hub(tmp_path / "hub")
+    found = beir.read(folder, "mine")
+    monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
+    assert beir.read(folder, "mine").pairs == found.pairs
+    path = folder / "queries.parquet"
+    path.write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
+        beir.read(folder, "mine")
+
+
 def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
     folder = write_hub(tmp_path / "hub")
     path = folder / "queries.parquet"
