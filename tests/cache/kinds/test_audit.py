@@ -55,6 +55,10 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
                 [retriever.embed(retriever.encode_texts([p], "document")) for p in parts]
             )
 
+    indexes = [
+        [vectors(text) for text in texts]
+        for texts in ([d.text for d in documents], [shuffled(d) for d in documents])
+    ]
     result = {}
     for number, one in enumerate(documents):
         try:
@@ -62,8 +66,7 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
         except UserError:
             continue
         rows = []
-        for text_of in (lambda d: d.text, shuffled):
-            index = [vectors(text_of(d)) for d in documents]
+        for index in indexes:
             row = []
             for query in (*made.sentences, *made.questions):
                 with torch.no_grad():
