@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,21 +15,14 @@ from attribution.errors import UserError
 from attribution.retrievers import load, model_folder, resolve
 from tests.support.forked import Forked
 
-ROOT = Path(__file__).parents[3]
 
-
-def test_damaged_folders_end_in_a_model_or_a_sentence() -> None:
-    """In a process of its own with a limit on memory; more of them by
+def test_damaged_folders_end_in_a_model_or_a_sentence(forked: Forked) -> None:
+    """In a fork with a limit on memory; more of them by
     `python -m tests.attribution.damage --cases 10000 --seed 1`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.attribution.damage", "--cases", "150", "--seed", "7"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "150 folders" in done.stdout and "'refused'" in done.stdout and "'used'" in done.stdout
+    main = "from tests.attribution.damage import main; main()"
+    code, out, said = forked.run("--cases", "150", "--seed", "7", code=main)
+    assert code == 0, out[-4000:] + said[-4000:]
+    assert "150 folders" in out and "'refused'" in out and "'used'" in out
 
 
 @pytest.mark.parametrize("damage", ["deep", "cut", "pipe", "activation"])
