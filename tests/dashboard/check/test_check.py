@@ -118,9 +118,7 @@ def test_a_model_with_a_planted_bias_fails_where_it_leans(
     """The planted model reads as many tokens and gives other scores; its index lies further out."""
     found = cards("MiniLM-recency")
     made = checking.checks(found, stored, Tolerances(), NAMES)
-    assert outcomes(made) == {
-        "lean": "fail", "psi": "pass", "truncation": "pass", "drift": "fail",
-    }  # fmt: skip
+    assert outcomes(made) == {"lean": "fail", "psi": "pass", "truncation": "pass", "drift": "fail"}
     before = np.array([one.score for one in stored.scores.values()])
     after = np.array([found.scores[key].score for key in stored.scores])
     drift = next(one for one in made if one.name == "drift")
@@ -222,8 +220,12 @@ def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
     ]
     suite = ElementTree.fromstring(junit_bytes(made, "a\x07b"))[0]
     assert suite.attrib == {
-        "name": "a�b", "tests": "3", "failures": "1", "errors": "0", "skipped": "1",
-    }  # fmt: skip
+        "name": "a�b",
+        "tests": "3",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+    }
     assert [case.attrib["name"] for case in suite] == ["lean", "psi", "drift"]
     assert [[child.tag for child in case] for case in suite] == [
         ["system-out"],
