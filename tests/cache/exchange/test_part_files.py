@@ -43,7 +43,15 @@ def places(tmp_path: Path) -> dict[str, PartFolder]:
 
 
 @pytest.fixture(params=["path", "address", "sub-tree", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> PartFolder:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> PartFolder:
+    if request.param != "path":  # a child is given bytes, wherever they lay
+        monkeypatch.setattr(
+            isolated.Reader,
+            "call",
+            lambda _, function, arguments, data, **__: b"".join(function(data, *arguments)),
+        )
     return places(tmp_path)[request.param]
 
 
