@@ -36,7 +36,7 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
 from attribution.text import sentences
-from attribution.types import Array, EvidenceSpan, TextPair
+from attribution.types import Array, Attribution, EvidenceSpan, TextPair
 from cache.kinds import bias as bias_scores
 from cache.kinds.rankings import RankingStore
 from cache.storage.store import ModelKey
@@ -87,14 +87,19 @@ def moved(blind: DenseRetriever, pairs: list[TextPair]) -> list[Relocation]:
     return relocations(blind, pairs, 9)
 
 
+@pytest.fixture(scope="module")
+def explained(blind: DenseRetriever, pairs: list[TextPair]) -> list[Attribution]:
+    """Their saliency."""
+    return METHODS["saliency"].compute(blind, SALIENCY, pairs)
+
+
 def documents(pairs: Sequence[TextPair]) -> list[str]:
     """One name for both texts made from an article."""
     return [pair.pair_id.partition("/")[0] for pair in pairs]
 
 
-def curves(retriever: DenseRetriever, pairs: Sequence[TextPair]) -> list[Array]:
-    found = METHODS["saliency"].compute(retriever, SALIENCY, pairs)
-    return [document_curve(one, SALIENCY) for one in found]
+def curves(explained: Sequence[Attribution]) -> list[Array]:
+    return [document_curve(one, SALIENCY) for one in explained]
 
 
 def test_much_is_behind_the_limit(moved: list[Relocation]) -> None:
@@ -120,9 +125,9 @@ def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]
 
 
 def test_no_curve_agrees_with_it(
-    blind: DenseRetriever, moved: list[Relocation], pairs: list[TextPair]
+    explained: list[Attribution], moved: list[Relocation], pairs: list[TextPair]
 ) -> None:
-    found = agreement("blind", SALIENCY, curves(blind, pairs), moved, documents(pairs))
+    found = agreement("blind", SALIENCY, curves(explained), moved, documents(pairs))
     assert found.n > 10 and found.each is None and found.means is None
 
 
@@ -162,8 +167,10 @@ def test_ablation_leans_nowhere(by, blind: DenseRetriever, pairs: list[TextPair]
     np.testing.assert_allclose(parts.effects, alone.effects, atol=2e-6)
 
 
-def test_index_and_null_controls_see_no_side(blind: DenseRetriever, pairs: list[TextPair]) -> None:
-    own = np.array(curves(blind, pairs))
+def test_index_and_null_controls_see_no_side(
+    blind: DenseRetriever, explained: list[Attribution], pairs: list[TextPair]
+) -> None:
+    own = np.array(curves(explained))
     summary = summarize(
         own,
         documents(pairs),
@@ -179,17 +186,20 @@ def test_index_and_null_controls_see_no_side(blind: DenseRetriever, pairs: list[
     assert index.interval[0] <= 0 <= index.interval[1]
     for kind in ("shuffled", "unrelated"):
         nulls = [control(kind, pair, pairs) for pair in pairs]
-        found = minus_null(kind, own, np.array(curves(blind, nulls)), documents(pairs))
+        null = np.array(curves(METHODS["saliency"].compute(blind, SALIENCY, nulls)))
+        found = minus_null(kind, own, null, documents(pairs))
         assert found.index is not None and found.index.interval is not None
         assert not found.different, found.verdict
 
 
-def test_whole_texts_have_no_slope(blind: DenseRetriever, pairs: list[TextPair]) -> None:
+def test_whole_texts_have_no_slope(explained: list[Attribution], pairs: list[TextPair]) -> None:
     """They are cut at other places, so further along fewer of them count."""
-    found = METHODS["saliency"].compute(blind, SALIENCY, pairs)
     method = over_text(SALIENCY)
     rows = np.array(
-        [curves_of(one, method, len(p.document))[0] for one, p in zip(found, pairs, strict=True)]
+        [
+            curves_of(one, method, len(pair.document))[0]
+            for one, pair in zip(explained, pairs, strict=True)
+        ]
     )
     mean = average(
         rows,
@@ -197,7 +207,7 @@ def test_whole_texts_have_no_slope(blind: DenseRetriever, pairs: list[TextPair])
         model="blind",
         dataset="blind",
         method=method,
-        n_truncated=sum(one.document.truncated for one in found),
+        n_truncated=sum(one.document.truncated for one in explained),
         n_failed=0,
     )
     assert mean.n_read is not None and mean.n_read[-1] < mean.n == mean.n_read[0]

@@ -245,7 +245,13 @@ def test_the_files_are_open_to_any_reader_and_to_an_import(
 
 
 def test_all_is_unpacked_for_whoever_asks_first(tmp_path: Path) -> None:
-    """As the dashboard asks for it: another process, of what really ships."""
+    """As the dashboard asks for it: another process, of what really ships. All but one is done here
+    already: where others work, the lowest priority takes minutes."""
+    Shipped(tmp_path).unpack()
+    place = tmp_path / UNPACKED
+    whole = {folder.name for folder in place.iterdir()}
+    assert whole == {file.sha256[:16] for file in shipped_files()}
+    gone = place / shipped_files()[-1].sha256[:16]
+    shutil.rmtree(gone)
     subprocess.run([sys.executable, "-m", "cache.shipped", str(tmp_path)], cwd=ROOT, check=True)
-    unpacked = {folder.name for folder in (tmp_path / UNPACKED).iterdir()}
-    assert unpacked == {file.sha256[:16] for file in shipped_files()}
+    assert {folder.name for folder in place.iterdir()} == whole and any(gone.rglob("*.db"))
