@@ -8,6 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
@@ -38,20 +39,23 @@ def printed(notebook: Any) -> str:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory, poslens_home: Path) -> dict[str, Any]:
-    """Each notebook after all its cells, by name, in a folder of its own."""
+    """Each notebook after all its cells, by name, in a folder of its own. One interpreter imports
+    the libraries for all three; each begins without the names of the one before."""
     place = tmp_path_factory.mktemp("examples")
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_SHIPPED", "yes")
         patch.setenv("PYTHONPATH", str(ROOT))
+        kernel = KernelManager(kernel_name="python3")
         for path in NOTEBOOKS:
             notebook = nbformat.read(path, as_version=4)
+            notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
             if path.stem == "primacy_against_recency":
                 notebook.cells.append(nbformat.v4.new_code_cell(LEANS))
-            NotebookClient(
-                notebook, timeout=600, resources={"metadata": {"path": str(place)}}
-            ).execute()
+            within = {"metadata": {"path": str(place)}}
+            NotebookClient(notebook, km=kernel, timeout=600, resources=within).execute()
             found[path.stem] = notebook
+        kernel.shutdown_kernel(now=True)
     assert (place / "tide.html").is_file()
     return found
 
