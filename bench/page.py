@@ -68,6 +68,7 @@ CLICK = """
 
 
 HEATMAP = ".hm-pane[data-side=document]"
+SHOWN = f"{HEATMAP}, .js-plotly-plot, [data-testid=stDataFrame]"
 HERE = Path(__file__).parents[1]
 POSLENS = (sys.executable, "-m", "dashboard", "run", "--port")
 BARE = """
@@ -187,8 +188,31 @@ def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
     return found
 
 
-def of_bare(n: int) -> list[float]:
-    """Milliseconds of n clicks on a page of Streamlit's with nothing else."""
+def of_visits() -> dict[str, float]:
+    """Milliseconds from each page's address to its first text, chart or table, at the first visit
+    of all: what ships is read, drawn and kept then."""
+    found = {}
+    with dashboard(shipped=True) as (url, browser, _):
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(url)
+        page.locator(HEATMAP).first.wait_for(timeout=120_000)
+        links = page.get_by_role("navigation", name="App pages").get_by_role("link")
+        addresses = [link.get_attribute("href") for link in links.all()]
+        time.sleep(10)  # what is done beside the first page
+        for address in addresses:
+            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            began = time.perf_counter()
+            page.goto(f"{url}/{(address or '').split('/')[-1]}")
+            page.locator(SHOWN).filter(visible=True).first.wait_for(timeout=120_000)
+            found[f"visit {page.url.split('?')[0].split('/')[-1] or 'explain'}"] = 1000 * (
+                time.perf_counter() - began
+            )
+            page.close()
+    return found
+
+
+def of_bare(n: int) -> tuple[float, list[float]]:
+    """Milliseconds of the visit of a page of Streamlit's with nothing else, and of n clicks."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "bare.py"
         script.write_text(BARE)
@@ -198,8 +222,13 @@ def of_bare(n: int) -> list[float]:
             page = browser.new_page(viewport={"width": 1440, "height": 1000})
             page.goto(url)
             page.locator(HEATMAP).wait_for(timeout=60_000)
+            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            began = time.perf_counter()
+            page.goto(url)
+            page.locator(HEATMAP).wait_for(timeout=60_000)
+            visit = 1000 * (time.perf_counter() - began)
             time.sleep(3)
-            return steps(page, n)
+            return visit, steps(page, n)
 
 
 def of_many(n: int, clicks: int, home: Path) -> None:
@@ -242,10 +271,14 @@ def main() -> None:
         for name, checkout in checkouts.items():
             for label, several in of_clicks(given.clicks, checkout).items():
                 times[label, name] += several
-        times["bare page", "limit"] += of_bare(given.clicks)
+        for label, found in of_visits().items():
+            times[label, "here"].append(found)
+        visit, clicks = of_bare(given.clicks)
+        times["visit", "limit"].append(visit)
+        times["click", "limit"] += clicks
     for (label, name), every in times.items():
         print(
-            f"{label:14}{name:6} p50 {statistics.median(every):7,.0f} ms   "
+            f"{label:18}{name:6} p50 {statistics.median(every):7,.0f} ms   "
             f"{min(every):7,.0f} to {max(every):7,.0f}   n={len(every)}"
         )
 
