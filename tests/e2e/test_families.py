@@ -82,9 +82,9 @@ def drawn(page: Page) -> None:
     ],
 )
 def test_each_family(
-    wide_app: App, visit: Callable[..., Page], model: str, method: str, unfit: str
+    wide_app: App, go: Callable[..., Page], model: str, method: str, unfit: str
 ) -> None:
-    page = visit(f"{wide_app.url}/?models={model}&method={method}&pair=food-sourdough-q2")
+    page = go(f"{wide_app.url}/?models={model}&method={method}&pair=food-sourdough-q2")
     drawn(page)
     expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_visible()
     # What does not fit is there with its reason, for who asks.
@@ -98,20 +98,22 @@ def test_each_family(
         ("beir", "It lifts at noon"),
         ("hub", "It lifts at noon"),
         ("colder", "Fog is long"),
-        ("claims", "Tvrzení"),
         ("claims-english", "A claim"),
-        ("rows", "Ice melts in spring"),
     ],
 )
-def test_each_format(wide_app: App, visit: Callable[..., Page], data: str, words: str) -> None:
-    page = visit(f"{wide_app.url}/?dataset={data}")
+def test_each_format(wide_app: App, go: Callable[..., Page], data: str, words: str) -> None:
+    """Those of claims and of own rows are in the tests below."""
+    page = go(f"{wide_app.url}/?dataset={data}")
     drawn(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
 
 
-def test_both_versions_of_a_claim_side_by_side(wide_app: App, visit: Callable[..., Page]) -> None:
-    page = visit(f"{wide_app.url}/?dataset=claims")
+def test_both_versions_of_a_claim_side_by_side(
+    wide_app: App, go: Callable[..., Page], visit: Callable[..., Page]
+) -> None:
+    page = go(f"{wide_app.url}/?dataset=claims")
     drawn(page)
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Tvrzení")
     page.get_by_text("English version").click()
     expect(page.get_by_test_id("stExpander").get_by_text("A claim")).to_be_visible()
     page.get_by_text("Attribute it too").click()
@@ -124,9 +126,11 @@ def test_both_versions_of_a_claim_side_by_side(wide_app: App, visit: Callable[..
     drawn(visit(page.url))
 
 
-def test_pairs_by_type_of_query(wide_app: App, visit: Callable[..., Page]) -> None:
-    page = visit(f"{wide_app.url}/?dataset=rows&query_type=question")
+def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
+    page = go(f"{wide_app.url}/?dataset=rows&query_type=question")
     drawn(page)
+    document = page.locator(".hm-pane[data-side=document] .hm-text")
+    expect(document).to_contain_text("Ice melts in spring")
     expect(page.get_by_text("1 / 1 of 2")).to_be_visible()
     page.get_by_role("button", name="Filters").click()
     expect(page.get_by_role("combobox", name="Query type")).to_have_value("question (1)")
