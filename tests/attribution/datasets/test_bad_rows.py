@@ -130,6 +130,7 @@ QUERY = {
     ],
     ids=lambda bad: str(bad)[:40],
 )
+@pytest.mark.usefixtures("checked")
 def test_posir(tmp_path: Path, bad: dict[str, Any]) -> None:
     folder = tmp_path / "eng" / "fog"
     (folder / "qrels").mkdir(parents=True)
@@ -149,6 +150,7 @@ def test_posir(tmp_path: Path, bad: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("column", [["1", "x"], [[1], [1]], [True, False], [None, 1.0]])
+@pytest.mark.usefixtures("checked")
 def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
     folder = tmp_path / "eng" / "fog"
     (folder / "qrels").mkdir(parents=True)

@@ -267,6 +267,7 @@ def write_posir(root: Path, language: str, document: str, text: str, ids: list[s
         pq.write_table(pa.Table.from_pylist(rows), folder / file)
 
 
+@pytest.mark.usefixtures("checked")
 def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> None:
     root = tmp_path / "set"
     write_posir(root, "eng", "Fog lifts.", "when", ["q1"])
@@ -302,6 +303,7 @@ PUBLISHED = (
 """The folders of PosIR as it is published."""
 
 
+@pytest.mark.usefixtures("checked")
 def test_folders_as_posir_publishes_them_are_languages(tmp_path: Path) -> None:
     """With their scripts unread, filler in a Chinese document was English."""
     root = tmp_path / "set"
@@ -320,6 +322,7 @@ def test_folders_as_posir_publishes_them_are_languages(tmp_path: Path) -> None:
     assert collection.survey.languages["cmn-Hans/weather", "cmn"] == 1
 
 
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize(
     ("variant", "queries", "documents"),
     [
@@ -348,6 +351,7 @@ def test_a_language_is_named_with_its_script_or_without(
     assert formats.collection(root, "x", variant=variant).survey.n == 1
 
 
+@pytest.mark.usefixtures("checked")
 def test_a_language_in_two_scripts_has_to_be_named_with_its_script(tmp_path: Path) -> None:
     for name in ("cmn-Hans", "cmn-Hant"):
         write_posir(tmp_path, name, f"Fog in {name} lifts.", "when", ["q1"])
@@ -374,6 +378,7 @@ def test_script_and_region_are_no_part_of_a_language(code: str, language: str) -
     assert iso_639_3(code) == language
 
 
+@pytest.mark.usefixtures("checked")
 def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "set@eng-pol"
     write_posir(odd, "eng", "Fog lifts.", "when", ["q1"])
@@ -439,6 +444,7 @@ def test_what_is_of_no_format_is_told_what_was_looked_for(tmp_path: Path) -> Non
         detect(tmp_path / "absent")
 
 
+@pytest.mark.usefixtures("checked")
 def test_each_format_is_told_from_the_others(tmp_path: Path) -> None:
     write_posir(tmp_path / "posir", "eng", "Fog lifts.", "when", ["q1"])
     (tmp_path / "own.jsonl").write_text('{"query": "q", "document": "d"}\n')

@@ -358,10 +358,11 @@ def test_parquet_columns_that_are_no_text_are_rejected_row_by_row() -> None:
 
 
 def test_damaged_parquet_never_crashes() -> None:
+    """A few in their children; tests/fuzz reads many without."""
     whole = parquet_bytes([FULL | {"pair_id": f"p{n}"} for n in range(50)])
     rng = random.Random(3)
     crashes: set[str] = set()
-    for _ in range(12):
+    for _ in range(4):
         damaged = bytearray(whole)
         damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         try:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attribution import datasets
-from attribution.datasets import parquet, posir, posir_selection
+from attribution.datasets import posir, posir_selection
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 from attribution.types import EvidenceSpan, TextPair
@@ -37,18 +37,7 @@ def judgement(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> 
 
 CORPUS: Rows = [{"_id": "d1", "text": DOCUMENT}, {"_id": "d2", "text": DOCUMENT + " Then rain."}]
 Write = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files that were to be checked in a child, whose start would take most of the tests' time."""
-    names: list[str] = []
-
-    def record(files: Any) -> None:
-        names.extend(file.name for file, _ in files)
-
-    monkeypatch.setattr(parquet, "require_readable", record)
-    return names
+pytestmark = pytest.mark.usefixtures("checked")
 
 
 @pytest.fixture
