@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs import loop
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.keys import text_fingerprint
 from cache.storage.store import ModelKey
 
@@ -98,21 +98,18 @@ def precompute(
     pairs: Sequence[TextPair],
     store: Destination,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    retry_failed: bool = False,
+    steering: Steering = Steering(),
 ) -> Progress:
     """Compute and store what the store lacks of `pairs`; stops between batches, resumes anywhere.
 
     Other jobs of this host on the same model and method share the work: what one of them is
-    computing is left to it, and taken over if it dies. With `retry_failed` each job tries a failed
-    pair once.
+    computing is left to it, and taken over if it dies. Turns are the executor's matter.
 
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    work = _Attributions(executor, model, method, store, retry_failed)
-    return loop.run(work, pairs, should_stop=should_stop, on_progress=on_progress)
+    work = _Attributions(executor, model, method, store, steering.retry_failed)
+    return loop.run(work, pairs, steering=steering)
 
 
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:

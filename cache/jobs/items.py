@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from attribution.errors import Stopped, UserError
 from attribution.types import Method
 from cache.jobs import loop
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.storage.results import Results
 from cache.storage.store import ModelKey
 
@@ -26,27 +25,21 @@ def compute_missing(
     items: Sequence[Item],
     compute: Callable[[Item], T],
     *,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-    retry_failed: bool = False,
+    steering: Steering = Steering(),
     portion: int = 1,
     prepare: Callable[[Sequence[Item]], None] = lambda items: None,
 ) -> Progress:
     """Compute and store what `results` lacks of `items`, one by one; stops between them (or within
-    one whose `compute` raises Stopped), resumes anywhere. `turn` is entered for each item.
+    one whose `compute` raises Stopped), resumes anywhere. A turn is taken for each item.
 
     Items are claimed by the `portion`; `prepare` is told which, before the first of them is
-    computed. A UserError of `compute` is that item's failure; with `retry_failed` each run tries a
-    failed item once.
+    computed. A UserError of `compute` is that item's failure.
 
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    work = _Items(
-        results, model, method, compute, should_stop, turn, retry_failed, portion, prepare
-    )
-    return loop.run(work, items, should_stop=should_stop, on_progress=on_progress)
+    work = _Items(results, model, method, compute, steering, portion, prepare)
+    return loop.run(work, items, steering=steering)
 
 
 class _Items(Generic[Item, T]):
@@ -59,22 +52,21 @@ class _Items(Generic[Item, T]):
         model: ModelKey,
         method: Method,
         compute: Callable[[Item], T],
-        should_stop: Callable[[], bool],
-        turn: Callable[[], AbstractContextManager[object]],
-        retry_failed: bool,
+        steering: Steering,
         portion: int,
         prepare: Callable[[Sequence[Item]], None],
     ) -> None:
         self.claims = claims_folder(results, model, method)
         self._results, self._model, self._method = results, model, method
-        self._compute, self._should_stop, self._turn = compute, should_stop, turn
-        self._retry_failed, self._portion, self._prepare = retry_failed, portion, prepare
+        self._compute, self._steering = compute, steering
+        self._portion, self._prepare = portion, prepare
 
     def key(self, item: Item) -> str:
         return "\0".join(self._results.key(item))
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
-        return self._results.missing(self._model, self._method, items, retry=self._retry_failed)
+        retry = self._steering.retry_failed
+        return self._results.missing(self._model, self._method, items, retry=retry)
 
     def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
         for first in range(0, len(items), self._portion):
@@ -84,13 +76,13 @@ class _Items(Generic[Item, T]):
         for batch in batches:
             self._prepare(batch)
             for number, item in enumerate(batch):
-                if number and self._should_stop():  # the loop has asked before the first
+                if number and self._steering.should_stop():  # the loop has asked before the first
                     raise Stopped("Stopped between two items.")
                 yield item, self._result(item)
 
     def _result(self, item: Item) -> T | UserError:
         try:
-            with self._turn():
+            with self._steering.turn():
                 return self._compute(item)
         except Stopped:
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -44,6 +45,18 @@ class Progress:
         """Estimate for the rest."""
         rate = self.rate
         return (self.total - self.done) / rate if rate else None
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What a run is told from outside, and whom it tells how far it is: it stops between batches
+    once `should_stop` says so, enters `turn` for each batch (a server passes its device's queue
+    there), and with `retry_failed` tries once more what failed before."""
+
+    should_stop: Callable[[], bool] = lambda: False
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext
+    retry_failed: bool = False
 
 
 class Work(Protocol[Item, Computed]):
@@ -84,20 +97,17 @@ class Work(Protocol[Item, Computed]):
 
 
 def run(
-    work: Work[Item, Computed],
-    items: Sequence[Item],
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    work: Work[Item, Computed], items: Sequence[Item], *, steering: Steering = Steering()
 ) -> Progress:
     """Compute and store what is missing of `items`. Stops between batches, resumes anywhere; an
-    item that fails is not tried again by this run.
+    item that fails is not tried again by this run. Turns and failures of earlier runs are the
+    matter of `work`.
 
     Raises:
         UserError: the store cannot be written, or what computes is not there any more; what was
             stored before stays.
     """
-    loop = _Loop(work, len(items), should_stop, on_progress)
+    loop = _Loop(work, len(items), steering)
     todo = loop.missing(items)
     loop.count_stored(len(items) - len(todo))
     if todo:
@@ -113,15 +123,8 @@ def run(
 class _Loop(Generic[Item, Computed]):
     """One run's bookkeeping."""
 
-    def __init__(
-        self,
-        work: Work[Item, Computed],
-        total: int,
-        should_stop: Callable[[], bool],
-        on_progress: Callable[[Progress], None],
-    ) -> None:
-        self._work, self._total = work, total
-        self._should_stop, self._on_progress = should_stop, on_progress
+    def __init__(self, work: Work[Item, Computed], total: int, steering: Steering) -> None:
+        self._work, self._total, self._steering = work, total, steering
         self._elsewhere = self._computed = self._failed = 0
         self._tried: set[str] = set()
         self._stopped = False
@@ -146,7 +149,7 @@ class _Loop(Generic[Item, Computed]):
     def count_stored(self, n: int) -> None:
         """So many were computed by others, before or meanwhile."""
         self._elsewhere += n
-        self._on_progress(self.progress())
+        self._steering.on_progress(self.progress())
 
     def run(self, todo: list[Item], claims: Claims) -> None:
         """Compute `todo`, leaving to other runs what they claim."""
@@ -164,7 +167,7 @@ class _Loop(Generic[Item, Computed]):
                     stored |= {self._work.key(item) for item in done} | failed_keys
                     self._computed += len(done) + len(failed)
                     self._failed += len(failed)
-                    self._on_progress(self.progress())
+                    self._steering.on_progress(self.progress())
             except Unavailable:
                 raise
             except Stopped:
@@ -183,7 +186,7 @@ class _Loop(Generic[Item, Computed]):
         Claims on what is `stored` by now are released."""
         key = self._work.key
         for batch in self._work.batches(todo):
-            if self._should_stop():
+            if self._steering.should_stop():
                 self._stopped = True
                 return
             if stored:

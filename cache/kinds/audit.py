@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -46,8 +45,8 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress
-from cache.kinds.audit_index import BLOCK, Index, IndexBuilder, Report, Turn
+from cache.jobs.loop import Progress, Steering
+from cache.kinds.audit_index import BLOCK, Index, IndexBuilder
 from cache.kinds.rankings import fingerprint
 from cache.storage.results import Fields, Key, Results, Stored, itself
 from cache.storage.store import ModelKey
@@ -128,11 +127,8 @@ class AuditStore:
         model: ModelKey,
         chunks: Chunks,
         *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Report = lambda progress: None,
+        steering: Steering = Steering(),
         on_stage: Stage = lambda stage: None,
-        turn: Turn = nullcontext,
-        retry_failed: bool = False,
     ) -> Progress:
         """Search for every sentence that has no result yet, and store what is found document by
         document; progress counts the documents of the stage at hand.
@@ -145,22 +141,20 @@ class AuditStore:
         require_fit(retriever, chunks)
         method = audit_method(chunks)
         # First, so that where every document has its result this is known too.
-        tried = self._try_long_texts(retriever, model, on_stage, turn, should_stop, on_progress)
+        tried = self._try_long_texts(retriever, model, on_stage, steering)
         if tried.stopped:
             return tried
-        if not self._reaches.missing(model, method, self._items, retry=retry_failed):
+        if not self._reaches.missing(model, method, self._items, retry=steering.retry_failed):
             n = len(self.keys)
             return Progress(n, n, 0, 0, 0.0)
         on_stage("Counting words")
         frequent = self._frequent
-        builder = IndexBuilder(
-            self._root, self.collection, retriever, model, chunks, should_stop, turn
-        )
+        builder = IndexBuilder(self._root, self.collection, retriever, model, chunks, steering)
         indexes: list[Index] = []
         for order in ORDERS:
             on_stage("Reading documents" + (", shuffled" if order == "shuffled" else ""))
             try:
-                indexes.append(builder.index(order, len(self.keys), on_progress))
+                indexes.append(builder.index(order, len(self.keys)))
             except Unavailable:
                 raise
             except Stopped:
@@ -180,21 +174,12 @@ class AuditStore:
             method,
             self._items,
             compute,
-            should_stop=should_stop,
-            on_progress=on_progress,
-            turn=turn,
-            retry_failed=retry_failed,
+            steering=steering,
             portion=BLOCK,
         )
 
     def _try_long_texts(
-        self,
-        retriever: Retriever,
-        model: ModelKey,
-        on_stage: Stage,
-        turn: Turn,
-        should_stop: Callable[[], bool],
-        on_progress: Report,
+        self, retriever: Retriever, model: ModelKey, on_stage: Stage, steering: Steering
     ) -> Progress:
         """Try where the model stops reading, unless that is known."""
         if not is_pooled(retriever):
@@ -208,7 +193,7 @@ class AuditStore:
             texts[:] = self._long_texts(retriever.max_length)
 
         def embedded(text: str) -> NDArray[np.float32]:
-            if should_stop():
+            if steering.should_stop():
                 raise Stopped("Stopped before all texts were tried.")
             with retriever.lock, torch.no_grad():
                 vector = retriever.embed(retriever.encode_plain([text], "document"))[0]
@@ -227,9 +212,8 @@ class AuditStore:
             TRUNCATION,
             items,
             compute,
-            should_stop=should_stop,
-            on_progress=on_progress,
-            turn=turn,
+            # Documents alone are tried again: the corpus has no longer texts the next time.
+            steering=replace(steering, retry_failed=False),
             portion=N_TRIED,
             prepare=prepare,
         )

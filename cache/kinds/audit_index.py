@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -26,13 +25,10 @@ from attribution.retrievers.base import Pooled, Retriever
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.types import Method
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results
 from cache.storage.store import ModelKey
-
-Report = Callable[[Progress], None]
-Turn = Callable[[], AbstractContextManager[object]]
 
 BLOCK = 256
 """Documents whose texts are in memory at a time."""
@@ -56,11 +52,10 @@ class IndexBuilder:
         retriever: Retriever,
         model: ModelKey,
         chunks: Chunks,
-        should_stop: Callable[[], bool],
-        turn: Turn,
+        steering: Steering,
     ) -> None:
         self._collection, self._retriever, self._model = collection, retriever, model
-        self._chunks, self._should_stop, self._turn = chunks, should_stop, turn
+        self._chunks, self._steering = chunks, steering
         self._embeddings = EmbeddingStore(root)
         self._chunk_vectors: Results[str, Tensor] = Results(
             root,
@@ -71,11 +66,11 @@ class IndexBuilder:
         )
         self._from_store = True
 
-    def index(self, order: Order, total: int, on_progress: Report) -> Index:
+    def index(self, order: Order, total: int) -> Index:
         """The index of the corpus, which has `total` documents, with these in this order.
 
         Raises:
-            Stopped: `should_stop` said so; vectors that were made are kept.
+            Stopped: `steering` said so; vectors that were made are kept.
             UserError: the corpus cannot be read.
         """
         columns: list[int] = []
@@ -84,7 +79,7 @@ class IndexBuilder:
         first_of: dict[bytes, int] = {}
         computed, seconds = 0, 0.0
         for block in self._blocks(order):
-            if self._should_stop():
+            if self._steering.should_stop():
                 raise Stopped("Stopped while documents were read.")
             started, self._from_store = time.perf_counter(), True
             new: dict[int, str] = {}
@@ -100,7 +95,7 @@ class IndexBuilder:
             # Blocks from the store would flatter the estimate.
             if not self._from_store:
                 computed, seconds = computed + len(block), seconds + time.perf_counter() - started
-            on_progress(Progress(total, len(same), computed, 0, seconds))
+            self._steering.on_progress(Progress(total, len(same), computed, 0, seconds))
         if not columns:
             raise UserError(f"{self._retriever.name} can read no document of the corpus.")
         ranks = Ranks(columns, same)
@@ -149,8 +144,7 @@ class IndexBuilder:
             "document",
             texts,
             self._embeddings,
-            should_stop=self._should_stop,
-            turn=self._turn,
+            self._steering,
         )
         self._from_store = self._from_store and not computed
         return {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
@@ -173,10 +167,10 @@ class IndexBuilder:
             ok = readable(retriever, [texts[i] for i in todo], "document")
             todo = [number for number, known in zip(todo, ok, strict=True) if known]
         for batch in batches(todo, length, batch_tokens(retriever.device.type)):
-            if self._should_stop():
+            if self._steering.should_stop():
                 raise Stopped("Stopped while documents were read; vectors are kept.")
             self._from_store = False
-            with self._turn():
+            with self._steering.turn():
                 made = halving(run, batch)
             vectors = [(digests[i], m) for i, m in zip(batch, made, strict=True)]
             store.put(self._model, method, vectors)

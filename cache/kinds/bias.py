@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from attribution.errors import Stopped, UserError
@@ -13,7 +12,7 @@ from attribution.retrievers.base import Retriever, encode
 from attribution.retrievers.scoring import score_texts
 from attribution.types import Method
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.keys import text_fingerprint
 from cache.storage.results import Key, Results
 from cache.storage.store import ModelKey
@@ -85,10 +84,7 @@ def run(
     items: Sequence[DocumentPair],
     results: Results[DocumentPair, PairScores],
     *,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-    retry_failed: bool = False,
+    steering: Steering = Steering(),
 ) -> Progress:
     """Score what `results` lacks of `items`, some at a time; stops within a batch, resumes at any
     item. A pair that fails takes no other with it.
@@ -107,12 +103,12 @@ def run(
         if item.item_id not in scored:
             batch = claimed[claimed.index(item) :]
             try:
-                found = score(retriever, batch, should_stop)
+                found = score(retriever, batch, steering.should_stop)
             except Stopped:
                 raise
             except UserError:
                 batch = [item]
-                found = score(retriever, batch, should_stop)
+                found = score(retriever, batch, steering.should_stop)
             scored.update(zip((one.item_id for one in batch), found, strict=True))
         return scored.pop(item.item_id)
 
@@ -122,10 +118,7 @@ def run(
         BIAS_SCORES,
         items,
         compute,
-        should_stop=should_stop,
-        on_progress=on_progress,
-        turn=turn,
-        retry_failed=retry_failed,
+        steering=steering,
         portion=ahead,
         prepare=prepare,
     )

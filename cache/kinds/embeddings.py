@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from attribution.curves.projection import Layout, project
 from attribution.errors import Stopped
 from attribution.retrievers.base import Pooled
 from attribution.types import Array, Method, Side
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.storage.codec import pack_floats, unpack_floats
 from cache.storage.store import ModelKey, Store
 
@@ -130,9 +130,7 @@ def embed(
     texts: Sequence[str],
     store: EmbeddingStore,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    steering: Steering = Steering(),
 ) -> Progress:
     """Embed and store what the store lacks of `texts`; stops between batches, resumes anywhere.
 
@@ -163,15 +161,15 @@ def embed(
             stopped,
         )
 
-    on_progress(progress())
+    steering.on_progress(progress())
     for batch in batches(todo, length, limit):
-        if should_stop():
+        if steering.should_stop():
             return progress(stopped=True)
-        with turn():
+        with steering.turn():
             vectors = halving(compute, batch)
         store.put(model, side, zip(batch, vectors, strict=True))
         computed += len(batch)
-        on_progress(progress())
+        steering.on_progress(progress())
     return progress()
 
 
@@ -181,19 +179,19 @@ def embedded(
     side: Side,
     texts: Sequence[str],
     store: EmbeddingStore,
-    *,
-    should_stop: Callable[[], bool],
-    turn: Callable[[], AbstractContextManager[object]],
+    steering: Steering,
 ) -> tuple[dict[str, Array], int]:
-    """The vector [H] of each of `texts`, and how many were computed because the store lacked them.
+    """The vector [H] of each of `texts`, and how many were computed because the store lacked
+    them; tells no progress.
 
     Raises:
-        Stopped: `should_stop` said so; vectors that were made are kept.
+        Stopped: `steering` said so; vectors that were made are kept.
         UserError: as `embed`.
     """
     known = store.select(model, side, texts)
     if missing := [text for text in texts if text not in known]:
-        done = embed(retriever, model, side, missing, store, should_stop=should_stop, turn=turn)
+        silent = Steering(steering.should_stop, turn=steering.turn)
+        done = embed(retriever, model, side, missing, store, steering=silent)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         known |= store.select(model, side, missing)

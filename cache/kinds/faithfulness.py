@@ -8,8 +8,7 @@ a result is there whole or not at all, and a changed text, model or parameter is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 from attribution.errors import UserError
@@ -23,7 +22,7 @@ from attribution.methods import attribute_batches
 from attribution.retrievers.base import Retriever
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.storage.results import Fields, Results, pair_key
 from cache.storage.store import ModelKey, Store
 
@@ -87,16 +86,13 @@ def run(
     fstore: FaithfulnessStore,
     *,
     parameters: Parameters | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-    retry_failed: bool = False,
+    steering: Steering = Steering(),
 ) -> Progress:
     """Test the method on what `fstore` lacks of `pairs`; stops between batches of a pair, resumes
     at any pair.
 
     Attributions come from `store`, which gets those it lacks; random orders that another method
-    was tested against are not scored again. `turn` is entered for each pair.
+    was tested against are not scored again. A turn is taken for each pair.
 
     Raises:
         UserError: a store cannot be written; what was stored before stays.
@@ -119,7 +115,7 @@ def run(
             attribution,
             **dataclasses.asdict(settings),
             random_orders=random_orders,
-            should_stop=should_stop,
+            should_stop=steering.should_stop,
         )
         if random_orders is None:
             fstore.put_random_orders(model, settings, pair, result.random_orders)
@@ -131,10 +127,7 @@ def run(
         method,
         pairs,
         compute,
-        should_stop=should_stop,
-        on_progress=on_progress,
-        turn=turn,
-        retry_failed=retry_failed,
+        steering=steering,
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever
 from attribution.types import Method, Side, as_array
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results, itself
@@ -48,7 +48,6 @@ from cache.storage.store import ModelKey
 _CHECKPOINT_SECONDS = 20.0
 _MAX_SEARCH = 512 << 20
 """Bytes of a search under way: of 600,000 queries."""
-Report = Callable[[Progress], None]
 
 
 def ranking_method(own_corpus: bool, first_stage: str = "") -> Method:
@@ -102,9 +101,7 @@ class RankingStore:
         retriever: Retriever,
         model: ModelKey,
         *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Report = lambda progress: None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        steering: Steering = Steering(),
     ) -> Progress:
         """Store how much of each query's evidence the model reads of its document; progress counts
         queries with evidence.
@@ -133,9 +130,7 @@ class RankingStore:
             EVIDENCE_READ,
             [self._evidence(query) for query in self._placed],
             compute,
-            should_stop=should_stop,
-            on_progress=on_progress,
-            turn=turn,
+            steering=steering,
             portion=_TEXTS_AT_ONCE,
             prepare=prepare,
         )
@@ -175,9 +170,7 @@ class RankingStore:
         model: ModelKey,
         method: Method,
         *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Report = lambda progress: None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        steering: Steering = Steering(),
     ) -> Progress:
         """Rank the corpus for every query and store that; progress counts documents.
 
@@ -196,12 +189,12 @@ class RankingStore:
 
         def on_block(best: TopK) -> None:
             nonlocal saved
-            on_progress(progress(best.seen))
+            steering.on_progress(progress(best.seen))
             if time.perf_counter() - saved > _CHECKPOINT_SECONDS:
                 self._searches.put(model, method, [(self._whole, best)])
                 saved = time.perf_counter()
 
-        on_progress(progress(before))
+        steering.on_progress(progress(before))
         texts = [query.text for query in self.collection.queries]
         way = family_of(retriever.spec).search
         if way == "index":
@@ -211,16 +204,16 @@ class RankingStore:
                 lexical.k1,
                 lexical.b,
                 own_corpus=own_corpus,
-                should_stop=should_stop,
+                should_stop=steering.should_stop,
             )
             if found is None:
                 return progress(0, stopped=True)
             best = found
         else:
             dense = cast(Pooled, retriever)
-            vectorise = self._vectors(dense, model, should_stop, turn)
+            vectorise = self._vectors(dense, model, steering)
             try:
-                score = scorer(dense, texts, vectorise if way == "vectors" else None, turn)
+                score = scorer(dense, texts, vectorise if way == "vectors" else None, steering.turn)
             except Unavailable:
                 raise
             except Stopped:
@@ -231,7 +224,7 @@ class RankingStore:
                 own_corpus=own_corpus,
                 best=best,
                 block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
-                should_stop=should_stop,
+                should_stop=steering.should_stop,
                 on_block=on_block,
             )
         if best.seen < total:
@@ -243,18 +236,12 @@ class RankingStore:
         return progress(total)
 
     def _vectors(
-        self,
-        retriever: Pooled,
-        model: ModelKey,
-        should_stop: Callable[[], bool],
-        turn: Callable[[], AbstractContextManager[object]],
+        self, retriever: Pooled, model: ModelKey, steering: Steering
     ) -> Callable[[Sequence[str], Side], Tensor]:
         """A dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            known, _ = embedded(
-                retriever, model, side, texts, self.embeddings, should_stop=should_stop, turn=turn
-            )
+            known, _ = embedded(retriever, model, side, texts, self.embeddings, steering)
             return torch.from_numpy(np.stack([known[text] for text in texts]))
 
         return vectorise
@@ -266,9 +253,7 @@ class RankingStore:
         method: Method,
         first: Sequence[Ranking],
         *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_progress: Report = lambda progress: None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        steering: Steering = Steering(),
     ) -> Progress:
         """Reorder a first stage's rankings by a cross-encoder and store that; progress counts
         queries.
@@ -295,10 +280,7 @@ class RankingStore:
             method,
             items,
             compute,
-            should_stop=should_stop,
-            on_progress=on_progress,
-            turn=turn,
-            retry_failed=True,
+            steering=replace(steering, retry_failed=True),
         )
 
 

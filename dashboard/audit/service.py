@@ -192,11 +192,8 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
             compute.retriever(model),
             model.key,
             index.chunks,
-            should_stop=lambda: run.stopping,
-            on_progress=report,
+            steering=compute.steering(index.spec, run, report),
             on_stage=stage,
-            turn=compute.turns(index.spec),
-            retry_failed=run.retry_failed,
         )
 
     total = len(store.keys)

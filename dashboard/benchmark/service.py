@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -156,10 +156,11 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
 
     def work(run: Run, report: Report) -> Progress:
         retriever = compute.retriever(model)
+        steering = replace(compute.steering(spec, run, report), retry_failed=True)
         haystacks = Haystacks(retriever, setup.documents, needles(setup.n, setup.seed), setup.seed)
 
         def one(item: CellItem) -> NeedleCell:
-            return cell(haystacks, item.length, item.depth, lambda: run.stopping)
+            return cell(haystacks, item.length, item.depth, steering.should_stop)
 
         return compute_missing(
             needle_cells(compute.root),
@@ -167,10 +168,7 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
             setup.method,
             items,
             one,
-            should_stop=lambda: run.stopping,
-            on_progress=report,
-            turn=compute.turns(spec),
-            retry_failed=True,
+            steering=steering,
         )
 
     def n_done() -> int:

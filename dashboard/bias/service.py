@@ -103,10 +103,7 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
             model.key,
             items,
             bias_scores.store(compute.root),
-            should_stop=lambda: run.stopping,
-            on_progress=report,
-            turn=compute.turns(spec),
-            retry_failed=run.retry_failed,
+            steering=compute.steering(spec, run, report),
         )
 
     def n_done() -> int:

@@ -35,7 +35,7 @@ from cache.jobs.attributions import (
     precompute,
 )
 from cache.jobs.claims import at_work
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.keys import used_model
 from cache.kinds.embeddings import EmbeddingStore
 from cache.recent import Recent, RecentWhileSame
@@ -376,9 +376,7 @@ class Compute:
                     method,
                     pairs,
                     store or self.store,
-                    should_stop=lambda: run.stopping,
-                    on_progress=report,
-                    retry_failed=run.retry_failed,
+                    steering=self.steering(spec, run, report),
                 )
 
         return self.job(
@@ -423,6 +421,10 @@ class Compute:
         """What waits for a turn at the device and holds it; a run takes one for each batch. What
         is computed elsewhere takes none: nobody here waits for a slow endpoint."""
         return nullcontext if spec.remote else self.queue.turn
+
+    def steering(self, spec: RetrieverSpec, run: Run, report: Report) -> Steering:
+        """What steers the computation of a run with this model."""
+        return Steering(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
 
     def cost(
         self, spec: RetrieverSpec, job: Callable[[Compute], Job]

@@ -8,7 +8,7 @@ from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Faithfulness, Parameters
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.kinds.faithfulness import FaithfulnessStore
 from cache.kinds.faithfulness import run as run_tests
 from cache.storage.results import Stored
@@ -63,9 +63,7 @@ def of_pair(
             compute.store,
             tests,
             parameters=parameters,
-            should_stop=should_stop,
-            turn=compute.turns(spec),
-            retry_failed=True,
+            steering=Steering(should_stop, turn=compute.turns(spec), retry_failed=True),
         )
         stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
         if not stored.results:
@@ -94,10 +92,7 @@ def job(
             compute.store,
             FaithfulnessStore(compute.root),
             parameters=parameters,
-            should_stop=lambda: run.stopping,
-            on_progress=report,
-            turn=compute.turns(spec),
-            retry_failed=run.retry_failed,
+            steering=compute.steering(spec, run, report),
         )
 
     def n_done() -> int:

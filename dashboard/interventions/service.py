@@ -144,17 +144,14 @@ def job(
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
-        retriever = compute.retriever(model)
+        retriever, steering = compute.retriever(model), compute.steering(spec, run, report)
         return compute_missing(
             causes(compute.root, method),
             model.key,
             method,
             pairs,
-            lambda pair: intervene(retriever, method, pair, lambda: run.stopping),
-            should_stop=lambda: run.stopping,
-            on_progress=report,
-            turn=compute.turns(spec),
-            retry_failed=run.retry_failed,
+            lambda pair: intervene(retriever, method, pair, steering.should_stop),
+            steering=steering,
         )
 
     def n_done() -> int:

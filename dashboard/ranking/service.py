@@ -212,9 +212,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             return store.read_evidence(
                 compute.retriever(one),
                 one.key,
-                should_stop=lambda: run.stopping,
-                on_progress=report,
-                turn=compute.turns(one.spec),
+                steering=compute.steering(one.spec, run, report),
             )
 
         def search(one: ModelIdentity, how: Method) -> Progress:
@@ -225,9 +223,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
                 compute.retriever(one),
                 one.key,
                 how,
-                should_stop=lambda: run.stopping,
-                on_progress=report,
-                turn=compute.turns(one.spec),
+                steering=compute.steering(one.spec, run, report),
             )
             return read(one, progress)
 
@@ -246,9 +242,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             model.key,
             method,
             candidates,
-            should_stop=lambda: run.stopping,
-            on_progress=report,
-            turn=compute.turns(spec),
+            steering=compute.steering(spec, run, report),
         )
         return read(model, progress)
 

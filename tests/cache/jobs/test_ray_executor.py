@@ -19,7 +19,7 @@ from attribution.methods.saliency import attribute
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import precompute
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.jobs.ray_executor import RayExecutor
 from cache.keys import used_model
 from cache.storage.store import ModelKey, Store
@@ -88,7 +88,8 @@ def test_a_killed_worker_costs_nothing_and_repeats_nothing(
                 killed.append(executor.pids[0])
                 os.kill(killed[0], signal.SIGKILL)
 
-        last = precompute(executor, model, METHOD, PAIRS, store, on_progress=kill)
+        told = Steering(on_progress=kill)
+        last = precompute(executor, model, METHOD, PAIRS, store, steering=told)
     assert killed and (last.total, last.done, last.computed, last.failed) == (25, 25, 25, 1)
     assert store.given == Counter(pair.pair_id for pair in PAIRS if pair is not FAILING)
     assert [s.done for s in steps] == sorted({s.done for s in steps})

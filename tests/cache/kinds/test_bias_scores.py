@@ -12,6 +12,7 @@ from attribution.evaluation.bias_tests import DocumentPair, PairScores
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.scoring import score_texts
 from attribution.types import TextPair
+from cache.jobs.loop import Steering
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
 from cache.storage.results import Results
@@ -51,14 +52,8 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
 
 def test_a_run_stops_and_goes_on(bert, items, store) -> None:
     done: list[int] = []
-    progress = bias_scores.run(
-        bert,
-        MODEL,
-        items,
-        store,
-        should_stop=lambda: len(done) > 3,
-        on_progress=lambda p: done.append(p.done),
-    )
+    steering = Steering(lambda: len(done) > 3, lambda p: done.append(p.done))
+    progress = bias_scores.run(bert, MODEL, items, store, steering=steering)
     assert progress.stopped and progress.done == 3
     assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
     progress = bias_scores.run(bert, MODEL, items, store)

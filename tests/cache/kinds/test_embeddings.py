@@ -12,6 +12,7 @@ import pytest
 from attribution import batching
 from attribution.curves.projection import Layout
 from attribution.retrievers.dense import DenseRetriever
+from cache.jobs.loop import Steering
 from cache.kinds import embeddings
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
 from cache.storage.store import ModelKey, Store
@@ -46,7 +47,8 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # a batch for each text
     retriever = tiny("bert")
     asked = iter([False, False, True])
-    done = embed(retriever, MODEL, "document", TEXTS, store, should_stop=lambda: next(asked))
+    steering = Steering(lambda: next(asked))
+    done = embed(retriever, MODEL, "document", TEXTS, store, steering=steering)
     assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
 

@@ -15,6 +15,7 @@ from attribution.datasets.types import DataSet
 from attribution.evaluation.search import BLOCK
 from attribution.retrievers.specs import presets
 from attribution.types import TextPair
+from cache.jobs.loop import Steering
 from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
 from cache.storage.store import ModelKey
 
@@ -48,11 +49,12 @@ def test_a_stopped_search_goes_on_and_gives_the_same(
         if progress.done >= 2 * BLOCK:
             stop.set()
 
-    half = store.search(retriever, KEY, METHOD, should_stop=stop.is_set, on_progress=report)
+    half = store.search(retriever, KEY, METHOD, steering=Steering(stop.is_set, report))
     assert half.stopped and half.done == 2 * BLOCK and store.select(KEY, METHOD) == []
     again = RankingStore(tmp_path / "parts", found)
     seen: list[int] = []
-    rest = again.search(retriever, KEY, METHOD, on_progress=lambda p: seen.append(p.done))
+    told = Steering(on_progress=lambda p: seen.append(p.done))
+    rest = again.search(retriever, KEY, METHOD, steering=told)
     assert seen[0] == 2 * BLOCK and rest.computed == 3 * BLOCK
     for ours, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
         assert ours.document_ids == theirs.document_ids
@@ -112,7 +114,8 @@ def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
     assert complete(first, found)
     method = ranking_method(False, "BM25")
     stop = iter([False, True])
-    half = store.rerank(Longest(), KEY, method, first, should_stop=lambda: next(stop))
+    steering = Steering(lambda: next(stop))
+    half = store.rerank(Longest(), KEY, method, first, steering=steering)
     assert half.stopped and half.done == 1
     done = store.rerank(Longest(), KEY, method, first)
     ranked = store.select(KEY, method)

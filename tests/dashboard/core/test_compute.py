@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.exchange.part_files import PartFolder, PartWriter, ingest
+from cache.jobs.loop import Progress
 from dashboard.core import compute as compute_module
 from dashboard.core.compute import Compute
 from dashboard.core.queue import GRACE_S, DeviceQueue
+from dashboard.core.runs import Run
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
 METHOD = make_method("saliency")
@@ -168,6 +171,21 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
     assert len(passes) == 1 and compute.queue.requests == 0
     assert compute.store.get(compute.identify(spec).key, occlusion, pair) is None
     assert compute.store.missing(compute.identify(spec).key, occlusion, [pair]) == [pair]
+
+
+def test_a_run_steers_its_computation(spec: RetrieverSpec, tmp_path: Path) -> None:
+    compute, told = Compute(tmp_path / "home"), list[Progress]()
+    run = Run("", 1, retry_failed=True)
+    steering = compute.steering(spec, run, told.append)
+    assert steering.retry_failed and not steering.should_stop()
+    run.stop()
+    assert steering.should_stop()
+    steering.on_progress(run.progress)
+    assert told == [run.progress]
+    assert steering.turn == compute.queue.turn
+    elsewhere = replace(spec, source="endpoint:far")
+    first_time = compute.steering(elsewhere, Run("", 1), told.append)
+    assert first_time.turn is nullcontext and not first_time.retry_failed
 
 
 def test_the_least_recently_used_model_makes_room(
