@@ -70,8 +70,7 @@ def part_section(one: Passport, part: Part) -> None:
         style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
         panels.show(part.draw(style), f"passport.{one.name}.{part.key}", part.title)
     # A list, not a table: its lines wrap.
-    lines = [panels.plain(f"{number.name}: {number.text}") for number in part.numbers]
-    st.markdown("\n".join(f"- {line}" for line in lines))
+    st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
     st.caption(panels.plain(f"What it does not show: {part.limits}"))
     panels.caption(part.provenance)
 

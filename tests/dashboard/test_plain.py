@@ -130,7 +130,7 @@ class Checker(ast.NodeVisitor):
                 return self.safe(left) and self.safe(right)
             case ast.BoolOp(_, values) | ast.List(values) | ast.Tuple(values):
                 return all(self.safe(one) for one in values)
-            case ast.Starred(value) | ast.Lambda(_, value):
+            case ast.Starred(value) | ast.Lambda(_, value) | ast.GeneratorExp(value):
                 return self.safe(value)
             case ast.Call(ast.Name("plain" | "len" | "range"), _, _):
                 return True
@@ -238,6 +238,8 @@ def test_what_is_rendered_was_made_plain(path: Path) -> None:
         ("t = 'a'\nif b:\n    t += name\nst.caption(t)", 1),
         ("t = 'a'\nif b:\n    t += f' {n:,}'\nst.caption(t)", 0),
         ("for t in x:\n    st.caption(t)", 1),
+        ("st.caption(', '.join(t for t in x))", 1),
+        ("st.caption(', '.join(plain(t) for t in x))", 0),
         ("def f(t):\n    st.caption(t)", 1),
         ("t = 'a'\ndef f(t):\n    st.caption(t)", 1),
         ("try:\n    f()\nexcept E as t:\n    st.error(t)", 1),
