@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,14 @@ R = TypeVar("R")
 CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
+# How torch says that memory ran out where it has no class of error for it: its CPU allocator,
+# cuBLAS, and Apple's GPUs.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+
 
 def batch_tokens(device: str) -> int:
     """How many tokens a batch may have on a device of this type."""
@@ -30,17 +38,34 @@ def estimated_tokens(text: str) -> int:
     return len(text.encode("utf-8", "replace")) // 4 + 8
 
 
-def batches(items: Sequence[T], length: Callable[[T], int], max_tokens: int) -> Iterator[list[T]]:
-    """Group items, longest first, so that items x longest stays within `max_tokens`.
+def batches(
+    items: Sequence[T],
+    length: Callable[[T], int],
+    max_tokens: int,
+    order: Callable[[T], Any] | None = None,
+) -> Iterator[list[T]]:
+    """Group items, longest first, so that items x longest stays within `max_tokens`; by `order`
+    where it is given, largest first.
 
     Longest first brings an out-of-memory error at the start of a run rather than at its end.
     """
-    ordered = sorted(items, key=length, reverse=True)
-    start = 0
-    while start < len(ordered):
-        size = max(1, max_tokens // max(1, length(ordered[start])))
-        yield ordered[start : start + size]
-        start += size
+    batch: list[T] = []
+    longest = 0
+    for item in sorted(items, key=order or length, reverse=True):
+        longest = max(longest, length(item))
+        if batch and (len(batch) + 1) * longest > max_tokens:
+            yield batch
+            batch, longest = [], length(item)
+        batch.append(item)
+    if batch:
+        yield batch
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a computation ended because its device has too little memory."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _OUT_OF_MEMORY)
 
 
 def halving(run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
@@ -51,15 +76,17 @@ def halving(run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
     """
     try:
         return run(batch)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if len(batch) == 1:
-            raise UserError(
-                "One document does not fit into the device's memory: choose a smaller maximum "
-                "length, a smaller model, or start PosLens with --device cpu."
-            ) from error
-    # Outside the except block, so that the failed attempt's tensors are freed first.
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+    # Outside the except block: what the failed attempt's frames hold is free only from here on.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if len(batch) == 1:
+        raise UserError(
+            "One document does not fit into the device's memory: choose a smaller maximum "
+            "length, a smaller model, or set POSLENS_DEVICE=cpu."
+        )
     middle = len(batch) // 2
     return halving(run, batch[:middle]) + halving(run, batch[middle:])
 

@@ -1,12 +1,12 @@
 """What the token decomposition costs against reading the pair, and against DecompX done literally.
 
-    python -m bench.decomposition [--rounds 7] [--literal 256 512] [--long 2048]
+    python -m bench.decomposition [--rounds 7] [--literal 256 512] [--long 2048 8192]
 
 On all-MiniLM-L6-v2, query of 12 tokens, documents of 256 and of 512, interleaved:
 - `forward`: embed query and document, no gradients;
-- `document shares`: decomposition.shares of the document, the query's vector given;
+- `document shares`: shares.shares of the document, the query's vector given;
 - `attribute`: both sides, as pages and runs compute it;
-- `matrix`: each query token with each document token (decomposition.interactions);
+- `matrix`: each query token with each document token (matrix.interactions);
 - batches: pairs per second of `attribute`, one pair at a time and several together.
 
 Each in a process of its own, with peak memory:
@@ -15,7 +15,8 @@ Each in a process of its own, with peak memory:
   (T x (T + 1) x H, DecompX's way, with biases in a slot of their own: methods/propagation.py);
   its shares must agree with ours. It is given every help that leaves its T x T x H vectors: no
   gradients, feed-forward layers and norms a few rows at a time;
-- `shares`, `matrix` at 2,048 tokens on a random BERT of MiniLM's size with as many positions.
+- `shares`, `matrix` at 2,048 tokens and more, with a query of 16, on a random BERT of MiniLM's size
+  with as many positions.
 
 Peak memory is the growth of the process's resident set while the work runs, after one run on a
 short text has loaded every kernel: VmHWM, reset through /proc/self/clear_refs, minus VmRSS at the
@@ -40,7 +41,9 @@ import torch
 from torch import Tensor
 
 from attribution.methods import decomposition, make_method
+from attribution.methods.matrix import interactions
 from attribution.methods.propagation import propagate
+from attribution.methods.shares import shares
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.load import load
@@ -52,6 +55,7 @@ from bench.timing import interleaved, ratio
 
 METHOD = make_method("decomposition")
 MINILM_POSITIONS = 512
+LONG_QUERY = 16
 
 
 def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor:
@@ -98,9 +102,9 @@ def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], A
     if what == "forward":
         return lambda: forward(retriever, pair)
     if what == "shares":
-        return lambda: decomposition.shares(retriever, documents, other).tokens[0]
+        return lambda: shares(retriever, documents, other).tokens[0]
     if what == "matrix":
-        return lambda: decomposition.interactions(retriever, pair)[0]
+        return lambda: interactions(retriever, pair)[0]
     return lambda: literal_shares(retriever, documents, other)[:-1]
 
 
@@ -118,7 +122,7 @@ def measure(what: str, tokens: int) -> dict[str, float]:
     retriever = random_bert(tokens) if long else load(resolve("MiniLM"), device="cpu")
     assert isinstance(retriever, DenseRetriever)
     work(retriever, what, pairs(1, 16)[0])()
-    (pair,) = pairs(1, tokens)
+    (pair,) = pairs(1, tokens, LONG_QUERY if long else 12)
     run = work(retriever, what, pair)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -188,7 +192,7 @@ def timings(retriever: DenseRetriever, tokens: int, rounds: int, batch: int) -> 
         )
 
 
-def memory(lengths: list[int], long: int) -> None:
+def memory(lengths: list[int], longer: list[int]) -> None:
     """Print seconds and peak memory of each work in a process of its own."""
     print("each in its own process: seconds, growth of the resident set")
 
@@ -210,18 +214,18 @@ def memory(lengths: list[int], long: int) -> None:
             f"{literal['peak'] / max(matrix['peak'], 1):.1f}x memory; "
             f"largest difference of a share {literal['error']:.1e}"
         )
-    if long:
+    for tokens in longer:
         for what in ("forward", "shares", "matrix"):
-            line(what, long)
+            line(what, tokens)
 
 
 def main() -> None:
     """Print seconds, memory and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="0 measures no batches")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--literal", type=int, nargs="*", default=[256, 512], metavar="TOKENS")
-    parser.add_argument("--long", type=int, default=2048, help="0 leaves it out")
+    parser.add_argument("--long", type=int, nargs="*", default=[2048, 8192], metavar="TOKENS")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "TOKENS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -232,7 +236,7 @@ def main() -> None:
         return
     retriever = load(resolve("MiniLM"), device="cpu")
     assert isinstance(retriever, DenseRetriever)
-    for tokens in (256, 512):
+    for tokens in (256, 512) if options.rounds else ():
         timings(retriever, tokens, options.rounds, options.batch)
     memory(options.literal, options.long)
 

@@ -13,6 +13,7 @@ One interleaved run on all-MiniLM-L6-v2, documents of 256 and of 512 tokens, que
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from functools import partial
 from typing import Any
@@ -20,7 +21,8 @@ from typing import Any
 import torch
 
 from attribution.methods import make_method, saliency
-from attribution.methods.gradients import explain_side
+from attribution.methods.gradients import explain_side, read_once
+from attribution.methods.passes import Read, one_round
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.load import load
@@ -31,36 +33,60 @@ from bench.timing import interleaved, ratio
 WORDS = "the harbour light turns slowly above grey water while boats return with the evening tide "
 
 
-def pairs(n: int, tokens: int) -> list[TextPair]:
-    """n pairs whose documents have `tokens` tokens with the two special ones, queries 12."""
-    text = (WORDS * 60).split()
-    query = " ".join(text[:10])
-    return [TextPair(str(i), query, " ".join(text[i : i + tokens - 2])) for i in range(n)]
+def pairs(n: int, tokens: int, query_tokens: int = 12) -> list[TextPair]:
+    """n pairs of different texts: documents of `tokens` tokens with the two special ones, queries
+    of `query_tokens`."""
+    words = WORDS.split()
+
+    def text(lot: random.Random, n_words: int) -> str:
+        return " ".join(lot.choices(words, k=n_words))
+
+    lots = [random.Random(i) for i in range(n)]
+    return [
+        TextPair(str(i), text(lot, query_tokens - 2), text(lot, tokens - 2))
+        for i, lot in enumerate(lots)
+    ]
+
+
+def pooled(
+    model: torch.nn.Module, inputs: torch.Tensor, mask: torch.Tensor, pooling: str = "mean"
+) -> torch.Tensor:
+    """Vectors [B, H] of length 1 of word embeddings [B, T, H]: their mean, or that of the last
+    position with `pooling` "lasttoken"."""
+    hidden = model(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+    if pooling == "lasttoken":
+        return torch.nn.functional.normalize(hidden[:, -1], dim=-1)
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
 
 
 def published_loop(
-    model: torch.nn.Module, tokenizer: Any, batch: list[TextPair], max_length: int
+    model: torch.nn.Module,
+    tokenizer: Any,
+    batch: list[TextPair],
+    max_length: int,
+    pooling: str = "mean",
 ) -> None:
     """One pair at a time: embed both, score, backward through everything, norms of the document's
     word-embedding gradients."""
     embeddings = model.get_input_embeddings()  # type: ignore[operator]
-
-    def pooled(inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden = model(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
-        weights = mask.unsqueeze(-1).to(hidden.dtype)
-        return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
+    device = embeddings.weight.device
 
     for pair in batch:
         read = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
-        query, document = tokenizer(pair.query, **read), tokenizer(pair.document, **read)
+        query, document = (
+            tokenizer(text, **read).to(device) for text in (pair.query, pair.document)
+        )
         with torch.no_grad():
-            constant = pooled(embeddings(query["input_ids"]), query["attention_mask"])
+            constant = pooled(
+                model, embeddings(query["input_ids"]), query["attention_mask"], pooling
+            )
         inputs = embeddings(document["input_ids"]).detach().requires_grad_()
-        score = (pooled(inputs, document["attention_mask"]) * constant).sum()
+        score = (pooled(model, inputs, document["attention_mask"], pooling) * constant).sum()
         model.zero_grad()
         score.backward()
         assert inputs.grad is not None
-        inputs.grad[0].norm(dim=-1).numpy()
+        inputs.grad[0].float().norm(dim=-1).cpu().numpy()
 
 
 def main() -> None:
@@ -87,9 +113,11 @@ def main() -> None:
                 retriever.similarity(retriever.embed(queries), retriever.embed(documents))
 
         def document_saliency(queries: Encoded = queries, documents: Encoded = documents) -> None:
+            rounds = one_round(len(documents.texts))
             with torch.no_grad():
-                constant = retriever.embed(queries)
-            explain_side(retriever, documents, constant, "document", saliency.gradient_norms)
+                constant = Read(queries, "query", rounds, (), retriever.embed(queries))
+            document = read_once(retriever, documents, rounds, "document")
+            explain_side(retriever, document, constant, saliency.gradient_norms)
 
         def autograd(queries: Encoded = queries, documents: Encoded = documents) -> None:
             with torch.no_grad():

@@ -346,7 +346,7 @@ def _cosines(model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool
     def embed(batch: list[str]) -> list[torch.Tensor]:
         with model.lock, torch.no_grad():
             found = model.embed(model.encode_plain(batch, "document"))
-        return list(torch.nn.functional.normalize(found.double(), dim=-1).cpu())
+        return list(torch.nn.functional.normalize(found.cpu().double(), dim=-1))
 
     def length(text: str) -> int:
         return min(estimated_tokens(text), model.max_length)

@@ -74,6 +74,10 @@ class Attached(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
         (bias,) = ctx.saved_tensors
+        if bias.dim() == 1:  # as a product of matrices: no array of the gradient's size is made
+            share = gradient @ bias
+            rest = tuple(range(ctx.kept, share.dim()))
+            return gradient, None, share.sum(rest) if rest else share
         share = (gradient * bias).sum(tuple(range(ctx.kept, gradient.dim())))
         return gradient, None, share
 
@@ -97,20 +101,74 @@ class FrozenLayerNorm(Function):
     def backward(ctx: Any, gradient: Tensor, _scale: Tensor) -> tuple[Any, ...]:
         weight, scale = ctx.saved_tensors
         weighted = gradient if weight is None else gradient * weight
-        return (weighted - weighted.mean(-1, keepdim=True)) * scale, None, None, None, None
+        centred = weighted - weighted.mean(-1, keepdim=True)
+        return centred.mul_(scale), None, None, None, None
+
+
+KEPT_BYTES = 2**24
+"""Attention weights of a layer up to this size are kept for the gradients that come next."""
+
+PART_BYTES = 2**26
+"""Attention weights that are made at a time, if one head's are no more than that."""
+
+
+class Weights:
+    """A layer's attention weights [B, A, T, S], computed again from queries [B, A, T, E] and keys
+    [B, A, S, E] when they are needed, some heads at a time, so that long texts fit."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    ) -> None:
+        self._query = query * (scale or query.shape[-1] ** -0.5)
+        self._key, self._mask, self._causal = key, mask, causal
+        self._heads = query.shape[-3]
+        self._bytes = query[..., 0].numel() * key.shape[-2] * query.element_size()
+        self._kept: Tensor | None = None
+
+    def times(self, right: Tensor, *, transposed: bool) -> Tensor:
+        """weights @ right, or their transpose @ right, for `right` [B, A, T or S, N]."""
+        if self._bytes <= KEPT_BYTES:
+            if self._kept is None:
+                self._kept = self._of(0, self._heads)
+            return (self._kept.transpose(-1, -2) if transposed else self._kept) @ right
+        heads = max(1, self._heads * PART_BYTES // self._bytes)
+        parts = []
+        for first in range(0, self._heads, heads):
+            part = self._of(first, first + heads)
+            part = part.transpose(-1, -2) if transposed else part
+            parts.append(part @ right[..., first : first + heads, :, :])
+        return torch.cat(parts, -3)
+
+    def _of(self, first: int, last: int) -> Tensor:
+        """Weights of these heads."""
+        keys = self._key
+        if keys.shape[-3] != self._heads:  # grouped heads share their keys
+            group = torch.arange(first, min(last, self._heads), device=keys.device)
+            keys = keys[..., group // (self._heads // keys.shape[-3]), :, :]
+        else:
+            keys = keys[..., first:last, :, :]
+        logits = self._query[..., first:last, :, :] @ keys.transpose(-1, -2)
+        if self._causal:
+            allowed = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
+            logits.masked_fill_(~allowed.tril(), -torch.inf)
+        mask = self._mask
+        if mask is None:
+            return torch.softmax(logits, -1)
+        if mask.dim() > 2 and mask.shape[-3] > 1:
+            mask = mask[..., first:last, :, :]
+        if mask.dtype == torch.bool:
+            logits.masked_fill_(~mask, -torch.inf)
+        else:
+            logits += mask
+        # A row that may look nowhere (padding) gets zeros, as the fused kernel gives it.
+        return torch.softmax(logits, -1).nan_to_num_(0.0)
 
 
 class Mixed(Function):
-    """Attention's output as constant weights times values, the fused kernel's result kept.
-
-    The weights [B, A, T, S] are not stored: backward computes them again from queries and keys,
-    so a long document costs one layer's weights at a time.
-    """
+    """Attention's output as constant weights times values, the fused kernel's result kept."""
 
     @staticmethod
-    def forward(
-        values: Tensor, output: Tensor, weights: Callable[[], Tensor], groups: int
-    ) -> Tensor:
+    def forward(values: Tensor, output: Tensor, weights: Weights, groups: int) -> Tensor:
         return output.detach()
 
     @staticmethod
@@ -131,8 +189,8 @@ class _MixedBack(Function):
     instead of copies of the weights."""
 
     @staticmethod
-    def forward(gradient: Tensor, weights: Callable[[], Tensor]) -> Tensor:
-        return weights().transpose(-1, -2) @ gradient
+    def forward(gradient: Tensor, weights: Weights) -> Tensor:
+        return weights.times(gradient, transposed=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -140,12 +198,12 @@ class _MixedBack(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.weights() @ gradient, None
+        return ctx.weights.times(gradient, transposed=False), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weights: Any) -> Any:
         dim = in_dims[0]
         assert dim is not None
         many = gradient.movedim(dim, -2)  # [B, A, T, K, E]
-        columns = weights().transpose(-1, -2) @ many.flatten(-2)
+        columns = weights.times(many.flatten(-2), transposed=True)
         return columns.unflatten(-1, many.shape[-2:]).movedim(-2, 0), 0

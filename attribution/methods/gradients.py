@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from attribution.methods.base import Clock, build_batch
-from attribution.retrievers.base import Embedded, Representation, compare, constant_side, encode
+from attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
+from attribution.retrievers.base import Embedded, compare, reads_jointly, separate
 from attribution.retrievers.encoded import Encoded
 from attribution.types import Attribution, Method, Side, TextPair
 
-Score = Callable[[Tensor], Tensor]
-"""Word embeddings [B, T, H] to scores [B]."""
+if TYPE_CHECKING:
+    from captum.attr import GradientAttribution
+
+Score = Callable[..., Tensor]
+"""Leaves, word embeddings [R, T, H] first, to scores: their rows do not mix."""
 
 Explain = Callable[[Score, Tensor], Tensor]
-"""A score and the embeddings [B, T, H] that it is explained at, to a number for each token [B, T].
+"""A score and the embeddings [R, T, H] that it is explained at, to a number for each token [R, T].
 """
 
 
@@ -31,12 +37,21 @@ def attribute_both_sides(
     """
     clock = Clock()
     with retriever.lock:
-        queries, documents = encode(retriever, pairs)
-        query_vectors = constant_side(retriever, queries)
-        of_documents, document_vectors, scores = explain_side(
-            retriever, documents, query_vectors, "document", explain
-        )
-        of_queries, _, _ = explain_side(retriever, queries, document_vectors, "query", explain)
+        if reads_jointly(retriever):
+            queries, documents = retriever.encode_pairs(pairs)
+            both = read_once(retriever, documents, one_round(len(pairs)), "document")
+            of_documents, scores = explain_side(retriever, both, None, explain)
+            of_queries = of_documents
+        else:
+            apart = separate(retriever)
+            query, document = (
+                read_once(retriever, *encode_once(apart, texts, side), side)
+                for side, texts in texts_of(pairs)
+            )
+            of_documents, scores = explain_side(retriever, document, query, explain)
+            document = document.detached()  # a batch's longest texts: their graph is the large one
+            of_queries, _ = explain_side(retriever, query, document, explain)
+            queries, documents = query.of_pairs(), document.of_pairs()
     return build_batch(
         retriever,
         method,
@@ -50,30 +65,47 @@ def attribute_both_sides(
     )
 
 
-def explain_side(
-    retriever: Embedded, encoded: Encoded, other: Representation, side: Side, explain: Explain
-) -> tuple[Tensor, Representation, Tensor]:
-    """One side's numbers [B, T], with the other side as `constant_side` gives it.
-
-    Returns the numbers, what `embed` makes of this side (detached; pooled vectors [B, H] of a dense
-    retriever) and the scores [B]; numbers and scores in float32, on the CPU.
-    """
-    seen: dict[str, Representation] = {}
-
-    def score(inputs: Tensor) -> Tensor:
-        with retriever.override_embeddings(inputs):
-            vectors = retriever.embed(encoded)
-        scores = compare(retriever, vectors, other, side)
-        seen["vectors"], seen["scores"] = vectors.detach(), scores.detach()
-        return scores
-
+def read_once(retriever: Embedded, encoded: Encoded, rounds: Rounds, side: Side) -> Read:
+    """The forward pass of one side's texts, with its graph, from their word embeddings."""
     inputs = retriever.input_embeddings(encoded).requires_grad_()
-    numbers = explain(score, inputs).detach()
-    return numbers.float().cpu(), seen["vectors"], seen["scores"].float().cpu()
+    with torch.enable_grad(), retriever.override_embeddings(inputs):
+        vectors = retriever.embed(encoded)
+    return Read(encoded, side, rounds, (inputs,), vectors)
 
 
-def times_gradient(score: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Captum's InputXGradient: each of `inputs` [B, ...] times the gradient of the score at it."""
+def explain_side(
+    retriever: Embedded, own: Read, other: Read | None, explain: Explain
+) -> tuple[Tensor, Tensor]:
+    """Numbers [P, T] and scores [P] of the pairs of one side's texts with the `other` side
+    constant, None where both are read together; in float32, on the CPU."""
+
+    def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        constant = None if other is None else other.constant(pairs)
+        scores = compare(retriever, own.vectors[rows], constant, own.side)
+        # The forward pass is made already: Captum's is the comparison that is left of it.
+        numbers = explain(lambda *_: scores, own.leaves[0]).detach()
+        return numbers[rows].float(), scores.detach().float()
+
+    numbers, scores = own.rounds.gather(of_round)
+    return numbers.cpu(), scores.cpu()
+
+
+def times_gradient(score: Score, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Captum's InputXGradient: each of `inputs` [R, ...] times the gradient of the score at it."""
     from captum.attr import InputXGradient  # here: slow to import
 
-    return tuple(product.detach() for product in InputXGradient(score).attribute(inputs))
+    method = keeping_graph(InputXGradient(score))
+    return tuple(product.detach() for product in method.attribute(inputs))
+
+
+def keeping_graph(method: GradientAttribution) -> Any:
+    """Captum's method with gradients that leave the forward pass to the pairs that come next."""
+
+    def gradients(
+        score: Score, inputs: tuple[Tensor, ...], _target: Any = None, _arguments: Any = None
+    ) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            return torch.autograd.grad(score(*inputs).sum(), inputs, retain_graph=True)
+
+    method.gradient_func = gradients
+    return method

@@ -29,6 +29,7 @@ from attribution.methods.frozen import (
     FrozenLayerNorm,
     Mixed,
     Scaled,
+    Weights,
     apply,
     gelu_ratio,
     relu_ratio,
@@ -165,21 +166,7 @@ class _Linearised(TorchFunctionMode):
         if not value.requires_grad:
             return output
 
-        def weights() -> Tensor:
-            keys = key
-            if key.shape[-3] != query.shape[-3]:
-                keys = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-            logits = query @ keys.transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
-            if is_causal:
-                allowed = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
-                logits = logits.masked_fill(~allowed.tril(), -torch.inf)
-            if attn_mask is not None and attn_mask.dtype == torch.bool:
-                logits = logits.masked_fill(~attn_mask, -torch.inf)
-            elif attn_mask is not None:
-                logits = logits + attn_mask
-            # A row that may look nowhere (padding) gets zeros, as the fused kernel gives it.
-            return torch.softmax(logits, -1).nan_to_num(0.0)
-
+        weights = Weights(query, key, attn_mask, is_causal, scale)
         return apply(Mixed, value, output, weights, query.shape[-3] // value.shape[-3])
 
     def _softmax(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

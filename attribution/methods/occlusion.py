@@ -18,7 +18,7 @@ from attribution.methods.base import (
     register,
 )
 from attribution.methods.perturbation import Perturbed, perturbed
-from attribution.retrievers.base import Embedded
+from attribution.retrievers.base import Embedded, Representation, reads_jointly
 from attribution.retrievers.family import Capability
 from attribution.text import sentences, unit_of, words
 from attribution.types import Attribution, Method, TextPair, TokenizedText
@@ -28,29 +28,46 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     """s - s(without the unit) for every token, word or sentence of the document, and for every
     token of the query. A unit's effect is split evenly over its tokens, so that the sum over a
     unit is its effect. Effects of units need not add up to the score.
+
+    What the model makes of a document without each of its units serves all of its queries.
     """
+    by_document: dict[tuple[str, str | None], list[int]] = {}
+    for number, pair in enumerate(pairs):
+        # Where sentences end depends on the language.
+        by_document.setdefault((pair.document, pair.language), []).append(number)
+    found: dict[int, Attribution] = {}
+    for numbers in by_document.values():
+        made: list[Representation] | None = None if reads_jointly(retriever) else []
+        for number in numbers:
+            found[number] = _attribute(retriever, method, pairs[number], made)
+    return [found[number] for number in range(len(pairs))]
+
+
+def _attribute(
+    retriever: Embedded, method: Method, pair: TextPair, made: list[Representation] | None
+) -> Attribution:
+    """One pair's; `made` as for `perturbed`, of the document."""
     level = str(method.params["level"])
-    results = []
-    for pair in pairs:
-        clock = Clock()
-        with retriever.lock:
-            document, query = (perturbed(retriever, pair, side) for side in ("document", "query"))
-            with torch.no_grad():
-                score = float(document.score(document.inputs))
-                of_document = _effects(document, units(document.encoded.texts[0], pair, level))
-                of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
-        results += build_batch(
-            retriever,
-            method,
-            [pair],
-            clock,
-            scores=torch.tensor([score], dtype=torch.float64),
-            queries=query.encoded,
-            documents=document.encoded,
-            query_scores=of_query,
-            document_scores=of_document,
-        )
-    return results
+    clock = Clock()
+    with retriever.lock:
+        document = perturbed(retriever, pair, "document", made)
+        query = perturbed(retriever, pair, "query")
+        with torch.no_grad():
+            score = float(document.score(document.inputs))
+            of_document = _effects(document, units(document.encoded.texts[0], pair, level))
+            of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
+    (result,) = build_batch(
+        retriever,
+        method,
+        [pair],
+        clock,
+        scores=torch.tensor([score], dtype=torch.float64),
+        queries=query.encoded,
+        documents=document.encoded,
+        query_scores=of_query,
+        document_scores=of_document,
+    )
+    return result
 
 
 def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attribution.batching import checkpoint
-from attribution.retrievers.base import Retriever, compare, constant_side, embedded, encode
+from attribution.retrievers.base import (
+    Representation,
+    Retriever,
+    compare,
+    constant_side,
+    embedded,
+    encode,
+)
 from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair
 
@@ -31,18 +38,32 @@ class Perturbed:
     batch: int
 
 
-def perturbed(loaded: Retriever, pair: TextPair, side: Side) -> Perturbed:
-    """`pair`'s query or document to be perturbed, the other one held constant; hold the lock."""
+def perturbed(
+    loaded: Retriever, pair: TextPair, side: Side, made: list[Representation] | None = None
+) -> Perturbed:
+    """`pair`'s query or document to be perturbed, the other one held constant; hold the lock.
+
+    `made` takes what the model makes of each call's copies, for another pair with this very text:
+    its calls, which have to be the same ones, find it there.
+    """
     retriever = embedded(loaded)
     query, document = encode(retriever, [pair])
     encoded, other = (query, document) if side == "query" else (document, query)
     constant = constant_side(retriever, other)
+    again = iter(tuple(made or ()))
 
-    def score(inputs: Tensor) -> Tensor:
+    def embed(inputs: Tensor) -> Representation:
         checkpoint()
         copies = encoded.repeated(len(inputs))
         with retriever.override_embeddings(inputs):
-            vectors = retriever.embed(copies)
+            return retriever.embed(copies)
+
+    def score(inputs: Tensor) -> Tensor:
+        vectors = next(again, None)
+        if vectors is None:
+            vectors = embed(inputs)
+            if made is not None:
+                made.append(vectors)
         return compare(retriever, vectors, constant, side)
 
     tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)

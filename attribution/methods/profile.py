@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attribution.errors import UserError
 from attribution.methods.base import Clock, MethodEntry, build_batch, register
+from attribution.methods.passes import distinct
 from attribution.retrievers.base import Pooled
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability
@@ -44,7 +45,7 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
     """
     clock = Clock()
     # A text that stands in several pairs is read once.
-    texts, places = _distinct([pair.document for pair in pairs])
+    texts, places = distinct([pair.document for pair in pairs])
     with retriever.lock:
         documents = retriever.encode_texts(texts, "document")
         of_documents, errors, vectors = (of[places] for of in profile(retriever, documents))
@@ -79,7 +80,7 @@ def _queries(
             torch.zeros(len(pairs), 0),
             vectors,
         )
-    texts, places = _distinct([pairs[b].query for b in rows])
+    texts, places = distinct([pairs[b].query for b in rows])
     encoded = retriever.encode_texts(texts, "query")
     found, _, own = profile(retriever, encoded)
     values = torch.zeros(len(pairs), found.shape[1])
@@ -89,12 +90,6 @@ def _queries(
     for b, place in zip(rows, places, strict=True):
         read[b], offsets[b] = encoded.texts[place], encoded.offsets[place]
     return Encoded({}, tuple(read), tuple(offsets), "query"), values, query_vectors
-
-
-def _distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Each text once, and the place of every one among them."""
-    order = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    return list(order), [order[text] for text in texts]
 
 
 def profile(
@@ -134,7 +129,7 @@ def profile(
             grad_outputs=u.to(vectors).expand_as(vectors),
             retain_graph=number < limit,
         )
-        squares = gradient.float().pow(2).sum(-1).double().cpu()
+        squares = gradient.float().pow(2).sum(-1).cpu().double()
         # A text that is done keeps its numbers, whatever others of the batch still need.
         total += squares * at_work[:, None]
         squared += squares.pow(2) * at_work[:, None]

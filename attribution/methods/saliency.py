@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attribution.methods.base import MethodEntry, register
-from attribution.methods.gradients import Score, attribute_both_sides
+from attribution.methods.gradients import Score, attribute_both_sides, keeping_graph
 from attribution.retrievers.base import Embedded
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
@@ -25,10 +25,10 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 
 def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
-    """||d s / d e_j||_2 of each token [B, T]."""
+    """||d s / d e_j||_2 of each token [R, T]."""
     from captum.attr import Saliency  # here: slow to import
 
-    gradients: Tensor = Saliency(score).attribute(inputs, abs=False)
+    gradients: Tensor = keeping_graph(Saliency(score)).attribute(inputs, abs=False)
     norms: Tensor = torch.linalg.vector_norm(gradients.float(), dim=-1)
     return norms
 

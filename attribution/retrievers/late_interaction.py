@@ -39,6 +39,9 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __getitem__(self, rows: list[int]) -> Vectors:
+        return Vectors(self.tokens[rows], self.mask[rows])
+
     def detach(self) -> Vectors:
         """Without a gradient."""
         return Vectors(self.tokens.detach(), self.mask)
@@ -92,13 +95,16 @@ class LateInteractionRetriever(DenseRetriever):
         known: tuple[TokenizedText, ...] = encoded.texts
         if expansion is not None:
             tokenizer = self.model.tokenizer
+            # Off the device at once: each number alone would wait for it.
+            ids, added = features["input_ids"].tolist(), expansion.tolist()
             known = tuple(
                 replace(
                     text,
                     tokens=text.tokens
                     + tuple(
-                        Token(str(tokenizer.convert_ids_to_tokens(int(i))), 0, 0, is_special=True)
-                        for i in features["input_ids"][b][expansion[b]]
+                        Token(str(tokenizer.convert_ids_to_tokens(i)), 0, 0, is_special=True)
+                        for i, is_added in zip(ids[b], added[b], strict=True)
+                        if is_added
                     ),
                 )
                 for b, text in enumerate(encoded.texts)
@@ -141,18 +147,20 @@ class LateInteractionRetriever(DenseRetriever):
         documents = self.encode_texts([pair.document], "document")
         with torch.no_grad():
             query, document = self.embed(queries), self.embed(documents)
-            products = self._similarities(query, document)[0].double()
+            # Off the device first: Apple's GPUs have no float64.
+            products = self._similarities(query, document)[0].cpu().double()
+            asked, found = query.mask[0].cpu(), document.mask[0].cpu()
         best, winner = products.max(-1)
-        best = torch.where(query.mask[0], best, 0)
+        best = torch.where(asked, best, 0)
         if self._mean:
-            best = best / query.mask[0].sum()
+            best = best / asked.sum()
         shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
-        scored = query.mask[0][:, None] & document.mask[0][None, :]
+        scored = asked[:, None] & found[None, :]
         rows = slice(queries.offsets[0], queries.offsets[0] + len(queries.texts[0].tokens))
         columns = slice(documents.offsets[0], documents.offsets[0] + len(documents.texts[0].tokens))
 
         def cut(values: Tensor) -> Any:
-            part = values[rows, columns].cpu().numpy()
+            part = values[rows, columns].numpy()
             return as_array(part, part.shape, "a share")
 
         return ExactScore(

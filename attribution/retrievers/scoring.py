@@ -73,7 +73,7 @@ def _joint(
     def run(batch: list[Text]) -> list[float]:
         with retriever.lock, torch.no_grad():
             encoded, _ = retriever.encode_pairs([TextPair("", q, d) for q, d in batch])
-            scores: list[float] = retriever.embed(encoded).double().tolist()
+            scores: list[float] = retriever.embed(encoded).cpu().double().tolist()
             return scores
 
     def length(pair: Text) -> int:
@@ -116,7 +116,7 @@ def _separate(
                 ]
             )
         texts = [(query, batch[row]) for query, rows in places.items() for row in rows]
-        return [list(zip(texts, scores.double().tolist(), strict=True))]
+        return [list(zip(texts, scores.cpu().double().tolist(), strict=True))]
 
     held: dict[str, Representation] = {}
     queries = list(dict.fromkeys(query for query, _ in pairs))
@@ -129,9 +129,7 @@ def _separate(
 
 def _rows(vectors: Representation, rows: list[int]) -> Representation:
     """Some of what `embed` made of a batch."""
-    if isinstance(vectors, Vectors):
-        return Vectors(vectors.tokens[rows], vectors.mask[rows])
-    return vectors[rows] if isinstance(vectors, torch.Tensor) else vectors
+    return vectors[rows] if isinstance(vectors, torch.Tensor | Vectors) else vectors
 
 
 def _asking(should_stop: Callable[[], bool], parts: Iterable[list[T]]) -> Iterator[list[T]]:

@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import torch
-
+from attribution.batching import out_of_memory
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.methods.decomposition import TOLERANCE
@@ -67,9 +66,11 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
     """
     try:
         return _check(retriever)
-    except (UserError, MemoryError, torch.OutOfMemoryError):
+    except UserError:
         raise
     except Exception as error:
+        if out_of_memory(error):
+            raise
         # Whatever a configuration leads to that does not fit the weights: indices outside of
         # tables, shapes that do not meet.
         logging.getLogger(__name__).info("%s fails on a text", retriever.name, exc_info=True)
@@ -140,7 +141,7 @@ def _without_gradient(retriever: Retriever) -> dict[str, str]:
     except UserError as error:
         reason = str(error)
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if out_of_memory(error):
             raise
         reason = "no gradient reaches its word embeddings"
     if reason:

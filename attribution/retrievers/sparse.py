@@ -87,7 +87,7 @@ class SparseRetriever(DenseRetriever):
         with torch.no_grad():
             features = self.model[0](dict(encoded.features))
             logits = features["token_embeddings"][0]
-            weights = self.embed(encoded)[0].double().cpu()
+            weights = self.embed(encoded)[0].cpu().double()
         start, n = encoded.offsets[0], len(encoded.texts[0].tokens)
         return weights, logits[start : start + n].argmax(0).cpu()
 

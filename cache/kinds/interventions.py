@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
 
 from attribution.errors import UserError
 from attribution.interventions.ablation import Ablation, ablation
@@ -19,10 +20,15 @@ from attribution.interventions.displacement import (
 )
 from attribution.interventions.relocation import Relocation, relocation
 from attribution.interventions.segments import EditCurves, SegmentCurve, edit_curves, segment_curve
-from attribution.retrievers.base import Retriever
+from attribution.retrievers.base import Pooled, Retriever
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.family import Capability
 from attribution.retrievers.scoring import score_texts
 from attribution.types import Array, Method, TextPair, as_array
+from cache.jobs.loop import Steering
+from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results, pair_key
+from cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves
 ShouldStop = Callable[[], bool]
@@ -121,9 +127,15 @@ def others(root: Path) -> Results[TextPair, Array]:
 
 
 def score_others(
-    retriever: Retriever, pair: TextPair, documents: Sequence[str], should_stop: ShouldStop
+    retriever: Retriever,
+    model: ModelKey,
+    pair: TextPair,
+    documents: Sequence[str],
+    root: Path,
+    steering: Steering = Steering(),
 ) -> Array:
-    """The query's scores [n] with other documents.
+    """The query's scores [n] with other documents, whose vectors are kept below `root` for the
+    pairs that come next where texts become one vector.
 
     Raises:
         UserError: there are none.
@@ -131,6 +143,14 @@ def score_others(
     """
     if not documents:
         raise UserError("The data set has no other document in this language to rank among.")
-    return score_texts(
-        retriever, [(pair.query, text) for text in documents], should_stop=should_stop
-    )
+    if Capability.VECTOR not in family_of(retriever.spec).capabilities:
+        texts = [(pair.query, text) for text in documents]
+        with steering.turn():
+            return score_texts(retriever, texts, should_stop=steering.should_stop)
+    pooled = cast(Pooled, retriever)
+    known, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), steering)
+    vectors = torch.from_numpy(np.stack([known[text] for text in documents]))
+    with steering.turn(), retriever.lock, torch.no_grad():
+        query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
+        scores = pooled.similarities(query, vectors.to(query.device))[0]
+    return as_array(scores.double().cpu().numpy(), (len(documents),), "a score")

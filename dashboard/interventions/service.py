@@ -36,7 +36,7 @@ from attribution.interventions.segments import SegmentCurve
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import N_BINS, Array, Method, Provenance, TextPair
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress
+from cache.jobs.loop import Progress, Steering
 from cache.kinds.interventions import (
     Cause,
     causes,
@@ -104,8 +104,8 @@ def scores_of_others(
     found = kept.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
-        with compute.turns(spec)():
-            found = score_others(retriever, pair, documents, lambda: False)
+        steering = Steering(turn=compute.turns(spec))
+        found = score_others(retriever, model.key, pair, documents, compute.root, steering)
         kept.put(model.key, method, [(pair, found)])
     return found
 

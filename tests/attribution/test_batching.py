@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution import methods
-from attribution.batching import batches, halving
+from attribution.batching import batches, halving, out_of_memory
 from attribution.errors import UserError
 from attribution.methods import attribute_batches, make_method
 from attribution.methods.saliency import attribute
@@ -50,6 +51,35 @@ def test_a_batch_that_does_not_fit_is_halved(error: type[Exception]) -> None:
 
     assert halving(run, list(range(7))) == [n * n for n in range(7)]
     assert [len(batch) for batch in tried] == [7, 3, 1, 2, 4, 2, 2]
+
+
+def test_torch_says_in_words_that_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**17)
+    assert out_of_memory(caught.value), "of a CPU"
+    for said in ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",):
+        assert out_of_memory(RuntimeError(said))
+    assert not out_of_memory(RuntimeError("CUDA error: device-side assert triggered"))
+    assert not out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_memory_is_given_back_once_the_failed_attempt_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def run(batch: list[int]) -> list[int]:
+        large = torch.zeros(8)
+        if len(batch) > 1:
+            held.append(weakref.ref(large))
+            raise torch.OutOfMemoryError("no memory")
+        return batch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(held[-1]() is not None))
+    assert halving(run, [1, 2]) == [1, 2]
+    assert alive == [False]
 
 
 def test_one_item_that_does_not_fit_is_a_sentence() -> None:

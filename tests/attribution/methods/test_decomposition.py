@@ -14,13 +14,9 @@ from torch import Tensor, nn
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.methods import attribute_batches, make_method
-from attribution.methods.decomposition import (
-    attribute,
-    interactions,
-    position_shares,
-    shares,
-    token_vectors,
-)
+from attribution.methods.decomposition import attribute, position_shares
+from attribution.methods.matrix import interactions, token_vectors
+from attribution.methods.shares import shares
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair, Token, TokenizedText

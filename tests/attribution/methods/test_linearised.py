@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from attribution.errors import UserError
 from attribution.methods import make_method
-from attribution.methods.decomposition import attribute, interactions, shares, token_vectors
+from attribution.methods.decomposition import attribute
 from attribution.methods.linearised import linearised
+from attribution.methods.matrix import interactions, token_vectors
+from attribution.methods.shares import shares
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
@@ -432,6 +434,27 @@ def test_the_side_of_the_padding_changes_nothing(lively: Callable[..., DenseRetr
 # -- nothing is left behind ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2", "qwen3-left", "gemma3"])
+def test_attention_weights_are_the_same_some_heads_at_a_time(
+    lively: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As of long texts: none kept, one head at a time; padded, causal, grouped, with windows."""
+    retriever = lively(name, torch.float64)
+    whole = attribute(retriever, MATRIX, PAIRS)
+    padded = attribute(retriever, make_method("decomposition"), PAIRS)
+    monkeypatch.setattr("attribution.methods.frozen.KEPT_BYTES", 0)
+    monkeypatch.setattr("attribution.methods.frozen.PART_BYTES", 1)
+    monkeypatch.setattr("attribution.methods.matrix.LEAST", 1)
+    monkeypatch.setattr("attribution.methods.matrix.batch_tokens", lambda device: 1)
+    again = attribute(retriever, MATRIX, PAIRS)
+    again += attribute(retriever, make_method("decomposition"), PAIRS)
+    for one, other in zip([*whole, *padded], again, strict=True):
+        np.testing.assert_allclose(one.document_scores, other.document_scores, rtol=0, atol=1e-9)
+        if one.matrix is not None:
+            assert other.matrix is not None
+            np.testing.assert_allclose(one.matrix, other.matrix, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "gemma3"])
 def test_nothing_remains(lively: Callable[..., DenseRetriever], name: str) -> None:
     retriever = lively(name)
@@ -443,15 +466,15 @@ def test_nothing_remains(lively: Callable[..., DenseRetriever], name: str) -> No
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, torch.OutOfMemoryError])
-@pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("call", [1, 2])
 def test_nothing_remains_after_an_exception(
     lively: Callable[..., DenseRetriever],
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
     call: int,
 ) -> None:
-    """Five forward passes reach the last layer: the query's vector, the document's and the query's
-    shares, and both sides of the matrix; each is broken once. GPT-2's activations carry hooks."""
+    """Two forward passes reach the last layer, the query's and the document's; each is broken
+    once. GPT-2's activations carry hooks."""
     retriever = lively("gpt2")
     (before,) = attribute(retriever, MATRIX, PAIRS[:1])
     layer = retriever.backbone.h[-1].mlp.c_proj
@@ -466,7 +489,7 @@ def test_nothing_remains_after_an_exception(
     monkeypatch.setattr(layer, "forward", breaks)
     with pytest.raises(error, match="planted"):
         attribute(retriever, MATRIX, PAIRS[:1])
-    assert len(calls) == call and (calls[-1] is None) == (call == 1)
+    assert len(calls) == call and calls[-1] is not None
     assert traces(retriever) == []
     assert torch.is_grad_enabled()
     monkeypatch.undo()

@@ -13,6 +13,7 @@ import pytest
 from attribution.interventions.ablation import ablation_method
 from attribution.interventions.displacement import displacement_method
 from attribution.interventions.relocation import relocation_method
+from attribution.retrievers.scoring import score_texts
 from attribution.types import EvidenceSpan, TextPair
 from cache.jobs.items import compute_missing
 from cache.kinds.interventions import causes, intervene, others, others_method, score_others
@@ -81,7 +82,15 @@ def test_a_pair_that_cannot_be_moved_is_a_failure_with_its_reason(
 def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> None:
     retriever, documents = tiny("bert"), ["The Moon.", "Twice a day."]
     method, kept = others_method(documents), others(tmp_path)
-    scores = score_others(retriever, PAIR, documents, lambda: False)
+    scores = score_others(retriever, MODEL, PAIR, documents, tmp_path)
+    wanted = score_texts(retriever, [(PAIR.query, text) for text in documents])
+    np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-6)
+    # The next pair's query is all that is read then.
+    run: list[int] = []
+    layer = retriever.backbone.get_submodule("encoder.layer.0")
+    layer.register_forward_hook(lambda _module, args, _output: run.append(len(args[0])))
+    score_others(retriever, MODEL, replace(PAIR, query="the moon"), documents[::-1], tmp_path)
+    assert run == [1]
     kept.put(MODEL, method, [(PAIR, scores)])
     assert np.array_equal(kept.get(MODEL, method, PAIR), scores)
     assert others_method(documents[::-1]) != method

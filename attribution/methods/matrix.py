@@ -1,0 +1,150 @@
+"""The score as a sum over pairs of tokens, from the linearised encoders of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attribution.batching import batch_tokens, checkpoint
+from attribution.methods.passes import Read, distinct, one_round
+from attribution.methods.shares import BIASES, Shares, read_linear
+from attribution.retrievers.base import encode
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.types import Side, TextPair
+
+LEAST = 8
+"""Query tokens at least whose gradients run through the document encoder together: what they share
+is each layer's attention weights, which are as large as the text is long squared."""
+
+
+def interactions(
+    retriever: DenseRetriever, pair: TextPair, biases: str = BIASES[0]
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """The score as a sum over pairs of tokens: M [Q, D] with M_ij = <Q_i, D_j>, where Q_i (D_j) is
+    the share of query token i (document token j) in the pooled vector; special tokens included.
+
+    Returns M, <Q_bias, D_j> [D], <Q_i, D_bias> [Q] and <Q_bias, D_bias>; all together they sum to
+    the score. No array of D x D x H is made: Q vectors run backwards through the document encoder.
+    """
+    queries, documents = encode(retriever, [pair])
+    vectors = token_vectors(retriever, queries, biases)  # [Q + 1, H], the last of the constants
+    matrix, bias_column = _rows(read_linear(retriever, documents, one_round(1), biases), vectors)
+    return matrix[:-1], matrix[-1], bias_column[:-1], float(bias_column[-1])
+
+
+def _rows(document: Read, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Products of `vectors` [K, H] with each token's share of one document's vector [K, D], and
+    with the constants' [K]."""
+    leaves = document.leaves
+    rows, constants = [], []
+    # As many tokens as a batch has: more at a time leave the processor's caches.
+    most = max(LEAST, batch_tokens(vectors.device.type) // leaves[0].shape[1])
+    parts = vectors.tensor_split(-(-len(vectors) // most))
+    for number, part in enumerate(parts, start=1):
+        checkpoint()
+        gradients, bias, *credited = many_gradients(
+            document.vectors, leaves, part[:, None, :], number < len(parts)
+        )
+        products = torch.einsum("kth,th->kt", gradients[:, 0], leaves[0].detach()[0])
+        rows.append(sum((c[:, 0] for c in credited), products))
+        constants.append(bias[:, 0])
+    wide = torch.float64 if leaves[0].dtype == torch.float64 else torch.float32
+    return torch.cat(rows).to(wide).cpu(), torch.cat(constants).to(wide).cpu()
+
+
+def share_matrices(
+    retriever: DenseRetriever, pairs: Sequence[TextPair], biases: str
+) -> tuple[tuple[Encoded, Shares], tuple[Encoded, Shares], list[Tensor]]:
+    """Queries and documents of pairs as they were read, each with its shares, and the pairs'
+    matrices [Q, D]: shares are the sums of their rows and columns. Each text is read once.
+
+    Scores come from the texts' whole vectors, so that `Shares.error` shows what sums miss.
+    """
+    asked, asked_at = distinct([pair.query for pair in pairs])
+    known, known_at = distinct([pair.document for pair in pairs])
+
+    def read(text: str, side: Side) -> Read:
+        return read_linear(retriever, retriever.encode_texts([text], side), one_round(1), biases)
+
+    queries, vectors = [], []
+    for text in asked:
+        query = read(text, "query")
+        vectors.append(_vectors_of(query))
+        queries.append(query.detached())
+    documents: list[Read] = []
+    rows: dict[int, Tensor] = {}
+    columns: dict[int, Tensor] = {}
+    for place, text in enumerate(known):
+        document = read(text, "document")
+        mine = [pair for pair, at in enumerate(known_at) if at == place]
+        each = [vectors[asked_at[pair]] for pair in mine]
+        for found, parts in zip((rows, columns), _rows(document, torch.cat(each)), strict=True):
+            found.update(zip(mine, parts.split([len(one) for one in each]), strict=True))
+        documents.append(document.detached())
+    n = range(len(pairs))
+    query_vectors = torch.cat([queries[at].vectors for at in asked_at])
+    document_vectors = torch.cat([documents[at].vectors for at in known_at])
+    scores = (query_vectors * document_vectors).sum(-1).to(rows[0].dtype).cpu()
+    of_queries = Shares(
+        _padded([rows[p][:-1].sum(1) + columns[p][:-1] for p in n]),
+        torch.stack([rows[p][-1].sum() + columns[p][-1] for p in n]),
+        scores,
+        query_vectors,
+    )
+    of_documents = Shares(
+        _padded([rows[p].sum(0) for p in n]),
+        torch.stack([columns[p].sum() for p in n]),
+        scores,
+        document_vectors,
+    )
+    return (
+        (_joined([queries[at].encoded for at in asked_at]), of_queries),
+        (_joined([documents[at].encoded for at in known_at]), of_documents),
+        [rows[p][:-1] for p in n],
+    )
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _joined(each: list[Encoded]) -> Encoded:
+    """What people read of texts that were run one by one."""
+    texts, offsets = [one.texts[0] for one in each], [one.offsets[0] for one in each]
+    return Encoded({}, tuple(texts), tuple(offsets), each[0].side)
+
+
+def token_vectors(retriever: DenseRetriever, encoded: Encoded, biases: str = BIASES[0]) -> Tensor:
+    """Each token's vector in the pooled, scaled embedding of one text [T + 1, H]; the last row is
+    the constants'. Rows add up to the embedding."""
+    return _vectors_of(read_linear(retriever, encoded, one_round(1), biases))
+
+
+def _vectors_of(text: Read) -> Tensor:
+    """`token_vectors` of a text that was read.
+
+    With u any vector, <x_i, J_i^T u> is linear in u; its gradient by u is J_i x_i. So T + 1
+    vectors come from one backward pass that is differentiated once more.
+    """
+    probe = torch.zeros_like(text.vectors).requires_grad_()
+    gradients, bias, *credited = torch.autograd.grad(
+        text.vectors, text.leaves, probe, create_graph=True
+    )
+    tokens = sum(credited, (gradients * text.leaves[0].detach()).sum(-1))
+    products = torch.cat([tokens[0], bias])
+    each = torch.eye(len(products), device=products.device, dtype=products.dtype)
+    (vectors,) = many_gradients(products, (probe,), each)
+    return vectors[:, 0].detach()
+
+
+def many_gradients(
+    output: Tensor, leaves: tuple[Tensor, ...], many: Tensor, keep: bool = False
+) -> tuple[Tensor, ...]:
+    """Products of `many` vectors [K, ...] with the Jacobian, K at once. `torch.func.vmap`, not
+    `is_grads_batched`: that one's older batching knows fewer operations and no rules of ours."""
+    return torch.func.vmap(lambda v: torch.autograd.grad(output, leaves, v, retain_graph=keep))(
+        many
+    )

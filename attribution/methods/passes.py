@@ -1,0 +1,134 @@
+"""Pairs that share a text share its forward pass: each further pair adds a backward pass alone.
+
+The distinct texts of one side of a batch are the rows of one forward pass, whose graph is kept
+while backward passes need it. These go in rounds: in a round each row serves one pair at most, and
+since rows do not mix, the gradient of the sum of scores is each pair's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attribution.batching import batch_tokens, checkpoint
+from attribution.retrievers.base import Representation, Separate
+from attribution.retrievers.encoded import Encoded
+from attribution.types import Side, TextPair
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Which row each of P pairs reads, and which pairs' gradients are taken together: no two pairs
+    of a round have one row, and each pair is in one round."""
+
+    rows: tuple[int, ...]
+    rounds: tuple[tuple[int, ...], ...]
+
+    def gather(
+        self, explain: Callable[[Sequence[int], Sequence[int]], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Numbers of all pairs [P, ...] from what `explain` gives for the pairs of each round
+        [p, ...]; it is called with their numbers and their rows."""
+        found: list[tuple[Tensor, ...]] = []
+        for pairs in self.rounds:
+            if found:
+                checkpoint()
+            found.append(explain(pairs, [self.rows[pair] for pair in pairs]))
+        place = torch.tensor([pair for pairs in self.rounds for pair in pairs]).argsort()
+        return tuple(
+            torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*found, strict=True)
+        )
+
+
+def one_round(n: int) -> Rounds:
+    """Each of n pairs has a row of its own."""
+    return Rounds(tuple(range(n)), (tuple(range(n)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Texts of one side after their forward pass: `leaves` are what gradients are taken at, the
+    first of them [R, T, H], and `vectors` what the texts are compared by, with the graph."""
+
+    encoded: Encoded
+    side: Side
+    rounds: Rounds
+    leaves: tuple[Tensor, ...]
+    vectors: Representation
+
+    def detached(self) -> Read:
+        """Without the graph, whose memory is free once nothing else holds it."""
+        return replace(self, leaves=(), vectors=self.vectors.detach())
+
+    def constant(self, pairs: Sequence[int]) -> Representation:
+        """What these pairs' texts are compared by, without a gradient."""
+        return self.vectors[[self.rounds.rows[pair] for pair in pairs]].detach()
+
+    def of_pairs(self) -> Encoded:
+        """The text of each pair."""
+        return self.encoded.picked(self.rounds.rows)
+
+
+def texts_of(pairs: Sequence[TextPair]) -> tuple[tuple[Side, list[str]], tuple[Side, list[str]]]:
+    """Both sides and their texts, pair by pair."""
+    return (
+        ("query", [pair.query for pair in pairs]),
+        ("document", [pair.document for pair in pairs]),
+    )
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Each text once, and the place of every one among them."""
+    order = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    return list(order), [order[text] for text in texts]
+
+
+def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[Encoded, Rounds]:
+    """One side's texts as rows, each as seldom as pays, and the rounds of their pairs.
+
+    Raises:
+        UserError: a text has no token that is text.
+    """
+    known, places = distinct(texts)
+    encoded = retriever.encode_texts(known, side)
+    if len(known) == len(texts):
+        return encoded, one_round(len(texts))
+    longest = max(len(text.tokens) for text in encoded.texts)
+    least = batch_tokens(retriever.device.type) // SHORTEST
+    return planned(encoded, places, longest, least)
+
+
+SHORTEST = 32
+"""A pass over fewer tokens than this part of a batch takes no less time: it starts kernels."""
+
+
+def planned(
+    encoded: Encoded, places: Sequence[int], longest: int, least: int
+) -> tuple[Encoded, Rounds]:
+    """Rows of `encoded` for pairs whose texts stand at `places` of it, and their rounds.
+
+    With R rounds, a text of n pairs has to be n / R rows (rounded up), and the passes read
+    rows x (1 + R): the fewest rounds whose passes cost least are taken.
+    """
+    of_text: list[list[int]] = [[] for _ in encoded.texts]
+    for pair, place in enumerate(places):
+        of_text[place].append(pair)
+
+    def cost(n_rounds: int) -> int:
+        rows = sum(-(-len(pairs) // n_rounds) for pairs in of_text)
+        return max(rows * longest, least) * (1 + n_rounds)
+
+    n_rounds = min(range(1, 1 + max(map(len, of_text))), key=cost)
+    copies: list[int] = []
+    rows = [0] * len(places)
+    rounds: list[list[int]] = [[] for _ in range(n_rounds)]
+    for place, pairs in enumerate(of_text):
+        n = -(-len(pairs) // n_rounds)
+        for number, pair in enumerate(pairs):
+            rows[pair] = len(copies) + number % n
+            rounds[number // n].append(pair)
+        copies += [place] * n
+    return encoded.picked(copies), Rounds(tuple(rows), tuple(map(tuple, rounds)))

@@ -1,0 +1,118 @@
+"""Shares of tokens in what an encoder, linearised at its input, makes of a text: of the inner
+product with the other side's vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attribution.errors import UserError
+from attribution.methods.gradients import times_gradient
+from attribution.methods.linearised import linearised
+from attribution.methods.passes import Read, Rounds, one_round
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.types import Side
+
+BIASES = ("explicit", "decompx", "absdot")
+"""Where constants go: all into the bias share; the first layer's value bias to the token whose
+value vector it is part of, as in DecompX's code; or every one to the tokens by |<bias, vector>|
+too, DecompX's reference configuration."""
+
+_FIRST_VALUE = "encoder.layer.0.attention.self.value"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One side's shares of the score, the other side's vector held constant.
+
+    `tokens` [B, T], `bias` [B], `scores` [B], all float32 or wider on the CPU; `directions` [B, H]
+    is this side's pooled vector, scaled so that the score is an inner product.
+    """
+
+    tokens: Tensor
+    bias: Tensor
+    scores: Tensor
+    directions: Tensor
+
+    @property
+    def error(self) -> Tensor:
+        """score - sum of shares - bias share [B]; rounding, where nothing was missed."""
+        return self.scores - self.tokens.sum(-1) - self.bias
+
+
+def shares(
+    retriever: DenseRetriever, encoded: Encoded, other: Tensor, biases: str = BIASES[0]
+) -> Shares:
+    """Shares of one side's tokens in the inner product with `other` [B, H]: Captum's
+    InputXGradient on the linearised encoder, with the constants as further inputs of ones."""
+    return shares_of(read_linear(retriever, encoded, one_round(len(other)), biases), other)
+
+
+def read_linear(retriever: DenseRetriever, encoded: Encoded, rounds: Rounds, biases: str) -> Read:
+    """The linearised forward pass of one side's texts: its leaves are the tokens [R, T, H], ones
+    [R] for the constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias
+    at each token; its vectors are scaled so that the score is an inner product."""
+    leaves = _leaves(retriever, encoded, biases)
+    directions = _linear_directions(retriever, encoded, *leaves)
+    return Read(encoded, encoded.side, rounds, leaves, directions)
+
+
+def shares_of(own: Read, other: Tensor) -> Shares:
+    """Shares of the P pairs' texts of one side, with the other side's vectors [P, H]."""
+
+    def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, ...]:
+        directions = own.vectors[rows]
+        scores = (directions * other[list(pairs)]).sum(-1)
+        products, bias, *credited = times_gradient(lambda *_: scores, own.leaves)
+        wide = torch.float64 if products.dtype == torch.float64 else torch.float32
+        tokens = sum(credited, products.sum(-1, dtype=wide))
+        return tokens[rows], bias[rows].to(wide), scores.detach().to(wide), directions.detach()
+
+    tokens, bias, scores, directions = own.rounds.gather(of_round)
+    return Shares(tokens.cpu(), bias.cpu(), scores.cpu(), directions)
+
+
+def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
+    """What the output is affine in: the tokens [B, T, H], ones [B] for the constants and, with
+    `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
+    inputs = retriever.entering(encoded, retriever.entry_of(encoded.side))
+    ones = inputs.new_ones(inputs.shape[:2])
+    scales = (ones[:, 0].clone(), ones) if biases == "decompx" else (ones[:, 0].clone(),)
+    return tuple(leaf.requires_grad_() for leaf in (inputs, *scales))
+
+
+def _linear_directions(
+    retriever: DenseRetriever,
+    encoded: Encoded,
+    inputs: Tensor,
+    bias_scale: Tensor,
+    value_scale: Tensor | None = None,
+) -> Tensor:
+    apart = (
+        None if value_scale is None else (_first_value_bias(retriever, encoded.side), value_scale)
+    )
+    with (
+        linearised(retriever.backbone_of(encoded.side), bias_scale, apart),
+        retriever.override_embeddings(inputs, retriever.entry_of(encoded.side)),
+    ):
+        directions = retriever.directions(retriever.embed(encoded))
+    # What the output does not depend on has a share of zero, where autograd would refuse: many
+    # models have no constants, and one that freezes as a whole is found incomplete.
+    return directions + 0 * (bias_scale + inputs.flatten(1).sum(1))[:, None]
+
+
+def _first_value_bias(retriever: DenseRetriever, side: Side) -> Tensor:
+    try:
+        bias = retriever.backbone_of(side).get_submodule(_FIRST_VALUE).bias
+    except AttributeError:
+        bias = None
+    if not isinstance(bias, Tensor):
+        raise UserError(
+            f"DecompX's treatment of biases is defined for models built like BERT, and "
+            f"{retriever.name} is not: choose biases = explicit."
+        )
+    return bias

@@ -1,0 +1,100 @@
+"""What a pair costs where pairs share documents, in forward passes of its document.
+
+    python -m bench.shared_documents [--rounds 5] [--every 4] [--method saliency]
+
+The embedded data set has 304 pairs on 68 documents. Of every fourth document (`--every`) all pairs
+are computed by all-MiniLM-L6-v2, in the batches of a run, interleaved:
+- `forward`: the batch's documents embedded without gradients, each once, and the time divided by
+  them: one forward pass of a document in that batch, times the pairs that have it;
+- `method`: the method's `compute` of the same batches, both sides;
+- `run`: the whole loop, which also tokenizes for batches, claims, and stores each batch durably;
+- `one by one`: every pair in a batch of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from attribution.datasets import read
+from attribution.methods import METHODS, make_method, pair_batches
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.load import load
+from attribution.retrievers.resolve import resolve
+from attribution.types import TextPair
+from bench.timing import interleaved, ratio
+from cache.jobs.attributions import OneDevice, precompute
+from cache.keys import used_model
+from cache.storage.store import ModelKey, Store
+
+
+def main() -> None:
+    """Print seconds and forward passes a pair."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--method", default="saliency")
+    options = parser.parse_args()
+    spec, method = resolve("MiniLM"), make_method(options.method)
+    key = ModelKey("MiniLM", used_model(spec, "cpu", "float32").fingerprint)
+    retriever = load(spec, device="cpu")
+    assert isinstance(retriever, DenseRetriever)
+    everything = read("sample").pairs
+    chosen = set(list(dict.fromkeys(pair.document for pair in everything))[:: options.every])
+    pairs = [pair for pair in everything if pair.document in chosen]
+    batches = list(pair_batches(pairs, "cpu", retriever.max_length))
+    compute = METHODS[method.name].compute
+
+    def alone() -> None:
+        for pair in pairs:
+            compute(retriever, method, [pair])
+
+    def together() -> None:
+        for batch in batches:
+            compute(retriever, method, batch)
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            device = OneDevice(retriever, method)
+            done = precompute(device, key, method, pairs, Store(Path(folder)))
+            assert done.computed == len(pairs)
+
+    def forward(batch: list[TextPair]) -> None:
+        documents = list(dict.fromkeys(pair.document for pair in batch))
+        encoded = retriever.encode_texts(documents, "document")
+        with torch.no_grad():
+            retriever.embed(encoded)
+
+    contenders: dict[str, Callable[[], object]] = {
+        **{f"forward {n}": partial(forward, batch) for n, batch in enumerate(batches)},
+        "method": together,
+        "run": run,
+        "one by one": alone,
+    }
+    seconds = interleaved(contenders, options.rounds)
+    each = [len(batch) / len({pair.document for pair in batch}) for batch in batches]
+    forwards = [
+        sum(seconds[f"forward {n}"][turn] * times for n, times in enumerate(each))
+        for turn in range(options.rounds)
+    ]
+    print(
+        f"{method.name}: {len(pairs)} pairs on {len(chosen)} documents in {len(batches)} batches, "
+        f"{torch.get_num_threads()} threads, median of {options.rounds}"
+    )
+    print(f"  a forward pass a pair {1000 * statistics.median(forwards) / len(pairs):8.1f} ms")
+    for name in ("method", "run", "one by one"):
+        median = statistics.median(seconds[name])
+        print(
+            f"  {name:11} {len(pairs) / median:7.2f} pairs/s  "
+            f"{ratio(seconds[name], forwards):5.2f} forwards a pair"
+        )
+
+
+if __name__ == "__main__":
+    main()

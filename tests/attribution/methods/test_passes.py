@@ -1,0 +1,278 @@
+"""Pairs that share texts share forward passes, and their numbers stay what they are alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attribution.batching import batches, estimated_tokens
+from attribution.datasets import DataSet
+from attribution.methods import METHODS, make_method, pair_batches
+from attribution.methods.passes import distinct, encode_once, planned
+from attribution.methods.run import SHARING
+from attribution.retrievers.dense import DenseRetriever
+from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.load import load
+from attribution.retrievers.specs import RetrieverSpec
+from attribution.types import TextPair, Token, TokenizedText
+from tests.support import tiny_families, tiny_models
+
+QUERIES = ("tide rises", "lazy dogs jump over", "fox", "why does the water rise twice")
+DOCUMENTS = (
+    "The tide rises twice a day because the Moon pulls the water.",
+    "A quick brown fox, jumping over lazy dogs. " * 2,
+    "a fox",
+)
+# Each document with another number of queries, one of them twice, and queries of many documents.
+PAIRS = [
+    TextPair(f"{d}-{q}-{n}", QUERIES[q], DOCUMENTS[d])
+    for n, (d, q) in enumerate(
+        [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (0, 3), (1, 3), (0, 0), (1, 1)]
+    )
+]
+FAMILIES: dict[str, tuple[str, Callable[[Path, Path], Path]]] = {
+    "dense": ("dense", lambda raw, at: tiny_models.build("bert", at)),
+    "left padding": ("dense", lambda raw, at: tiny_models.build("qwen3-left", at)),
+    "late interaction": ("late_interaction", tiny_families.late_interaction),
+    "sparse": ("sparse", tiny_families.sparse),
+    "cross-encoder": ("cross_encoder", tiny_families.cross_encoder),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("model")
+    tiny_models.build("bert", root / "bert")
+    family, build = FAMILIES[request.param]
+    source = f"folder:{build(root / 'bert' / 'raw', root / 'family')}"
+    return load(RetrieverSpec(request.param, request.param, family, source), device="cpu")
+
+
+@pytest.fixture
+def asymmetric(tiny_folder: Callable[..., Path]) -> DenseRetriever:
+    from sentence_transformers import SentenceTransformer
+
+    source = str(tiny_folder("bert"))
+    query, document = (SentenceTransformer(source, device="cpu") for _ in range(2))
+    torch.manual_seed(11)
+    with torch.no_grad():
+        for parameter in query.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    spec = RetrieverSpec("two", "two", "dense", f"folder:{source}")
+    return DenseRetriever(document, spec, "float32", query)
+
+
+def by_autograd(model: Any, pair: TextPair) -> dict[str, Tensor]:
+    """Gradients [T, H] at both sides' word embeddings and the embeddings, of one pair by itself."""
+    joint = hasattr(model, "encode_pairs")
+    encoded = (
+        dict(zip(("query", "document"), model.encode_pairs([pair]), strict=True))
+        if joint
+        else {
+            side: model.encode_texts([getattr(pair, side)], side) for side in ("query", "document")
+        }
+    )
+    found = {}
+    for side, text in encoded.items():
+        inputs = model.input_embeddings(text).clone().requires_grad_()
+        with model.override_embeddings(inputs):
+            vectors = model.embed(text)
+        if joint:
+            score = vectors[0]
+        else:
+            other = "document" if side == "query" else "query"
+            with torch.no_grad():
+                constant = model.embed(encoded[other])
+            both = {side: vectors, other: constant}
+            score = model.similarity(both["query"], both["document"])[0]
+        (gradient,) = torch.autograd.grad(score, inputs)
+        found[side] = text.row(gradient, 0)
+        found[f"{side} inputs"] = text.row(inputs.detach(), 0)
+    return found
+
+
+def check_against_autograd(model: Any) -> None:
+    for name in ("saliency", "input_x_gradient"):
+        results = METHODS[name].compute(model, make_method(name), PAIRS)
+        assert [r.pair_id for r in results] == [p.pair_id for p in PAIRS]
+        for pair, result in zip(PAIRS, results, strict=True):
+            alone = by_autograd(model, pair)
+            for side in ("query", "document"):
+                gradient = alone[side]
+                wanted = (
+                    gradient.norm(dim=-1)
+                    if name == "saliency"
+                    else (gradient * alone[f"{side} inputs"]).sum(-1)
+                ).numpy()
+                found = getattr(result, f"{side}_scores")
+                limit = 1e-5 * max(abs(wanted).max(), 1e-3)
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
+
+
+def test_gradients_are_those_of_each_pair_alone(model: Any) -> None:
+    check_against_autograd(model)
+
+
+def test_gradients_of_two_encoders_are_those_of_each_pair_alone(
+    asymmetric: DenseRetriever,
+) -> None:
+    check_against_autograd(asymmetric)
+
+
+@pytest.mark.parametrize("matrix", ["no", "yes"])
+@pytest.mark.parametrize("biases", ["explicit", "decompx"])
+def test_decompositions_are_those_of_each_pair_alone(
+    asymmetric: DenseRetriever, matrix: str, biases: str
+) -> None:
+    method = make_method("decomposition", {"matrix": matrix, "biases": biases})
+    compute = METHODS["decomposition"].compute
+    # The oracle has no matrix: shares come from a backward pass of their own.
+    plain = make_method("decomposition", {"biases": biases})
+    for pair, together in zip(PAIRS, compute(asymmetric, method, PAIRS), strict=True):
+        (alone,) = compute(asymmetric, plain, [pair])
+        assert together.score == pytest.approx(alone.score, abs=1e-6)
+        assert together.bias_share == pytest.approx(alone.bias_share, abs=1e-5)
+        assert together.completeness_error == pytest.approx(0, abs=1e-5)
+        for side in ("query_scores", "document_scores"):
+            wanted = getattr(alone, side)
+            found = getattr(together, side)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
+        if matrix == "yes":
+            (by_itself,) = compute(asymmetric, method, [pair])
+            assert together.matrix is not None and by_itself.matrix is not None
+            limit = 1e-5 * abs(by_itself.matrix).max()
+            np.testing.assert_allclose(together.matrix, by_itself.matrix, rtol=0, atol=limit)
+
+
+@pytest.fixture
+def rows_run(minilm: DenseRetriever) -> Iterator[list[int]]:
+    """Texts that each forward pass of MiniLM's layers has run."""
+    counted: list[int] = []
+
+    def count(_module: object, args: tuple[Tensor, ...], _output: object) -> None:
+        counted.append(len(args[0]))
+
+    layer: Any = minilm.backbone.get_submodule("encoder.layer.0")
+    hook = layer.register_forward_hook(count)
+    yield counted
+    hook.remove()
+
+
+@pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "decomposition", "matrix"])
+def test_a_document_of_many_queries_is_run_once(
+    minilm: DenseRetriever, rows_run: list[int], name: str
+) -> None:
+    documents = [f"Harbour {n}: {DOCUMENTS[0]} " * 9 for n in range(3)]
+    pairs = [
+        TextPair(f"{n}-{k}", f"{query} {n}", document)
+        for n, document in enumerate(documents)
+        for k, query in enumerate(QUERIES)
+    ]
+    method = make_method(*(("decomposition", {"matrix": "yes"}) if name == "matrix" else (name,)))
+    METHODS[method.name].compute(minilm, method, pairs)
+    assert sum(rows_run) == len(pairs) + len(documents), "each query and each document once"
+
+
+def test_rounds_put_no_two_pairs_on_one_row() -> None:
+    @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 400))
+    def law(choices: list[int], least: int) -> None:
+        texts, places = distinct([str(n) for n in choices])
+        token = TokenizedText((Token("x", 0, 1),), 1, 8)
+        encoded = Encoded(
+            {"input_ids": torch.arange(len(texts))[:, None]},
+            (token,) * len(texts),
+            (0,) * len(texts),
+        )
+        found, rounds = planned(encoded, places, 20, least)
+        ids = found.features["input_ids"][:, 0].tolist()
+        assert [texts[ids[row]] for row in rounds.rows] == [str(n) for n in choices]
+        assert sorted(p for pairs in rounds.rounds for p in pairs) == list(range(len(choices)))
+        for pairs in rounds.rounds:
+            used = [rounds.rows[pair] for pair in pairs]
+            assert len(used) == len(set(used)) > 0
+        # No more is read than by each pair with a row of its own.
+        n = len(found.texts)
+        assert max(n * 20, least) * (1 + len(rounds.rounds)) <= 2 * max(len(choices) * 20, least)
+
+    law()
+
+
+def test_short_texts_of_many_pairs_are_rows_rather_than_rounds(minilm: DenseRetriever) -> None:
+    """A pass over one short query takes as long as one over several."""
+    _, rounds = encode_once(minilm, ["fox"] * 8, "query")
+    assert len(rounds.rounds) <= 2
+    _, rounds = encode_once(minilm, [DOCUMENTS[0] * 20] * 8, "document")
+    assert len(rounds.rounds) == 8 and set(rounds.rows) == {0}
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+
+def test_pairs_of_a_document_meet_in_one_batch(sample: DataSet) -> None:
+    found = list(pair_batches(sample.pairs, "cpu", 512))
+    assert Counter(p.pair_id for b in found for p in b) == Counter(p.pair_id for p in sample.pairs)
+    homes: dict[str, set[int]] = {}
+    for number, batch in enumerate(found):
+        for pair in batch:
+            homes.setdefault(pair.document, set()).add(number)
+    assert all(len(numbers) == 1 for numbers in homes.values())
+    assert max(len({pair.document for pair in batch}) for batch in found) > 1
+    # A run that was stopped goes on with the very batches that were left.
+    left = [pair for pair in sample.pairs if pair not in [p for b in found[:9] for p in b]]
+    assert list(pair_batches(left, "cpu", 512)) == found[9:]
+
+
+def test_a_document_of_very_many_queries_is_cut() -> None:
+    document = "word " * 400
+    pairs = [TextPair(str(n), f"query {n}", document) for n in range(30)]
+    sizes = [len(batch) for batch in pair_batches(pairs, "cpu", 4096)]
+    assert sizes == [SHARING, SHARING, SHARING, 6]
+    assert [len(b) for b in pair_batches(pairs, "cpu", 4096, jointly=True)] == [4] * 7 + [2]
+
+
+@given(st.lists(st.integers(1, 400), max_size=60, unique=True), st.integers(1, 4000))
+def test_pairs_that_share_nothing_are_batched_by_length(lengths: list[int], budget: int) -> None:
+    pairs = [TextPair(str(n), "q", f"{n} " * n) for n in lengths]
+
+    def length(pair: TextPair) -> int:
+        return min(estimated_tokens(pair.document), 300)
+
+    for jointly in (False, True):
+        found = list(pair_batches(pairs, "cpu", 300, budget, jointly=jointly))
+        assert [[length(p) for p in b] for b in found] == [
+            [length(p) for p in b] for b in batches(pairs, length, budget)
+        ]
+    assert math.isfinite(sum(map(length, pairs)))
+
+
+@pytest.mark.parametrize("level", ["word", "sentence"])
+def test_occluded_documents_serve_all_their_queries(asymmetric: DenseRetriever, level: str) -> None:
+    method = make_method("occlusion", {"level": level})
+    compute = METHODS["occlusion"].compute
+    run: list[int] = []
+    layer: Any = asymmetric.backbone.get_submodule("encoder.layer.0")
+    layer.register_forward_hook(lambda _module, args, _output: run.append(len(args[0])))
+    alone = {pair.pair_id: compute(asymmetric, method, [pair])[0] for pair in PAIRS}
+    run.clear()
+    firsts = {pair.document: pair for pair in reversed(PAIRS)}.values()
+    for pair in firsts:
+        compute(asymmetric, method, [pair])
+    once = sum(run) - len(firsts)  # a pair's document is also read as it is, for its query
+    run.clear()
+    together = compute(asymmetric, method, PAIRS)
+    assert sum(run) == once + len(PAIRS)
+    for pair, found in zip(PAIRS, together, strict=True):
+        wanted = alone[pair.pair_id]
+        assert found.pair_id == pair.pair_id and found.score == wanted.score
+        np.testing.assert_array_equal(found.document_scores, wanted.document_scores)
+        np.testing.assert_array_equal(found.query_scores, wanted.query_scores)
