@@ -1,6 +1,7 @@
 """The store against plain files and against its limits.
 
     python -m bench.store [--results 10000] [--rounds 7] [--model]
+    python -m bench.store --memory 1000000
 
 - `point read`: one result out of all, median and 99th percentile;
 - `curves`: what a page asks for, the curves of all pairs of a data set whose texts were hashed
@@ -10,7 +11,11 @@
 - `appends`: 1,000 puts of one result, the last 100 against the first 100;
 - `disk`: the file against a Parquet file (zstd) of the same results;
 - `drop`: removing the model;
-- `writes` (--model): putting batches of 64 against computing them with MiniLM on one thread.
+- `writes` (--model): putting batches of 64 against computing them with MiniLM on one thread;
+- `memory` (--memory N, alone): the most memory of this process while N results are stored, and,
+  after 100,000, a half and all of them, looked up, averaged with intervals and exported. The
+  results are 256 made-up ones of 250 tokens under N names, as computing so many would take days;
+  4.5 pairs share a document.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import os
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,14 +33,18 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from attribution.curves.curve_summary import summarize
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from bench.timing import interleaved, ratio
 from cache.exchange.rows import ENTRY, entries
+from cache.exchange.transfer import export
 from cache.storage import index
+from cache.storage.encoded import encoded
 from cache.storage.maintenance import drop_file, listing
 from cache.storage.store import ModelKey, Store
 
@@ -55,8 +65,8 @@ WORDS = (
 BATCH = 64
 
 
-def result(n: int) -> tuple[TextPair, Attribution]:
-    """A result of a document of 60 to 400 tokens and a query of 12."""
+def result(n: int, tokens: int | None = None) -> tuple[TextPair, Attribution]:
+    """A result of a document of 60 to 400 tokens, or so many, and a query of 12."""
     generator, chance = random.Random(n), np.random.default_rng(n)
 
     def read(words: list[str]) -> TokenizedText:
@@ -66,7 +76,7 @@ def result(n: int) -> tuple[TextPair, Attribution]:
         )
         return TokenizedText(tuple(tokens), len(words), 512)
 
-    document = generator.choices(WORDS, k=generator.randint(60, 400))
+    document = generator.choices(WORDS, k=tokens or generator.randint(60, 400))
     query = [*generator.choices(WORDS, k=11), str(n)]
     of_query, of_document = (
         chance.gamma(2, 0.01, len(text)).astype(np.float32) for text in (query, document)
@@ -188,6 +198,71 @@ def writes(folder: Path) -> None:
     store.release()
 
 
+def memory(folder: Path, n: int) -> None:
+    """Most memory of each step of a run over n results."""
+    process, most = psutil.Process(), [0]
+    started = process.memory_info().rss
+
+    def watch() -> None:
+        while True:
+            most[0] = max(most[0], process.memory_info().rss)
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
+    store, made = Store(folder / "many"), [result(k, 250) for k in range(256)]
+    batch, words = encoded(made, METHOD), made[0][0].document[:1000]
+    pairs: list[TextPair] = []
+    said: list[str] = []
+
+    def step(name: str, run: Callable[[], object]) -> None:
+        most[0] = 0
+        took = seconds(run)
+        said.append(f"{name} {most[0] / 2**20:,.0f} MiB, {took:.0f} s")
+
+    def put() -> None:
+        first = len(pairs)
+        for k in range(first, min(first + 100_000, n)):
+            if k == first or k % 9 in (0, 5):  # 4.5 pairs to a document
+                document = f"{k} {words}"
+            pairs.append(TextPair(f"p{k}", f"where does {k} lie", document, dataset="bench"))
+        for start in range(first, len(pairs), len(made)):
+            some = pairs[start : start + len(made)]
+            store.put_encoded(MODEL, METHOD, some, batch.at(range(len(some))))
+
+    def listed() -> None:
+        assert not store.missing(MODEL, METHOD, pairs)
+        assert sum(file.results for file in listing(store)) == len(pairs)
+
+    def averaged() -> None:
+        found = store.curves(MODEL, METHOD, pairs)
+        summarize(
+            found.curves,
+            [pair.document for pair in pairs],
+            model="bench",
+            dataset="bench",
+            method=METHOD,
+            n_truncated=found.n_truncated,
+            n_failed=0,
+            magnitudes=found.magnitudes,
+        )
+
+    def exported() -> None:
+        assert export(store, listing(store), folder / "all.parquet", poslens="bench") == len(pairs)
+
+    print(f"at the start: {started / 2**20:,.0f} MiB")
+    while len(pairs) < n:
+        step("stored", put)
+        if len(pairs) in (100_000, n // 2) or len(pairs) >= n:
+            step("listed", listed)
+            step("averaged", averaged)
+        if len(pairs) >= n or len(pairs) == 100_000:
+            step("exported", exported)
+        now = process.memory_info().rss / 2**20
+        print(f"{len(pairs):,}: {'; '.join(said)}; then {now:,.0f} MiB", flush=True)
+        said.clear()
+    store.release()
+
+
 def drop(store: Store) -> None:
     for file in listing(store):
         drop_file(file)
@@ -201,7 +276,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cold", action="store_true", help="drop the page cache (root)")
     parser.add_argument("--model", action="store_true", help="also compute with MiniLM")
+    parser.add_argument("--memory", type=int, help="only the memory of so many results")
     options = parser.parse_args()
+    if options.memory:
+        with tempfile.TemporaryDirectory() as name:
+            memory(Path(name), options.memory)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder, n = Path(name), options.results
         small, large = Store(folder / "small"), Store(folder / "large")

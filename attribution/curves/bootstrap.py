@@ -23,6 +23,7 @@ N_BOOTSTRAP = 1000
 SEED = 20260101
 MAX_DRAWS = 10_000
 """Beyond so many documents they are drawn in as many bundles, put together at random."""
+_ROWS = 50_000
 MIN_DOCUMENTS = 10
 """Below so many documents a number has no interval: resampling a few says little of the rest."""
 
@@ -63,38 +64,49 @@ def numbered(groups: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([order.setdefault(group, len(order)) for group in groups], dtype=np.int64)
 
 
+def _summed(parts: Sequence[NDArray[np.floating]], index: NDArray[np.int64], n: int) -> Values:
+    """Sums [n, K] of the rows of each of n draws, in float64; `parts` are columns side by side. A
+    piece at a time: a million curves twice over would be most of a machine's memory."""
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(n + 1))
+    sums = np.empty((n, sum(part.shape[1] for part in parts)))
+    step = max(1, n * _ROWS // max(len(index), 1))
+    for first in range(0, n, step):
+        edges = starts[first : first + step + 1]
+        rows = order[edges[0] : edges[-1]]
+        piece = np.concatenate([part[rows] for part in parts], axis=1, dtype=np.float64)
+        sums[first : first + step] = np.add.reduceat(piece, edges[:-1] - edges[0])
+    return sums
+
+
 def bootstrap_means(
-    rows: NDArray[np.floating],
+    rows: NDArray[np.floating] | Sequence[NDArray[np.floating]],
     groups: Sequence[Hashable] | None = None,
     n_resamples: int = N_BOOTSTRAP,
     seed: int = SEED,
 ) -> Values:
-    """Means [R, K] of rows [n, K] after drawing groups with replacement (seeded).
+    """Means [R, K] of rows [n, K], or of several such side by side, after drawing groups with
+    replacement (seeded).
 
     A group that is drawn brings all its rows, so a mean is over as many rows as its draw has.
     Counting how often each group was drawn and multiplying is the same as indexing, without an
     [R, n, K] array; tests compare with scipy.stats.bootstrap and with a plain loop over groups.
     More than MAX_DRAWS groups are bundled at random (seeded) first.
     """
-    values = np.asarray(rows, dtype=np.float64)
-    sizes = np.ones(len(values))
-    if groups is not None:
-        index = numbered(groups)
-        if len(index) != len(values):
-            raise ValueError(f"{len(index)} groups for {len(values)} rows")
-        sizes = np.bincount(index).astype(np.float64)
-        if len(sizes) < len(values):
-            sums = np.zeros((len(sizes), values.shape[1]))
-            np.add.at(sums, index, values)
-            values = sums
-        else:
-            sizes = np.ones(len(values))
+    parts = [rows] if isinstance(rows, np.ndarray) else list(rows)
+    index = np.arange(len(parts[0])) if groups is None else numbered(groups)
+    if len(index) != len(parts[0]):
+        raise ValueError(f"{len(index)} groups for {len(parts[0])} rows")
+    n = int(index.max()) + 1
     generator = np.random.default_rng(seed)
-    if len(values) > MAX_DRAWS:
-        order = generator.permutation(len(values))
-        starts = np.linspace(0, len(values), MAX_DRAWS, endpoint=False).astype(np.int64)
-        values, sizes = (np.add.reduceat(part[order], starts) for part in (values, sizes))
-    n = len(values)
+    if n > MAX_DRAWS:
+        order = generator.permutation(n)
+        starts = np.linspace(0, n, MAX_DRAWS, endpoint=False).astype(np.int64)
+        bundle = np.empty(n, np.int64)
+        bundle[order] = np.repeat(np.arange(MAX_DRAWS), np.diff(starts, append=n))
+        index, n = bundle[index], MAX_DRAWS
+    sizes = np.bincount(index).astype(np.float64)
+    values = _summed(parts, index, n)
     # 64 MiB of counts at a time, however many documents there are.
     at_once = max(1, min(n_resamples, 8_000_000 // n))
     means = []

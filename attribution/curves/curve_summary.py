@@ -49,6 +49,7 @@ class CurveSummary:
 
 
 _THIRD = N_BINS // 3
+_COLUMNS = 10
 
 
 def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
@@ -149,42 +150,58 @@ def summarize(
     Raises:
         UserError: there is nothing to average.
     """
-    values = np.asarray(curves, dtype=np.float64)
-    n = len(values)
+    n = len(curves)
     if n == 0:
         raise nothing_stored(model, dataset)
+    if magnitudes is not None and np.min(magnitudes) < 0:
+        raise ValueError("a negative magnitude")
     how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")
     x = positions(how)
-    sums = _sums(np.zeros_like(values) if magnitudes is None else magnitudes, x)
+    signed = magnitudes is not None and magnitudes is not curves
+    parts = [np.asarray(curves), *([np.asarray(magnitudes)] if signed else [])]
     n_documents = n_groups(n, groups)
     low = high = drawn = None
     if n_documents >= MIN_DOCUMENTS:
         # In one go, so that curve and numbers are of the same draws.
-        resampled = bootstrap_means(np.concatenate([values, sums], axis=1), groups)
+        resampled = bootstrap_means(parts, groups)
         low, high = (
             as_array(edge, (N_BINS,), "a curve") for edge in percentiles(resampled[:, :N_BINS])
         )
-        drawn = resampled[:, N_BINS:]
-    mean = values.mean(0)
+        drawn = None if magnitudes is None else _sums(resampled[:, -N_BINS:], x)
+    mean, std, quartiles = _over_rows(parts[0])
+    size = mean if not signed else _over_rows(parts[1])[0]
+    sums = _sums(np.zeros(N_BINS) if magnitudes is None else size, x)
     return CurveSummary(
         PositionCurve(
             model=model,
             dataset=dataset,
             method=method,
             positions=x,
-            mean=mean,
-            std=as_array(values.std(0, ddof=1) if n > 1 else 0 * mean, (N_BINS,), "a curve"),
+            mean=as_array(mean, (N_BINS,), "a curve"),
+            std=as_array(std, (N_BINS,), "a curve"),
             ci_low=low,
             ci_high=high,
             n=n,
             n_documents=n_documents,
             n_truncated=n_truncated,
             n_failed=n_failed,
-            quartiles=as_array(np.percentile(values, [25, 50, 75], axis=0), (3, N_BINS), "a curve"),
-            magnitudes=None
-            if magnitudes is None
-            else as_array(np.mean(magnitudes, axis=0), (N_BINS,), "a curve"),
+            quartiles=as_array(quartiles, (3, N_BINS), "a curve"),
+            magnitudes=None if magnitudes is None else as_array(size, (N_BINS,), "a curve"),
         ),
-        _estimate(sums.mean(0), drawn, 2, n, n_documents),
-        _estimate(sums.mean(0), drawn, 0, n, n_documents),
+        _estimate(sums, drawn, 2, n, n_documents),
+        _estimate(sums, drawn, 0, n, n_documents),
     )
+
+
+def _over_rows(rows: NDArray[np.floating]) -> tuple[Values, Values, Values]:
+    """Mean [100], standard deviation [100] (ddof=1; 0 of one row) and quartiles [3, 100] of rows
+    [n, 100] in float64, a few columns at a time, so that not all are there twice."""
+    mean, std, quartiles = np.empty(N_BINS), np.zeros(N_BINS), np.empty((3, N_BINS))
+    for start in range(0, N_BINS, _COLUMNS):
+        some = slice(start, start + _COLUMNS)
+        values = rows[:, some].astype(np.float64)
+        mean[some] = values.mean(0)
+        if len(values) > 1:
+            std[some] = values.std(0, ddof=1)
+        quartiles[:, some] = np.percentile(values, [25, 50, 75], axis=0, overwrite_input=True)
+    return mean, std, quartiles

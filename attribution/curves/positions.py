@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -30,12 +31,17 @@ Resampling = Literal["bin_mean", "point"]
 NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
 RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 
+Floats = NDArray[np.float64]
+
 Aggregate = Literal["sum", "mean", "max"]
 AGGREGATES: tuple[Aggregate, ...] = ("sum", "mean", "max")
 """How tokens make the number of a word or a sentence: see `aggregated`."""
 
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
+
+_TOGETHER = 64
+"""Documents whose curves are made together."""
 
 
 def positions(resampling: Resampling) -> NDArray[np.float64]:
@@ -67,15 +73,32 @@ def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.fl
     Signs are kept; all zeros stay zeros.
     """
     values = np.asarray(scores, dtype=np.float64)
+    (scaled,) = _normalized(values[None], np.array([len(values)]), how)
+    return np.asarray(scaled, np.float64)
+
+
+def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) -> Floats:
+    """The same of documents' scores [N, longest], each followed by zeros."""
     if how == "none":
-        return values
-    magnitude = np.abs(values)
-    limit = float(np.percentile(magnitude, 99) if how == "p99" else magnitude.max())
-    if limit == 0.0:
+        return rows
+    sizes = np.abs(rows)
+    limits = largest = sizes.max(1)
+    if how == "p99":
+        # numpy.percentile, which takes one length at a time, step by step to the last bit; zeros
+        # behind a document's end come first in order.
+        rank = (lengths - 1) * (99 / 100)
+        below = np.floor(rank)
+        part, first = rank - below, rows.shape[1] - lengths + below.astype(np.int64)
+        each = np.arange(len(rows))
+        ordered = np.sort(sizes, axis=1)
+        low, high = ordered[each, first], ordered[each, np.minimum(first + 1, rows.shape[1] - 1)]
+        step = high - low
+        limits = np.where(part >= 0.5, high - step * (1 - part), low + step * part)
         # A few scores among very many zeros have a 99th percentile of zero: fall back on the
         # maximum rather than lose them.
-        limit = float(magnitude.max())
-    return np.zeros_like(values) if limit == 0.0 else np.clip(values, -limit, limit) / limit
+        limits = np.where(limits == 0.0, largest, limits)
+    limits = np.where(limits == 0.0, 1.0, limits)[:, None]
+    return np.clip(rows, -limits, limits) / limits
 
 
 def resample(
@@ -89,14 +112,43 @@ def resample(
     over bins equals the mean over tokens.
     """
     values = np.asarray(scores, dtype=np.float64)
-    n = len(values)
-    if n == 0:
+    (points,) = _resampled(values[None], np.array([len(values)]), how, bins)
+    return np.asarray(points, np.float64)
+
+
+def _resampled(rows: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
+    """The same of documents' scores [N, longest], each followed by zeros: [N, bins]."""
+    if not lengths.all():
         raise ValueError("no tokens to resample")
     if how == "point":
-        return np.interp(np.linspace(0, 1, bins), np.linspace(0, 1, n), values)
-    filled = np.concatenate(([0.0], np.cumsum(values)))
-    at_edges = np.interp(np.linspace(0, 1, bins + 1), np.arange(n + 1) / n, filled)
-    return np.diff(at_edges) * bins / n
+        return _interpolated(rows, lengths, how, bins)
+    filled = np.zeros((len(rows), rows.shape[1] + 1))
+    np.cumsum(rows, axis=1, out=filled[:, 1:])
+    return np.diff(_interpolated(filled, lengths, how, bins), axis=1) * bins / lengths[:, None]
+
+
+def _interpolated(values: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
+    """numpy.interp of each row at a curve's points, step by step to the last bit."""
+    plans = [_places(n, how, bins) for n in lengths.tolist()]
+    low = np.take_along_axis(values, np.stack([plan[0] for plan in plans]), 1)
+    high = np.take_along_axis(values, np.stack([plan[1] for plan in plans]), 1)
+    widths, past = np.stack([plan[2] for plan in plans]), np.stack([plan[3] for plan in plans])
+    curves: Floats = (high - low) / widths * past + low
+    return curves
+
+
+@lru_cache(maxsize=1024)
+def _places(
+    n: int, how: Resampling, bins: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
+    """Where the points of a curve lie between the tokens of a text of n: the indices to their left
+    and right, how far those are apart, and how far the point is past the left one."""
+    wanted = np.linspace(0, 1, bins if how == "point" else bins + 1)
+    known = np.linspace(0, 1, n) if how == "point" else np.arange(n + 1) / n
+    left = np.searchsorted(known, wanted, "right") - 1
+    right = np.minimum(left + 1, len(known) - 1)
+    width = known[right] - known[left]
+    return left, right, np.where(width == 0, 1.0, width), wanted - known[left]
 
 
 CURVE_VERSION = 1
@@ -120,7 +172,8 @@ def document_curve(attribution: Attribution, method: Method | None = None) -> Ar
 
     Special tokens are left out; positions are relative to what the model read.
     """
-    return _resampled(content_scores(attribution), method or attribution.method)
+    curves = score_curves([content_scores(attribution)], method or attribution.method)
+    return as_array(curves[0], (N_BINS,), "a curve")
 
 
 def document_magnitudes(attribution: Attribution, method: Method | None = None) -> Array:
@@ -129,7 +182,9 @@ def document_magnitudes(attribution: Attribution, method: Method | None = None) 
     In a curve of signed scores those inside a bin cancel each other, and a mean curve's documents
     do too; here they do not. Of scores without signs it is the curve itself.
     """
-    return _resampled(np.abs(content_scores(attribution)), method or attribution.method)
+    scores = np.abs(content_scores(attribution))
+    curves = score_curves([scores], method or attribution.method)
+    return as_array(curves[0], (N_BINS,), "a curve")
 
 
 def content_scores(attribution: Attribution) -> NDArray[np.float32]:
@@ -137,10 +192,20 @@ def content_scores(attribution: Attribution) -> NDArray[np.float32]:
     return attribution.document_scores[attribution.document.content]
 
 
-def _resampled(scores: NDArray[np.floating], method: Method) -> Array:
-    params = method.curve_params
-    curve = resample(normalize(scores, params["normalization"]), params["resampling"])
-    return as_array(curve, (N_BINS,), "a curve")
+def score_curves(scores: Sequence[NDArray[np.floating]], method: Method) -> Array:
+    """Curves [N, 100] of documents' scores, each [D]."""
+    params, lengths = method.curve_params, np.array([len(one) for one in scores], np.int64)
+    curves = np.zeros((len(scores), N_BINS))
+    # Of like length together: rows are as long as the longest.
+    order = np.argsort(lengths, kind="stable")
+    for start in range(0, len(order), _TOGETHER):
+        part = order[start : start + _TOGETHER]
+        rows = np.zeros((len(part), int(lengths[part[-1]])))
+        for row, place in zip(rows, part.tolist(), strict=True):
+            row[: lengths[place]] = scores[place]
+        rows = _normalized(rows, lengths[part], params["normalization"])
+        curves[part] = _resampled(rows, lengths[part], params["resampling"], N_BINS)
+    return as_array(curves, (None, N_BINS), "a curve")
 
 
 def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, float] | None:

@@ -91,6 +91,7 @@ class Index:
     _unnamed: list[tuple[Serials, list[pa.Array]]] = field(default_factory=list)
     _named: dict[str, list[str | None]] = field(default_factory=dict)
     _rows: dict[str, dict[str, int]] = field(default_factory=dict)
+    _strings: dict[str | None, str | None] = field(default_factory=dict)
 
     # -- keeping up ----------------------------------------------------------------------------
 
@@ -216,11 +217,12 @@ class Index:
             places = serials.tolist()
             size = len(self.state)
             for name, column in zip(_NAMES, columns, strict=True):
-                values = column.to_pylist()
+                values, known = column.to_pylist(), self._strings
                 listed = self._named.setdefault(name, [])
                 listed.extend([None] * (size - len(listed)))
+                # One string for all that are equal; pairs have names of their own.
                 for place, value in zip(places, values, strict=True):
-                    listed[place] = value
+                    listed[place] = value if name == "pair" else known.setdefault(value, value)
             datasets, pairs = self._named["dataset"], self._named["pair"]
             for place in places:
                 if self.dead[place]:

@@ -19,8 +19,12 @@ from attribution.curves.bootstrap import Estimate, bootstrap_means
 from attribution.curves.curve_summary import center_of_mass, primacy_recency_index, summarize
 from attribution.curves.positions import (
     BANDS,
+    NORMALIZATIONS,
     RESAMPLINGS,
+    Normalization,
+    Resampling,
     band,
+    curve_params,
     document_curve,
     evidence_share,
     length_bucket,
@@ -29,6 +33,7 @@ from attribution.curves.positions import (
     rank_correlation,
     rank_correlations,
     resample,
+    score_curves,
     token_range,
     unit_scores,
 )
@@ -564,3 +569,32 @@ def test_bands_are_edges_of_what_they_say() -> None:
     )
     assert edges["95% interval of the mean"] == [curve.ci_low[5], curve.ci_high[5]]
     assert band(dataclasses.replace(curve, quartiles=None), "quartiles") is None
+
+
+@pytest.mark.parametrize("how", RESAMPLINGS)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_curves_of_many_are_numpys_one_by_one_to_the_last_bit(
+    normalization: Normalization, how: Resampling
+) -> None:
+    """What is made of rows together equals `numpy.percentile` and `numpy.interp` of each."""
+    draw = np.random.default_rng(7)
+    lengths = [1, 2, 3, 99, 100, 101, 200, *draw.integers(1, 900, 150)]
+    documents = [draw.normal(size=n).astype(np.float32) for n in lengths]
+    documents[5][:] = 0.0
+    documents[6][:-1] = 0.0  # a percentile of zero, a maximum above it
+    method = Method("m", {}, curve_params(normalization, how))
+    found = score_curves(documents, method)
+    for document, curve in zip(documents, found, strict=True):
+        values, n = document.astype(np.float64), len(document)
+        largest = np.abs(values).max()
+        limit = np.percentile(np.abs(values), 99) if normalization == "p99" else largest
+        limit = limit or largest
+        if normalization != "none" and limit:
+            values = np.clip(values, -limit, limit) / limit
+        if how == "point":
+            expected = np.interp(np.linspace(0, 1, 100), np.linspace(0, 1, n), values)
+        else:
+            filled = np.concatenate(([0.0], np.cumsum(values)))
+            edges = np.interp(np.linspace(0, 1, 101), np.arange(n + 1) / n, filled)
+            expected = np.diff(edges) * 100 / n
+        np.testing.assert_array_equal(curve, expected.astype(np.float32))
