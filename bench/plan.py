@@ -3,7 +3,7 @@
     python -m bench.plan [--gpus 1 8 64] [--rate NAME=PAIRS_PER_SECOND ...] [--measure]
 
 A closed formula, and a simulation of the executor that checks it. Every input is an argument;
-`--measure` measures on this machine what can be (bytes and seconds of the store) and prints it.
+`--measure` measures on this machine what can be (bytes, encoding, writing) and prints it.
 A rate read off `precompute` on one GPU replaces the estimate from a model's size.
 """
 
@@ -16,15 +16,19 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attribution.batching import GPU_BATCH_TOKENS
 
-# Millions of parameters of the ten models of the PosIR paper, as their presets have them. Tables
-# of word embeddings compute nothing, so that for multilingual encoders this is up to twice the
-# work; it is counted whole, as an upper bound.
+if TYPE_CHECKING:
+    from attribution.types import TextPair
+
+# Millions of parameters of the ten models of the PosIR paper, as their presets have them.
 MODELS: Mapping[str, int] = {
     "gte-multilingual-base": 305,
     "bge-m3": 568,
@@ -38,6 +42,20 @@ MODELS: Mapping[str, int] = {
     "KaLM-Embedding-Gemma3-12B-2511": 11766,
 }
 
+# Millions of them that only look words up, which is no work: vocabulary times width.
+TABLES: Mapping[str, float] = {
+    "gte-multilingual-base": 250_048 * 768 / 1e6,
+    "bge-m3": 250_002 * 1024 / 1e6,
+    "Qwen3-Embedding-0.6B": 151_669 * 1024 / 1e6,
+    "inf-retriever-v1-1.5b": 151_646 * 1536 / 1e6,
+    "Qwen3-Embedding-4B": 151_665 * 2560 / 1e6,
+    "inf-retriever-v1": 151_646 * 3584 / 1e6,
+    "llama-embed-nemotron-8b": 128_256 * 4096 / 1e6,
+    "Qwen3-Embedding-8B": 151_665 * 4096 / 1e6,
+    "NV-Embed-v2": 32_000 * 4096 / 1e6,
+    "KaLM-Embedding-Gemma3-12B-2511": 262_208 * 3840 / 1e6,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -48,25 +66,27 @@ class Inputs:
     query_tokens: float = 30.0  # assumed
     peak_flops: float = 989e12  # H100 SXM's data sheet: dense bfloat16
     utilisation: float = 0.35  # assumed; padding, attention and gaps between batches are in it
-    # A forward pass takes 2 operations per parameter and token, a gradient to the inputs alone 2
-    # more, since no gradient of the weights is taken. On two CPU cores both together take 2.1 to
-    # 2.3 forward passes (docs/performance.md).
+    # A forward pass takes 2 operations per parameter and token, word embeddings left out, and a
+    # gradient to the inputs alone 2 more, since no gradient of the weights is taken. On two CPU
+    # cores both together take 2.1 to 2.3 forward passes (docs/performance.md).
     flops_per_parameter: float = 4.6
     load_bytes_per_second: float = 2e9  # assumed: weights from a local disk
-    bytes_fixed: float = 2020.0  # measured: --measure
-    bytes_per_token: float = 11.3  # measured: --measure
-    writes_per_second: float = 700.0  # measured: --measure
+    bytes_fixed: float = 2175.0  # measured: --measure
+    bytes_per_token: float = 11.25  # measured: --measure
+    encodes_per_second: float = 1385.0  # measured: --measure; one core, beside its GPU
+    writes_per_second: float = 9000.0  # measured: --measure
     slow_share: float = 0.05  # assumed: workers that run at half the speed
     lost_per_hour: float = 0.02  # assumed: deaths of a worker in an hour
     rates: Mapping[str, float] = field(default_factory=dict)  # measured pairs per second and GPU
 
     def rate(self, model: str) -> float:
-        """Pairs per second on one GPU."""
+        """Pairs per second on one GPU: computed, then encoded by the same worker."""
         if model in self.rates:
             return self.rates[model]
         tokens = self.document_tokens + self.query_tokens
-        flops = self.flops_per_parameter * MODELS[model] * 1e6 * tokens
-        return self.peak_flops * self.utilisation / flops
+        working = (MODELS[model] - TABLES[model]) * 1e6
+        flops = self.flops_per_parameter * working * tokens
+        return 1 / (flops / (self.peak_flops * self.utilisation) + 1 / self.encodes_per_second)
 
     def load_seconds(self, model: str) -> float:
         """Reading the weights, two bytes a parameter."""
@@ -242,14 +262,18 @@ def check(inputs: Inputs, gpus: Sequence[int]) -> str:
 
 
 def measure() -> dict[str, float]:
-    """Bytes and writes per second of the store, from random results of two lengths."""
+    """Bytes of a result, and what encoding and writing come to, from random results: one thread
+    encodes; the writer is a whole run (claims, checks, commits) that is given what 64 GPUs have in
+    flight, encoded already."""
     import numpy as np
 
     from attribution.methods import make_method
     from attribution.types import Attribution, TextPair, Token, TokenizedText
+    from cache.jobs.attributions import Computed, precompute
+    from cache.storage.encoded import encoded, joined
     from cache.storage.store import ModelKey, Store
 
-    method, chance = make_method("saliency"), np.random.default_rng(7)
+    method, chance, model = make_method("saliency"), np.random.default_rng(7), ModelKey("m", "0")
     words = ["harbour", "light", "turns", "slowly", "above", "grey", "water", "tide", "##s", "boat"]
 
     def text(n: int) -> TokenizedText:
@@ -260,32 +284,64 @@ def measure() -> dict[str, float]:
         )
         return TokenizedText(tuple(tokens), n, 2048)
 
-    def results(n_tokens: int) -> list[tuple[TextPair, Attribution]]:
+    def results(count: int, n_tokens: int) -> list[tuple[TextPair, Attribution]]:
         found = []
-        for number in range(640):
+        for number in range(count):
             query, document = text(30), text(n_tokens)
             q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
             result = Attribution("m", method, f"p{number}", 0.5, query, document, q, d)
             found.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
         return found
 
-    sizes, rates = [], []
-    lengths = (300, 1100)
+    usual = Inputs()
+    lengths = (300, int(usual.document_tokens))
+    sizes, encoding = [], []
     for n_tokens in lengths:
         with tempfile.TemporaryDirectory() as folder:
-            store, made = Store(Path(folder)), results(n_tokens)
-            for start in range(0, len(made), 64):
-                begun = time.perf_counter()
-                store.put(ModelKey("m", "0" * 16), method, made[start : start + 64])
-                rates.append(64 / (time.perf_counter() - begun))
+            store = Store(Path(folder))
+            for turn in range(10):
+                made = results(usual.batch, n_tokens)
+                begun = time.process_time()
+                batch = encoded(made, method)
+                encoding.append(len(made) / (time.process_time() - begun))
+                pairs = [replace(pair, pair_id=f"{turn} {pair.pair_id}") for pair, _ in made]
+                store.put_encoded(model, method, pairs, batch)
             store.release()  # what is still in the log goes into the file
             size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
-            sizes.append(size / len(made))
+            sizes.append(size / (10 * len(made)))
+
+    class InFlight:
+        """64 GPUs with two batches each; of those that are done, four come together."""
+
+        def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
+            for first in range(0, len(pairs), usual.batch):
+                yield list(pairs[first : first + usual.batch])
+
+        def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
+            given = deque(islice(batches, 128))
+            while given:
+                together = [given.popleft() for _ in range(min(4, len(given)))]
+                given += islice(batches, len(together))
+                parts = [batch.at(range(len(pairs))) for pairs in together]
+                yield Computed([pair for one in together for pair in one], joined(parts), [])
+
+    document = " ".join(words) * 80
+    writing = []
+    for _ in range(3):
+        pairs = [
+            TextPair(f"p{n}", f"q{n}", document, dataset="set") for n in range(200 * len(made))
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder))
+            done = precompute(InFlight(), model, method, pairs, store)
+            store.release()
+        writing.append(done.computed / done.seconds)
     per_token = (sizes[1] - sizes[0]) / (lengths[1] - lengths[0])
     return {
         "bytes_fixed": round(sizes[0] - per_token * (lengths[0] + 30), 1),
         "bytes_per_token": round(per_token, 2),
-        "writes_per_second": round(statistics.median(rates[len(rates) // 2 :])),
+        "encodes_per_second": round(statistics.median(encoding[len(encoding) // 2 :])),
+        "writes_per_second": round(statistics.median(writing)),
     }
 
 
@@ -296,7 +352,14 @@ def main() -> None:
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=PAIRS_PER_SECOND")
     parser.add_argument("--measure", action="store_true", help="measure the store on this machine")
     parser.add_argument("--pairs", type=int)
-    numbers = ("document_tokens", "query_tokens", "peak_flops", "utilisation", "writes_per_second")
+    numbers = (
+        "document_tokens",
+        "query_tokens",
+        "peak_flops",
+        "utilisation",
+        "encodes_per_second",
+        "writes_per_second",
+    )
     for name in numbers:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     given = parser.parse_args()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.plan import MODELS, Inputs, check, forecast, simulate, storage, table
+from bench.plan import MODELS, TABLES, Inputs, check, forecast, simulate, storage, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 GPUS = (1, 8, 64)
@@ -57,6 +57,14 @@ def test_the_models_are_presets_of_that_size() -> None:
     from attribution.retrievers.specs import presets
 
     assert {name: presets()[name].parameters for name in MODELS} == dict(MODELS)
+
+
+def test_word_embeddings_are_no_work() -> None:
+    """By hand: bge-m3 has 568 million parameters, 256 of them in its table."""
+    inputs = replace(Inputs(), encodes_per_second=1e12)
+    flops = 4.6 * (568e6 - 256.002048e6) * (1100 + 30)
+    assert inputs.rate("bge-m3") == pytest.approx(0.35 * 989e12 / flops, rel=1e-6)
+    assert set(TABLES) == set(MODELS) and all(0 < TABLES[m] < MODELS[m] for m in MODELS)
 
 
 def test_the_page_shows_what_the_command_prints() -> None:

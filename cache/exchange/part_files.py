@@ -31,7 +31,7 @@ from cache.exchange.rows import ENTRY, curve_columns, ingested
 from cache.exchange.transfer import Report, Taken, take
 from cache.keys import text_fingerprint
 from cache.storage.blocks import variant_params
-from cache.storage.codec import encode
+from cache.storage.encoded import Encoded, encoded
 from cache.storage.store import ModelKey, Store, latest
 
 MANIFEST = "manifest.json"
@@ -180,17 +180,34 @@ class PartWriter:
         Raises:
             UserError: the place cannot be written.
         """
-        done, failed = latest(results), latest(failures)
+        done = latest(results)
+        self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
+
+    def put_encoded(
+        self,
+        model: ModelKey,
+        method: Method,
+        pairs: Sequence[TextPair],
+        results: Encoded,
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """The same of results [n] of `pairs` [n] that are encoded already.
+
+        Raises:
+            UserError: the place cannot be written.
+        """
+        done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
+        failed = latest(failures)
         entries = [
             _entry(pair, method)
             | {
-                "score": a.score,
-                "tokens": a.document.n_tokens_full,
-                "truncated": a.document.truncated,
-                **curve_columns(a, method),
-                "payload": encode(a, pair),
+                "score": float(results.scores[place]),
+                "tokens": int(results.tokens[place]),
+                "truncated": bool(results.truncated[place]),
+                "payload": results.payloads[place],
+                **curve_columns(method, results.curves[place], results.magnitudes[place]),
             }
-            for pair, a in done
+            for pair, place in done
         ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]
         self._publish(model, method, entries)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from attribution.curves.positions import document_curve, document_magnitudes
-from attribution.types import N_BINS, Array, Attribution, Method
+from attribution.types import N_BINS, Array, Method
 from cache.storage import blocks
 from cache.storage.blocks import Serials, variant_params
 from cache.storage.codec import DamagedPayload, decode, identity
@@ -87,7 +87,7 @@ def _batch(
     results = np.flatnonzero(index.state[serials] == RESULT)
     there, stored = index.curves(db, blocks.variants(db).get(variant, 0), serials[results])
     for n, place in enumerate(results[there].tolist()):
-        rows[place] |= _columns(variant, stored.curves[n], stored.magnitudes[n])
+        rows[place] |= curve_columns(method, stored.curves[n], stored.magnitudes[n])
     lacking = set(results[~there].tolist())
     listed = []
     for place, (serial, row) in enumerate(zip(serials.tolist(), rows, strict=True)):
@@ -101,15 +101,14 @@ def _batch(
     return pa.RecordBatch.from_pylist(listed, schema=ENTRY)
 
 
-def curve_columns(result: Attribution, method: Method) -> dict[str, Any]:
-    """A result's curve as columns of an entry."""
-    curve, magnitudes = document_curve(result, method), document_magnitudes(result, method)
-    return _columns(variant_params(method), curve, magnitudes)
-
-
-def _columns(variant: str, curve: Array, magnitudes: Array) -> dict[str, Any]:
+def curve_columns(method: Method, curve: Array, magnitudes: Array) -> dict[str, Any]:
+    """A result's curve [100] and magnitudes [100] as columns of an entry."""
     signed = not np.array_equal(curve, magnitudes)
-    return {"variant": variant, "curve": curve, "magnitudes": magnitudes if signed else None}
+    return {
+        "variant": variant_params(method),
+        "curve": curve,
+        "magnitudes": magnitudes if signed else None,
+    }
 
 
 def _made(entry: dict[str, Any], method: Method) -> dict[str, Any]:
@@ -117,7 +116,8 @@ def _made(entry: dict[str, Any], method: Method) -> dict[str, Any]:
     key = identity(entry["dataset"], entry["pair_id"], entry["text"])
     with suppress(DamagedPayload):
         result = decode(entry["payload"], "", method, entry["pair_id"], key)
-        return curve_columns(result, method)
+        curve, magnitudes = document_curve(result, method), document_magnitudes(result, method)
+        return curve_columns(method, curve, magnitudes)
     return {}
 
 

@@ -9,19 +9,39 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from attribution.types import Attribution, Method, TextPair
+from attribution.errors import UserError
+from attribution.types import Method, TextPair
 from cache.jobs import loop
 from cache.jobs.loop import Progress, Steering
 from cache.keys import text_fingerprint
+from cache.storage.encoded import Encoded, encoded
 from cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
     # Both load torch, which only a device in this process needs.
     from attribution.methods import Outcome
     from attribution.retrievers.base import Retriever
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What batches gave, ready to be stored: the pairs that have a result, those results, and the
+    other pairs with why they have none."""
+
+    pairs: list[TextPair]
+    results: Encoded
+    failures: list[tuple[TextPair, str]]
+
+
+def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
+    """Outcomes of `method`, encoded by whoever computed them."""
+    done = [(o.pair, o.attribution) for o in outcomes if o.attribution is not None]
+    failures = [(o.pair, o.reason) for o in outcomes if o.attribution is None]
+    return Computed([pair for pair, _ in done], encoded(done, method), failures)
 
 
 class Executor(Protocol):
@@ -31,9 +51,9 @@ class Executor(Protocol):
         """Pairs in the portions that it computes at a time."""
         ...
 
-    def outcomes(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
-        """Each batch's outcomes, in any order. A batch is taken from the iterator only when there
-        is a device free for it, so that it is claimed no earlier."""
+    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
+        """What batches gave, one or several at a time and in any order. A batch is taken from the
+        iterator only when there is a device free for it, so that it is claimed no earlier."""
         ...
 
 
@@ -49,14 +69,15 @@ class Destination(Protocol):
         """The pairs with neither a result nor, unless `retry`, a failure."""
         ...
 
-    def put(
+    def put_encoded(
         self,
         model: ModelKey,
         method: Method,
-        results: Sequence[tuple[TextPair, Attribution]],
+        pairs: Sequence[TextPair],
+        results: Encoded,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Keep results and failures: all or nothing, and durable when this returns."""
+        """Keep results of `pairs` and failures: all or nothing, and durable when this returns."""
         ...
 
 
@@ -77,18 +98,25 @@ class OneDevice:
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Of like length, longest first."""
         from attribution.methods import pair_batches
+        from attribution.retrievers.base import reads_jointly
 
         retriever = self._retriever
-        return pair_batches(pairs, retriever.device.type, retriever.max_length, self._max_tokens)
+        return pair_batches(
+            pairs,
+            retriever.device.type,
+            retriever.max_length,
+            self._max_tokens,
+            jointly=reads_jointly(retriever),
+        )
 
-    def outcomes(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
+    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """One after the other; taking turns batch by batch lets others in."""
         from attribution.methods import attribute_batch
 
         for batch in batches:
             with self._turn():
                 found = attribute_batch(self._retriever, self._method, batch)
-            yield found
+            yield computed(found, self._method)
 
 
 def precompute(
@@ -112,6 +140,26 @@ def precompute(
     return loop.run(work, pairs, steering=steering)
 
 
+def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
+    """The pairs of one of `of` shards, counted from 1: each pair is in one of them on every host.
+    Pairs that share a document are in the same, so that its passes are done once.
+
+    Raises:
+        UserError: there is no such shard.
+    """
+    if not 1 <= number <= of:
+        raise UserError(f"There is no shard {number} of {of}: count from 1 to {of}.")
+    known: dict[str, int] = {}
+
+    def of_document(text: str) -> int:
+        if text not in known:
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            known[text] = int.from_bytes(digest[:8], "big") % of
+        return known[text]
+
+    return [pair for pair in pairs if of_document(pair.document) == number - 1]
+
+
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
     """Where jobs on a model and a method's core say what they are computing."""
     core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
@@ -119,7 +167,7 @@ def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
 
 
 class _Attributions:
-    """Batches that an executor computes: what the loop stores at once is a batch's outcomes."""
+    """Batches that an executor computes: what the loop stores at once is what it gives at once."""
 
     def __init__(
         self,
@@ -142,11 +190,10 @@ class _Attributions:
     def batches(self, items: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         return self._executor.batches(items)
 
-    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
-        return self._executor.outcomes(batches)
+    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
+        return self._executor.compute(batches)
 
-    def store(self, computed: list[Outcome]) -> tuple[list[TextPair], list[TextPair]]:
-        results = [(o.pair, o.attribution) for o in computed if o.attribution is not None]
-        failures = [(o.pair, o.reason) for o in computed if o.attribution is None]
-        self._store.put(self._model, self._method, results, failures)
-        return [pair for pair, _ in results], [pair for pair, _ in failures]
+    def store(self, computed: Computed) -> tuple[list[TextPair], list[TextPair]]:
+        pairs, results, failures = computed.pairs, computed.results, computed.failures
+        self._store.put_encoded(self._model, self._method, pairs, results, failures)
+        return pairs, [pair for pair, _ in failures]

@@ -1,6 +1,8 @@
 """Who is computing what on this host, so that two jobs on the same items share them.
 
-A job holds a lock file while it lives, and writes what it is at beside it. The lock is the
+A job holds a lock file while it lives, and beside it a file for each portion that it claimed and
+has not released: a job that feeds many devices holds thousands of items, too many to write down
+anew with every batch. The lock is the
 operating system's (flock): it goes with the process however that ends, so the claims of a killed
 job are free at once and no clock decides about it. A job that claims an item, and only then looks
 whether it is stored, never computes what another has: the other stores before it releases.
@@ -12,7 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,7 +34,10 @@ class Claims:
         self._name = uuid.uuid4().hex
         # Not at once: who asks whether it is held holds it for an instant.
         self._alive = FileLock(folder / f"{self._name}.alive", timeout=_TIMEOUT_S)
-        self._held: set[str] = set()
+        self._portions: dict[str, set[str]] = {}
+        self._place: dict[str, str] = {}
+        """The file of each key that is held."""
+        self._taken = 0
         self._joined = 0
         self._contended = False
 
@@ -71,15 +76,28 @@ class Claims:
             # One that came and went in between is not among the living.
             self._contended |= self._jobs() != self._joined
             free = set(keys) - held
-            self._held |= free
-            self._write()
+            if fresh := free - self._place.keys():
+                self._taken += 1
+                name = f"{self._name}.{self._taken}.json"
+                self._portions[name] = fresh
+                self._place |= dict.fromkeys(fresh, name)
+                self._write(name)
         return free
 
     def release(self, keys: Iterable[str]) -> None:
         """Give up claims on `keys`: they are stored, or will not be computed."""
-        self._held -= set(keys)
+        touched: set[str] = set()
+        for key in keys:
+            if (name := self._place.pop(key, None)) is not None:
+                self._portions[name].discard(key)
+                touched.add(name)
         with _explained(self._folder):
-            self._write()
+            for name in touched:
+                if self._portions[name]:
+                    self._write(name)
+                else:
+                    del self._portions[name]
+                    (self._folder / name).unlink(missing_ok=True)
 
     def _others(self) -> Iterator[set[str]]:
         """What each other living job holds; the files of dead ones are removed. Under the mutex."""
@@ -90,8 +108,11 @@ class Claims:
             try:
                 lock.acquire()
             except Timeout:
-                held = path.with_suffix(".json")
-                yield set(json.loads(held.read_text())) if held.exists() else set()
+                held: set[str] = set()
+                for portion in self._folder.glob(f"{path.stem}.*.json"):
+                    with suppress(FileNotFoundError):  # released meanwhile
+                        held |= set(json.loads(portion.read_text()))
+                yield held
                 continue
             lock.release()
             self._remove(path.stem)
@@ -100,8 +121,8 @@ class Claims:
         path = self._folder / "jobs"
         return int(path.read_text()) if path.exists() else 0
 
-    def _write(self) -> None:
-        self._replace(f"{self._name}.json", json.dumps(sorted(self._held)))
+    def _write(self, name: str) -> None:
+        self._replace(name, json.dumps(sorted(self._portions[name])))
 
     def _replace(self, name: str, text: str) -> None:
         # Whole or not at all, for whoever reads it meanwhile.
@@ -110,8 +131,8 @@ class Claims:
         part.replace(self._folder / name)
 
     def _remove(self, name: str) -> None:
-        for suffix in (".alive", ".json", ".part"):
-            (self._folder / f"{name}{suffix}").unlink(missing_ok=True)
+        for path in self._folder.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
 
 
 def at_work(folder: Path) -> int:

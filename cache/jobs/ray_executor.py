@@ -1,9 +1,11 @@
 """The same job on a Ray cluster, or on the cores of this machine: an actor for each device.
 
-An actor holds the model and computes batches; the results go back to this process, which alone
-claims and stores. A batch whose worker dies is given to another; it was stored by nobody, so
-nothing is stored twice. Ray moves objects with pickle between processes that it started itself;
-on one machine it is bound to the loopback address and asks for a token drawn for this run.
+An actor holds the model, computes batches and encodes what they give; that goes back to this
+process, which alone claims and stores. Texts lie in Ray's object store, once on each machine, and
+workers read them there: a pair names them by number. A batch whose worker dies is given to another;
+it was stored by nobody, so nothing is stored twice. Ray moves objects with pickle between processes
+that it started itself; on one machine it is bound to the loopback address and asks for a token
+drawn for this run.
 """
 
 from __future__ import annotations
@@ -11,22 +13,28 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import pyarrow as pa
+
 from attribution.errors import UserError
-from attribution.methods import Outcome, attribute_batch, pair_batches
-from attribution.retrievers.base import Retriever
+from attribution.methods import attribute_batch, pair_batches
+from attribution.retrievers.base import Retriever, reads_jointly
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, Method, TextPair
+from attribution.types import Method, TextPair
+from cache.jobs.attributions import Computed, computed
 from cache.keys import used_model
+from cache.storage.encoded import Encoded, encoded, joined
 
 IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
 LOADS = 3  # times in a row that no worker may come up
+_PAUSE_S = 0.2
 ATTEMPTS = 3  # workers that one batch may cost before its pairs are tried alone, and each of those
 
 _LOCAL_ENVIRONMENT = {
@@ -42,6 +50,7 @@ class _Loaded:
     fingerprint: str
     device: str
     max_length: int
+    jointly: bool
     pid: int
 
 
@@ -58,7 +67,13 @@ class _Worker:
         """Load the model, and say which one it is."""
         retriever = self._loaded()
         model = used_model(self._spec, self._device, self._precision)
-        return _Loaded(model.fingerprint, retriever.device.type, retriever.max_length, os.getpid())
+        return _Loaded(
+            model.fingerprint,
+            retriever.device.type,
+            retriever.max_length,
+            reads_jointly(retriever),
+            os.getpid(),
+        )
 
     def _loaded(self) -> Retriever:
         import torch
@@ -75,10 +90,42 @@ class _Worker:
             self._retriever = retriever
         return self._retriever
 
-    def compute(self, batch: list[TextPair]) -> list[tuple[Attribution | None, str]]:
-        """Attributions of a batch, or why there is none."""
-        found = attribute_batch(self._loaded(), self._method, batch)
-        return [(outcome.attribution, outcome.reason) for outcome in found]
+    def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
+        """What a batch gives, by the places of its rows."""
+        batch = [row.pair(texts) for row in rows]
+        outcomes = attribute_batch(self._loaded(), self._method, batch)
+        done = [n for n, outcome in enumerate(outcomes) if outcome.attribution is not None]
+        found = computed(outcomes, self._method)
+        rest = [n for n in range(len(rows)) if n not in set(done)]
+        reasons = [reason for _, reason in found.failures]
+        return _Answer(done, found.results, list(zip(rest, reasons, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A pair whose texts are elsewhere: the numbers of its query and its document there, and
+    everything else."""
+
+    query: int
+    document: int
+    bare: dict[str, Any]
+
+    def pair(self, texts: pa.Array) -> TextPair:
+        """The pair with its texts, UTF-8 [n]."""
+        query, document = (
+            texts[number].as_py().decode("utf-8", "surrogatepass")
+            for number in (self.query, self.document)
+        )
+        return TextPair(query=query, document=document, **self.bare)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a batch gave: which of its rows have a result, those results, and why others failed."""
+
+    done: list[int]
+    results: Encoded
+    failed: list[tuple[int, str]]
 
 
 @dataclass(slots=True)
@@ -120,6 +167,8 @@ class RayExecutor:
         self._workers: list[Any] = []
         self._loaded: _Loaded | None = None
         self._pids: dict[Any, int] = {}
+        self._texts: Any = None
+        self._number: dict[str, int] = {}
 
     def __enter__(self) -> RayExecutor:
         if self._address is None:
@@ -155,6 +204,7 @@ class RayExecutor:
         import ray
 
         self._workers = []
+        self._texts = None
         ray.shutdown()
 
     @property
@@ -164,11 +214,26 @@ class RayExecutor:
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Of like length, longest first: the last ones are short, so that workers end together."""
-        assert self._loaded is not None
-        return pair_batches(pairs, self._loaded.device, self._loaded.max_length)
+        import ray
 
-    def outcomes(self, batches: Iterator[list[TextPair]]) -> Iterator[list[Outcome]]:
-        """As workers finish them. A worker's death costs what it was at, which others do again.
+        assert self._loaded is not None
+        self._number = {}
+        for pair in pairs:
+            for text in (pair.query, pair.document):
+                self._number.setdefault(text, len(self._number))
+        data = (text.encode("utf-8", "surrogatepass") for text in self._number)
+        # Arrow's buffers are read where they lie, in memory that a machine's workers share.
+        self._texts = ray.put(pa.array(data, pa.large_binary()))
+        loaded = self._loaded
+        return pair_batches(pairs, loaded.device, loaded.max_length, jointly=loaded.jointly)
+
+    def _row(self, pair: TextPair) -> _Row:
+        bare = {name: getattr(pair, name) for name in _BARE}
+        return _Row(self._number[pair.query], self._number[pair.document], bare)
+
+    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
+        """As workers finish them, all that are ready at a time: the more there are, the fewer
+        commits. A worker's death costs what it was at, which others do again.
 
         Raises:
             UserError: no worker can load the model any more.
@@ -188,46 +253,58 @@ class RayExecutor:
                 if batch is None:
                     break
                 worker = free.popleft()
-                running[worker.compute.remote(batch.pairs)] = (worker, batch)
+                rows = [self._row(pair) for pair in batch.pairs]
+                running[worker.compute.remote(self._texts, rows)] = (worker, batch)
             if not running and not again:
                 return
-            (ready,), _ = ray.wait([*running, *loading], num_returns=1)
-            if ready in loading:
-                worker = loading.pop(ready)
+            waited = [*running, *loading]
+            ray.wait(waited, num_returns=1)
+            # Those that came together are stored together.
+            ended, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
+            found: list[Computed] = []
+            for ready in ended:
+                if ready in loading:
+                    worker = loading.pop(ready)
+                    try:
+                        self._accept(worker, _result(ready))
+                        lost = 0
+                        busy = sum(other is worker for other, _ in running.values())
+                        free += [worker] * (IN_FLIGHT - busy)
+                    except _lost() as error:
+                        # One that Ray is just starting again answers at once that it cannot.
+                        unavailable = isinstance(error, ray.exceptions.ActorUnavailableError)
+                        lost += not unavailable
+                        time.sleep(_PAUSE_S if unavailable else 0)
+                        if lost >= LOADS * len(self._workers):
+                            raise _gone() from error
+                        loading[worker.load.remote()] = worker
+                    continue
+                worker, batch = running.pop(ready)
                 try:
-                    self._accept(worker, _result(ready))
-                    lost = 0
-                    busy = sum(other is worker for other, _ in running.values())
-                    free += [worker] * (IN_FLIGHT - busy)
-                except _lost() as error:
-                    lost += 1
-                    if lost >= LOADS * len(self._workers):
-                        raise _gone() from error
-                    loading[worker.load.remote()] = worker
-                continue
-            worker, batch = running.pop(ready)
-            try:
-                found = _result(ready)
-            except _lost():
-                # Ray starts it again, maybe elsewhere; until it has its model, others go on.
-                free = deque(other for other in free if other is not worker)
+                    found.append(_computed(batch.pairs, _result(ready)))
+                except _lost():
+                    # Ray starts it again, maybe elsewhere; until it has its model, others go on.
+                    free = deque(other for other in free if other is not worker)
+                    if worker not in loading.values():
+                        loading[worker.load.remote()] = worker
+                    batch.attempts += 1
+                    if batch.attempts < ATTEMPTS:
+                        again.append(batch)
+                    elif len(batch.pairs) > 1:
+                        again += [_Batch([pair]) for pair in batch.pairs]
+                    else:
+                        why = f"{ATTEMPTS} workers died computing this pair: it may take more "
+                        failure = (batch.pairs[0], why + "memory than they have.")
+                        found.append(Computed([], encoded([], self._method), [failure]))
+                    continue
                 if worker not in loading.values():
-                    loading[worker.load.remote()] = worker
-                batch.attempts += 1
-                if batch.attempts < ATTEMPTS:
-                    again.append(batch)
-                elif len(batch.pairs) > 1:
-                    again += [_Batch([pair]) for pair in batch.pairs]
-                else:
-                    why = f"{ATTEMPTS} workers died computing this pair: it may take more memory "
-                    yield [Outcome(batch.pairs[0], None, why + "than they have.")]
-                continue
-            if worker not in loading.values():
-                free.append(worker)
-            yield [
-                Outcome(pair, result, reason)
-                for pair, (result, reason) in zip(batch.pairs, found, strict=True)
-            ]
+                    free.append(worker)
+            if found:
+                yield Computed(
+                    [pair for one in found for pair in one.pairs],
+                    joined([one.results for one in found]),
+                    [failure for one in found for failure in one.failures],
+                )
 
     def _start(self) -> None:
         import ray
@@ -260,6 +337,17 @@ class RayExecutor:
             )
         self._loaded = loaded
         self._pids[worker] = loaded.pid
+
+
+_BARE = tuple(name for name in TextPair.__dataclass_fields__ if name not in ("query", "document"))
+
+
+def _computed(pairs: list[TextPair], answer: _Answer) -> Computed:
+    return Computed(
+        [pairs[place] for place in answer.done],
+        answer.results,
+        [(pairs[place], reason) for place, reason in answer.failed],
+    )
 
 
 def _result(reference: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -94,12 +94,14 @@ class CurveRows:
 
 
 def curve_rows(
-    serials: Sequence[int] | Serials, curves: Sequence[Array], magnitudes: Sequence[Array]
+    serials: Sequence[int] | Serials,
+    curves: Sequence[Array] | Array,
+    magnitudes: Sequence[Array] | Array,
 ) -> CurveRows:
     """Rows of as many curves [100] and magnitudes [100] as there are serials."""
-    values = np.array(curves, dtype=np.float32).reshape(-1, N_BINS)
-    sizes = np.array(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
-    same = np.array_equal(values, sizes, equal_nan=True)
+    values = np.asarray(curves, dtype=np.float32).reshape(-1, N_BINS)
+    sizes = np.asarray(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
+    same = curves is magnitudes or np.array_equal(values, sizes, equal_nan=True)
     return CurveRows(np.asarray(serials, np.int64), values, values if same else sizes)
 
 
@@ -118,43 +120,37 @@ def unsigned(number: int) -> str:
     return int(number).to_bytes(8, "big", signed=True).hex()
 
 
-def row_of(
-    pair: TextPair,
-    *,
-    score: float | None = None,
-    tokens: int | None = None,
-    truncated: bool = False,
-    reason: str | None = None,
-) -> dict[str, Any]:
-    """One row of `ROW`, without its offset."""
-    span = pair.evidence
+def pair_columns(pairs: Sequence[TextPair]) -> dict[str, list[Any]]:
+    """What a row of `ROW` says of its pair, by column; of a pair that failed all but the reason."""
+    spans = [pair.evidence for pair in pairs]
+    nothing = [None] * len(pairs)
     return {
-        "dataset": pair.dataset,
-        "pair": pair.pair_id,
-        "text": text_number(pair),
-        "language": pair.language,
-        "domain": pair.domain,
-        "document_tokens": pair.document_tokens,
-        "tokens": tokens,
-        "start": span.start if span else None,
-        "end": span.end if span else None,
-        "characters": len(pair.document),
-        "score": score,
-        "truncated": truncated,
-        "reason": reason,
+        "dataset": [pair.dataset for pair in pairs],
+        "pair": [pair.pair_id for pair in pairs],
+        "text": [text_number(pair) for pair in pairs],
+        "language": [pair.language for pair in pairs],
+        "domain": [pair.domain for pair in pairs],
+        "document_tokens": [pair.document_tokens for pair in pairs],
+        "tokens": nothing,
+        "start": [span.start if span else None for span in spans],
+        "end": [span.end if span else None for span in spans],
+        "characters": [len(pair.document) for pair in pairs],
+        "score": nothing,
+        "truncated": [False] * len(pairs),
+        "reason": nothing,
     }
 
 
 def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Rows as a record batch, offsets counted from 0."""
-    columns = [
-        pa.array(
-            range(len(rows)) if name == "offset" else [row[name] for row in rows],
-            ROW.field(name).type,
-        )
-        for name in ROW.names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ROW)
+    return batch_of_columns({name: [row[name] for row in rows] for name in ROW.names[1:]})
+
+
+def batch_of_columns(columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+    """Columns of `ROW` but the offsets as a record batch, offsets counted from 0."""
+    n = len(columns["pair"])
+    arrays = [pa.array(columns[name], ROW.field(name).type) for name in ROW.names[1:]]
+    return pa.RecordBatch.from_arrays([pa.array(range(n), pa.int64()), *arrays], schema=ROW)
 
 
 # -- writing: inside a transaction -----------------------------------------------------------------

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import zlib
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from attribution.errors import UserError
 from attribution.types import Array, Attribution, Method, TextPair, Token, TokenizedText
@@ -27,6 +31,7 @@ MAX_RAW = 64 << 20
 kilobytes that come from elsewhere may claim to unpack to gigabytes."""
 
 _CODEC = pa.Codec("zstd")
+_FIELDS = len(Token._fields)
 _BLOCK = 128 << 10
 
 
@@ -34,17 +39,37 @@ class DamagedPayload(Exception):
     """The bytes are not what was stored."""
 
 
-def _pack_text(text: TokenizedText) -> dict[str, Any]:
-    return {
-        "tokens": [token.text for token in text.tokens],
-        "n_tokens_full": text.n_tokens_full,
-        "max_length": text.max_length,
-    }
+class PackedText(NamedTuple):
+    """A tokenized text as it lies in a payload: JSON of what is no number, and start, end and
+    is_special of each token as int32 [T, 3]. `content` [T] tells the tokens that are text."""
+
+    said: str
+    spans: bytes
+    content: NDArray[np.bool_]
 
 
-def _spans(text: TokenizedText) -> np.ndarray:
-    rows = [(t.start, t.end, int(t.is_special)) for t in text.tokens]
-    return np.array(rows, dtype=np.int32).reshape(-1, 3)
+def pack_text(text: TokenizedText) -> PackedText:
+    """The text's tokens by columns. Many results share a text: pack it once."""
+    values: list[Any] = list(chain.from_iterable(text.tokens))
+    tokens = values[::_FIELDS]
+    del values[::_FIELDS]
+    spans = struct.pack(f"<{len(values)}i", *values)
+    content = np.frombuffer(spans, "<i4").reshape(-1, 3)[:, 2] == 0
+    said = (
+        f'{{"tokens": {_listed(tokens)}, "n_tokens_full": {text.n_tokens_full}, '
+        f'"max_length": {text.max_length}}}'
+    )
+    return PackedText(said, spans, content)
+
+
+def _listed(tokens: Sequence[str]) -> str:
+    """JSON of the strings, as `json.dumps` writes it; where nothing has to be escaped, in a fifth
+    of its time, which is a fifth of packing a text."""
+    joined = '", "'.join(tokens)
+    plain = joined.isascii() and joined.isprintable() and "\\" not in joined
+    if plain and tokens and joined.count('"') == 2 * (len(tokens) - 1):
+        return f'["{joined}"]'
+    return json.dumps(tokens)
 
 
 def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
@@ -74,30 +99,28 @@ def identity_of(pair: TextPair) -> bytes:
     return identity(pair.dataset, pair.pair_id, text_fingerprint(pair))
 
 
-def encode(attribution: Attribution, pair: TextPair) -> bytes:
-    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors.
+def encode(
+    attribution: Attribution,
+    pair: TextPair,
+    query: PackedText | None = None,
+    document: PackedText | None = None,
+) -> bytes:
+    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors. Texts that were packed
+    before can be given along.
 
     Raises:
         UserError: it has more than MAX_RAW bytes.
     """
-    arrays = {
-        "query_scores": attribution.query_scores,
-        "document_scores": attribution.document_scores,
-        "query_spans": _spans(attribution.query),
-        "document_spans": _spans(attribution.document),
-    }
-    if attribution.matrix is not None:
-        arrays["matrix"] = attribution.matrix
+    query = query or pack_text(attribution.query)
+    document = document or pack_text(attribution.document)
     span = pair.evidence
-    header = {
+    numbers = {
         "format": FORMAT,
         "score": attribution.score,
         "seconds": attribution.seconds,
         "bias_share": attribution.bias_share,
         "completeness_error": attribution.completeness_error,
         "standard_error": attribution.standard_error,
-        "query": _pack_text(attribution.query),
-        "document": _pack_text(attribution.document),
         # What a summary says of the pair, so that it can be made again.
         "pair": {
             "language": pair.language,
@@ -108,16 +131,50 @@ def encode(attribution: Attribution, pair: TextPair) -> bytes:
             "characters": len(pair.document),
         },
     }
-    # JSON as an array beside the others: safetensors' own metadata comes back without reading
-    # the file a second time only from a file, not from bytes.
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    before, pair_key, of_pair = json.dumps(numbers).partition(', "pair": ')
+    texts = f', "query": {query.said}, "document": {document.said}'
+    header = before + texts + pair_key + of_pair
+    raw = _safetensors(attribution, query, document, header.encode())
     if len(raw) > MAX_RAW:
         raise UserError(
             f"The result of pair {pair.pair_id[:80]} has {len(raw) >> 20} MiB, more than the "
             f"{MAX_RAW >> 20} MiB that are kept of one: leave the matrix out, or shorten the texts."
         )
     return _sealed(raw, _CODEC.compress(raw, asbytes=True), identity_of(pair))
+
+
+def _safetensors(
+    attribution: Attribution, query: PackedText, document: PackedText, header: bytes
+) -> bytes:
+    """What `safetensors.numpy.save` writes of these arrays, byte for byte, in a twentieth of its
+    time: wider types first, then by name, each after the other.
+
+    The JSON is an array beside the others: safetensors' own metadata comes back without reading
+    the file a second time only from a file, not from bytes.
+    """
+    floats = {"document_scores": attribution.document_scores}
+    if attribution.matrix is not None:
+        floats["matrix"] = attribution.matrix
+    floats["query_scores"] = attribution.query_scores
+    said, data, end = [], [], 0
+
+    def add(name: str, kind: str, shape: str, values: bytes) -> None:
+        nonlocal end
+        start, end = end, end + len(values)
+        said.append(
+            f'"{name}":{{"dtype":"{kind}","shape":[{shape}],"data_offsets":[{start},{end}]}}'
+        )
+        data.append(values)
+
+    for name, array in floats.items():
+        shape = ",".join(map(str, array.shape))
+        add(name, "F32", shape, array.astype("<f4", copy=False).tobytes())
+    add("document_spans", "I32", f"{len(document.content)},3", document.spans)
+    add("query_spans", "I32", f"{len(query.content)},3", query.spans)
+    add("header", "U8", str(len(header)), header)
+    table = f"{{{','.join(said)}}}".encode()
+    table += b" " * (-len(table) % 8)
+    return b"".join([len(table).to_bytes(8, "little"), table, *data])
 
 
 def _sealed(raw: bytes, packed: bytes, identity: bytes) -> bytes:

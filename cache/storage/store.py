@@ -9,7 +9,7 @@ Curves of another normalization, resampling or axis are derived from the results
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,17 +19,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from attribution.curves.positions import positions
-from attribution.curves.text_axis import curves_of
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from cache.storage import blocks
 from cache.storage.blocks import Serials, text_number, variant_params
-from cache.storage.codec import DamagedPayload, decode, encode, identity_of
+from cache.storage.codec import DamagedPayload, decode, identity_of
+from cache.storage.encoded import Encoded, curve_columns, encoded
 from cache.storage.files import LAYOUT, Files, ModelKey
 from cache.storage.index import FAILED, RESULT, Index, index_of
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
 _DERIVE_ROWS = 256
+_COLUMNS = {"tokens": "tokens", "score": "scores", "truncated": "truncated"}
 T = TypeVar("T")
 
 
@@ -113,26 +114,41 @@ class Store(Files):
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        # Encoded before the lock is taken, so that others wait for the disk alone (and not for
+        done = latest(results)
+        self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
+
+    def put_encoded(
+        self,
+        model: ModelKey,
+        method: Method,
+        pairs: Sequence[TextPair],
+        results: Encoded,
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """The same of results [n] of `pairs` [n] that are encoded already.
+
+        Raises:
+            UserError: the folder cannot be written (rights, a full disk).
+        """
+        # Made before the lock is taken, so that others wait for the disk alone (and not for
         # pyarrow's first conversion, which imports pandas).
-        done, failed = latest(results), latest(failures)
+        done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
+        if len(done) < len(pairs):
+            results = results.at([place for _, place in done])
+        failed = latest(failures)
         if not done and not failed:
             return
-        rows = [
-            blocks.row_of(
-                p, score=a.score, tokens=a.document.n_tokens_full, truncated=a.document.truncated
-            )
-            for p, a in done
-        ] + [blocks.row_of(p, reason=reason) for p, reason in failed]
-        batch = blocks.batch_of(rows)
-        data = [encode(a, p) for p, a in done] + [None] * len(failed)
-        curves = _curves(done, method)
+        n, columns = len(done), blocks.pair_columns([pair for pair, _ in [*done, *failed]])
+        for name in ("tokens", "score", "truncated"):
+            columns[name] = [*getattr(results, _COLUMNS[name]).tolist(), *columns[name][n:]]
+        columns["reason"] = [*columns["reason"][:n], *(reason for _, reason in failed)]
+        batch = blocks.batch_of_columns(columns)
         with self.writing(model, method) as db:
-            serials = _insert(db, rows, batch, data)
-            if done:
+            serials = _insert(db, columns, batch, [*results.payloads, *[None] * len(failed)])
+            if n:
                 number = blocks.variant_number(db, variant_params(method))
-                rows_of_curves = blocks.curve_rows(serials[: len(done)], *curves)
-                blocks.append_curves(db, number, rows_of_curves)
+                rows = blocks.curve_rows(serials[:n], results.curves, results.magnitudes)
+                blocks.append_curves(db, number, rows)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
@@ -164,9 +180,10 @@ class Store(Files):
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
         """Curves of those of `pairs` that have a result, under the method's normalization and
         resampling; curves of another choice are derived from the stored results, not computed."""
-        # A pair counts once, in its first place, and with its last texts.
-        asked = list({(pair.dataset, pair.pair_id): pair for pair in pairs}.values())
+        asked = _once(pairs)
         own = self._own_curves(model, method, asked)
+        if len(own.pair_ids) == len(asked):
+            return own
         there = set(own.pair_ids)
         lacking = [pair for pair in asked if pair.pair_id not in there]
         if not lacking:
@@ -240,7 +257,7 @@ class Store(Files):
                     damaged.append(pair)
                 else:
                     derived.append((pair, result))
-            curves = _curves(derived, method)
+            curves = curve_columns(derived, method)
             with self.changing(model, method) as db:
                 if db is None:  # somebody has just deleted it
                     return
@@ -253,6 +270,14 @@ class Store(Files):
                 made = blocks.curve_rows(serials, *curves)
                 number = blocks.variant_number(db, variant_params(method))
                 blocks.append_curves(db, number, made.at(serials > 0))
+
+
+def _once(pairs: Sequence[TextPair]) -> list[TextPair]:
+    """Each pair once, in its first place and with its last texts."""
+    # Names alone where that is enough: a million tuples take 70 MB.
+    if len({pair.dataset for pair in pairs}) < 2:
+        return list({pair.pair_id: pair for pair in pairs}.values())
+    return list({(pair.dataset, pair.pair_id): pair for pair in pairs}.values())
 
 
 def _nothing(method: Method) -> StoredCurves:
@@ -289,41 +314,35 @@ def _joined(asked: Sequence[TextPair], own: StoredCurves, beneath: StoredCurves)
     )
 
 
-def _curves(
-    results: Sequence[tuple[TextPair, Attribution]], method: Method
-) -> tuple[list[Array], list[Array]]:
-    """Curves [100] of results and their magnitudes [100]."""
-    made = [curves_of(result, method, len(pair.document)) for pair, result in results]
-    return [curve for curve, _ in made], [magnitudes for _, magnitudes in made]
-
-
 # -- rows ------------------------------------------------------------------------------------------
 
 
 def _insert(
     db: sqlite3.Connection,
-    rows: Sequence[dict[str, Any]],
+    columns: Mapping[str, Sequence[Any]],
     batch: pa.RecordBatch,
     data: Sequence[bytes | None],
 ) -> Serials:
     """Add payloads (None of failures) and their block in the place of what was there of the pairs;
     their serials [n]."""
     first = blocks.next_serial(db)
-    keys = [(blocks.dataset_number(db, row["dataset"]), row["pair"]) for row in rows]
+    numbers = {name: blocks.dataset_number(db, name) for name in set(columns["dataset"])}
+    keys = [
+        (numbers[name], pair)
+        for name, pair in zip(columns["dataset"], columns["pair"], strict=True)
+    ]
     dead = []
     for key in keys:
         if found := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
             dead.append(found[0])
     db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead])
+    rows = zip(keys, columns["text"], columns["reason"], data, strict=True)
     db.executemany(
         "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (first + k, *key, row["text"], row["reason"], payload)
-            for k, (key, row, payload) in enumerate(zip(keys, rows, data, strict=True))
-        ],
+        [(first + k, *key, *row) for k, (key, *row) in enumerate(rows)],
     )
     blocks.append(db, first, batch, dead)
-    return np.arange(first, first + len(rows), dtype=np.int64)
+    return np.arange(first, first + len(keys), dtype=np.int64)
 
 
 def latest(rows: Sequence[tuple[TextPair, T]]) -> list[tuple[TextPair, T]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,7 @@ from dashboard.core.command_options import (
 from dashboard.curves.answers import Failures, Precomputed
 
 if TYPE_CHECKING:
+    from attribution.types import TextPair
     from cache.exchange.part_files import PartWriter
 
 app = typer.Typer()
@@ -51,6 +53,17 @@ def _published(folder: str) -> PartWriter:
     from dashboard.core.provenance import poslens_version
 
     return part_files.PartWriter(part_files.PartFolder(folder), service().root, poslens_version())
+
+
+def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
+    from cache.jobs import attributions
+
+    if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", said):
+        raise UserError(f"--shard takes I/N, such as 2/8, and not {said[:40]!r}.")
+    number, of = map(int, said.split("/"))
+    if not (found := attributions.shard(pairs, number, of)):
+        raise UserError(f"Shard {said} has no pair: {len(pairs)} pairs fill fewer shards.")
+    return found
 
 
 @app.command()
@@ -89,6 +102,14 @@ def precompute(
             "filling the cache; `cache ingest` takes them in.",
         ),
     ] = "",
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Only the pairs of shard I of N, which are the same on every host: of N processes "
+            "that share no cache, each takes one.",
+        ),
+    ] = "",
     format: Annotated[
         LineFormat, typer.Option(help="json, or text (in one line).")
     ] = LineFormat.json,
@@ -108,6 +129,8 @@ def precompute(
     spec = for_data(spec, data.name)
     quiet()
     pairs, _ = readable_of([spec], pairs, readable)
+    if shard:
+        pairs = _shard_of(pairs, shard)
     from tqdm import tqdm
 
     def on_ray(identity: Any) -> Any:

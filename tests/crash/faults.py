@@ -121,9 +121,9 @@ def into_store(setting: Setting, folder: Path, pipe: int) -> None:
 class _TellingParts(PartWriter):
     pipe = -1
 
-    def put(self, model, method, results, failures=()) -> None:  # type: ignore[no-untyped-def]
-        super().put(model, method, results, failures)
-        names = [pair.pair_id for pair, _ in (*results, *failures)]
+    def put_encoded(self, model, method, pairs, results, failures=()) -> None:  # type: ignore[no-untyped-def]
+        super().put_encoded(model, method, pairs, results, failures)
+        names = [pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures))]
         os.write(self.pipe, "".join(f"{name}\n" for name in names).encode())
 
 

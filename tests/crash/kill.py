@@ -29,9 +29,10 @@ from attribution.methods import make_method
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
-from attribution.types import Attribution, Method, TextPair
+from attribution.types import Method, TextPair
 from cache.jobs.attributions import OneDevice, precompute
 from cache.storage import index
+from cache.storage.encoded import Encoded
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("terms")
@@ -81,16 +82,17 @@ class Telling(Store):
         super().__init__(root)
         self._pipe = pipe
 
-    def put(
+    def put_encoded(
         self,
         model: ModelKey,
         method: Method,
-        results: Sequence[tuple[TextPair, Attribution]],
+        pairs: Sequence[TextPair],
+        results: Encoded,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """Store, then tell."""
-        super().put(model, method, results, failures)
-        names = [pair.pair_id for pair, _ in (*results, *failures)]
+        super().put_encoded(model, method, pairs, results, failures)
+        names = [pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures))]
         os.write(self._pipe, "".join(f"{name}\n" for name in names).encode())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from safetensors.numpy import save
 
 from attribution.errors import UserError
 from attribution.methods import make_method
@@ -52,7 +53,7 @@ def changed(rows: pa.RecordBatch, **values: Any) -> pa.RecordBatch:
 def packed(pair: Any, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> bytes:
     """A payload whose checksum is right whatever it holds."""
     arrays |= {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    raw = codec.save(arrays)
+    raw = save(arrays)
     body = len(raw).to_bytes(8, "big") + codec._CODEC.compress(raw, asbytes=True)
     return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
 

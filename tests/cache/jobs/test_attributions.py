@@ -18,7 +18,7 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Method, TextPair
-from cache.jobs.attributions import OneDevice, precompute
+from cache.jobs.attributions import OneDevice, precompute, shard
 from cache.jobs.loop import Progress, Steering
 from cache.storage.store import ModelKey, Store
 
@@ -206,11 +206,11 @@ def test_the_turn_is_held_for_computing_alone(
         yield
         inside[0] = False
 
-    real = store.put
+    real = store.put_encoded
     stored: list[bool] = []
 
     class Watched(Store):
-        def put(self, *args, **kwargs):
+        def put_encoded(self, *args, **kwargs):
             stored.append(inside[0])
             return real(*args, **kwargs)
 
@@ -249,3 +249,14 @@ def test_a_damaged_result_is_computed_again(
     precompute(device(retriever, point), MODEL, point, PAIRS, store)
     assert computed == ["p03"]
     assert len(store.curves(MODEL, point, PAIRS).pair_ids) == 12
+
+
+def test_shards_are_each_pair_once_and_keep_documents_together() -> None:
+    pairs = [TextPair(f"p{n}", f"q{n}", f"d{n // 3}", dataset="s") for n in range(90)]
+    parts = [shard(pairs, number, 4) for number in range(1, 5)]
+    assert sorted(p.pair_id for part in parts for p in part) == sorted(p.pair_id for p in pairs)
+    documents = [{pair.document for pair in part} for part in parts]
+    assert sum(map(len, documents)) == 30 and all(documents)
+    assert shard(pairs, 1, 1) == pairs and shard(pairs[::-1], 2, 4) == parts[1][::-1]
+    with pytest.raises(UserError, match="no shard 5 of 4"):
+        shard(pairs, 5, 4)

@@ -31,7 +31,7 @@ import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-from cache.jobs.attributions import precompute
+from cache.jobs.attributions import computed, precompute
 from cache.storage.store import ModelKey, Store
 
 root, log, n, pause = sys.argv[1:5]
@@ -41,14 +41,14 @@ text = TokenizedText((Token("a", 0, 1), Token("b", 2, 3)), 2, 512)
 class Logged:
     def batches(self, pairs):
         return iter([pairs[i : i + 4] for i in range(0, len(pairs), 4)])
-    def outcomes(self, batches):
+    def compute(self, batches):
         for batch in batches:
             with open(log, "a") as out:
                 out.writelines(f"{pair.pair_id}\\n" for pair in batch)
             time.sleep(float(pause))
-            yield [SimpleNamespace(pair=pair, attribution=Attribution(
+            yield computed([SimpleNamespace(pair=pair, attribution=Attribution(
                 "m", method, pair.pair_id, 0.5, text, text, [0.1, 0.2], [0.3, 0.4]))
-                for pair in batch]
+                for pair in batch], method)
 
 pairs = [TextPair(f"p{i}", "a b", f"a b {i}", dataset="set") for i in range(int(n))]
 print("ready", flush=True)
@@ -67,6 +67,17 @@ def hold(folder: Path, *keys: str) -> tuple[subprocess.Popen[str], str]:
     )
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
+
+
+def test_portions_are_given_up_in_parts(tmp_path: Path) -> None:
+    with Claims(tmp_path) as one, Claims(tmp_path) as other:
+        assert one.take(["a", "b"]) == {"a", "b"} and one.take(["b", "c"]) == {"b", "c"}
+        one.release(["a", "nothing"])
+        assert other.take(["a", "b", "c"]) == {"a"}
+        one.release(["c", "b"])
+        assert other.take(["b", "c"]) == {"b", "c"}
+        assert len(list(tmp_path.glob("*.*.json"))) == 2
+    assert not list(tmp_path.glob("*.json")) and not list(tmp_path.glob("*.alive"))
 
 
 def test_claims_are_exclusive_until_released(tmp_path: Path) -> None:

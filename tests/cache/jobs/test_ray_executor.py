@@ -22,7 +22,8 @@ from cache.jobs.attributions import precompute
 from cache.jobs.loop import Progress, Steering
 from cache.jobs.ray_executor import RayExecutor
 from cache.keys import used_model
-from cache.storage.store import ModelKey, Store
+from cache.storage.store import ModelKey
+from tests.crash.actors import Counting, kill, some_pairs
 
 METHOD = make_method("saliency")
 FAILING = TextPair("bad", "\u200b", "the Moon", dataset="set")
@@ -40,18 +41,6 @@ PAIRS = (
 @pytest.fixture
 def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
     return RetrieverSpec("tiny", "tiny", "dense", f"folder:{tiny_folder('bert')}")
-
-
-class Counting(Store):
-    """A store that counts what it is given."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.given: Counter[str] = Counter()
-
-    def put(self, model, method, results, failures=()) -> None:  # type: ignore[no-untyped-def]
-        super().put(model, method, results, failures)
-        self.given.update(pair.pair_id for pair, _ in results)
 
 
 def listening() -> list[str]:
@@ -91,7 +80,7 @@ def test_a_killed_worker_costs_nothing_and_repeats_nothing(
         told = Steering(on_progress=kill)
         last = precompute(executor, model, METHOD, PAIRS, store, steering=told)
     assert killed and (last.total, last.done, last.computed, last.failed) == (25, 25, 25, 1)
-    assert store.given == Counter(pair.pair_id for pair in PAIRS if pair is not FAILING)
+    assert store.given == Counter(pair.pair_id for pair in PAIRS)
     assert [s.done for s in steps] == sorted({s.done for s in steps})
     stored = store.curves(model, METHOD, PAIRS)
     assert "The query has no token" in stored.failed["bad"]
@@ -102,6 +91,16 @@ def test_a_killed_worker_costs_nothing_and_repeats_nothing(
         assert found is not None
         np.testing.assert_allclose(found.document_scores, alone.document_scores, rtol=1e-4)
     assert precompute(executor, model, METHOD, PAIRS, store).computed == 0
+
+
+def test_actors_killed_at_random_lose_and_double_nothing(
+    spec: RetrieverSpec, tmp_path: Path
+) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: requirements-ray.txt")
+    outcome = kill(spec, some_pairs(240), tmp_path, actors=3, kills=3)
+    assert outcome.kills > 0 and outcome.stored == 240
+    assert (outcome.lost, outcome.doubled, outcome.wrong) == (0, 0, 0), outcome
 
 
 def test_what_cannot_run_is_a_sentence(

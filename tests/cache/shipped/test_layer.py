@@ -151,7 +151,7 @@ def test_curves_of_another_version_are_made_anew(store: Store, known, monkeypatc
     pairs = [pair for pair, _ in known]
     wanted = store.curves(MODEL, SALIENCY, pairs).curves
     monkeypatch.setattr(positions, "CURVE_VERSION", positions.CURVE_VERSION + 1)
-    monkeypatch.setattr(positions, "normalize", lambda scores, how: 2 * np.abs(scores))
+    monkeypatch.setattr(positions, "_normalized", lambda rows, lengths, how: 2 * np.abs(rows))
     changed = make_method("saliency")
     assert changed != SALIENCY and changed.core == SALIENCY.core
     found = store.curves(MODEL, changed, pairs)

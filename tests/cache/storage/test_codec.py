@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from attribution.methods import make_method
 from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
+from cache.storage import codec
 from cache.storage.codec import DamagedPayload, decode, encode, identity_of, pair_fields
 
 METHOD = make_method("saliency")
@@ -45,6 +48,41 @@ def test_round_trip_bit_for_bit(result) -> None:
         assert (back.matrix is not None) == ("matrix" in fields)
         assert not back.document_scores.flags.writeable
         assert not same(back, result("other")[1])
+
+
+@pytest.mark.parametrize("matrix", [False, True])
+@pytest.mark.parametrize(
+    "odd", ["plain", '"', "\\", "new\nline", "\x7f", "fog 🚀 النخلة", "\ud800", ', "pair": ', ""]
+)
+def test_a_payload_is_what_the_libraries_write(result, odd: str, matrix: bool) -> None:
+    """Put together by hand, byte for byte as `safetensors` and `json` do."""
+    pair, stored = result("p", **({"matrix": np.ones((6, 13), np.float32)} if matrix else {}))
+    tokens = (Token(odd, 3, 9), *stored.document.tokens[1:])
+    document = replace(stored.document, tokens=tokens)
+    stored = replace(stored, document=document, standard_error=0.25)
+    pair = replace(pair, language=odd, evidence=EvidenceSpan(1, 4))
+    found = codec._raw(encode(stored, pair), identity_of(pair))
+
+    def text(it: TokenizedText) -> dict:
+        names = [token.text for token in it.tokens]
+        return {"tokens": names, "n_tokens_full": it.n_tokens_full, "max_length": it.max_length}
+
+    fields = ("score", "seconds", "bias_share", "completeness_error", "standard_error")
+    about = {"language": odd, "domain": pair.domain, "document_tokens": pair.document_tokens}
+    header = {
+        "format": codec.FORMAT,
+        **{name: getattr(stored, name) for name in fields},
+        "query": text(stored.query),
+        "document": text(document),
+        "pair": {**about, "start": 1, "end": 4, "characters": len(pair.document)},
+    }
+    arrays = {"query_scores": stored.query_scores, "document_scores": stored.document_scores}
+    for name, it in (("query_spans", stored.query), ("document_spans", document)):
+        arrays[name] = np.array([token[1:] for token in it.tokens], np.int32)
+    if stored.matrix is not None:
+        arrays["matrix"] = stored.matrix
+    said = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    assert found == save({**arrays, "header": said})
 
 
 small = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -117,7 +117,7 @@ def test_magnitudes_travel_with_exports_and_parts(store: Store, result, tmp_path
             PartWriter(fill, tmp_path / "work", "1").put(MODEL, SIGNED, stored)
             ingest(other, fill)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cache.storage.store.curves_of", lambda *_: pytest.fail("made again"))
+            patch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
             found = other.curves(MODEL, SIGNED, [pair for pair, _ in stored])
         expected = [document_magnitudes(a, SIGNED) for _, a in stored]
         np.testing.assert_array_equal(found.magnitudes, expected)
@@ -131,8 +131,8 @@ def mended(monkeypatch: pytest.MonkeyPatch):
     """Resampling is another from here on, and the version says so."""
 
     def mend() -> Method:
-        real = positions.resample
-        monkeypatch.setattr(positions, "resample", lambda *given: 2 * real(*given))
+        real = positions._resampled
+        monkeypatch.setattr(positions, "_resampled", lambda *given: 2 * real(*given))
         monkeypatch.setattr(positions, "CURVE_VERSION", positions.CURVE_VERSION + 1)
         return make_method("decomposition")
 
@@ -156,7 +156,7 @@ def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
     assert after.scores.tolist() == before.scores.tolist()
     # They are kept, and made once.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cache.storage.store.curves_of", lambda *_: pytest.fail("made again"))
+        patch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
         store.curves(MODEL, method, pairs)
 
 

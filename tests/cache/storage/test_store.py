@@ -17,12 +17,12 @@ import pytest
 
 import cache.storage.blocks
 import cache.storage.connections
-import cache.storage.store
 from attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, document_curve
 from attribution.curves.text_axis import curves_of, over_text
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Attribution
+from cache.storage.encoded import encoded, joined
 from cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
@@ -168,7 +168,7 @@ def test_curves_of_every_choice_equal_directly_computed_ones(
                 assert found.magnitudes is found.curves and np.isnan(found.curves[1]).any()
     assert sql(store, "SELECT count(DISTINCT variant), sum(n) FROM curve") == [(12, 60)]
     # Now that all are stored, nothing is derived again.
-    monkeypatch.setattr(cache.storage.store, "curves_of", lambda *_: pytest.fail("derived again"))
+    monkeypatch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
     store.curves(MODEL, make_method("saliency", {"resampling": "point"}), pairs)
 
 
@@ -180,6 +180,22 @@ def test_curves_are_of_the_asked_pairs_in_their_order(store: Store, result) -> N
     assert found.pair_ids == ("p4", "p1", "p2")
     for pair_id, curve in zip(found.pair_ids, found.curves, strict=True):
         np.testing.assert_array_equal(curve, document_curve(stored[pair_id][1], METHOD))
+
+
+def test_encoded_elsewhere_is_the_same_and_the_last_of_a_pair_counts(
+    store: Store, result, tmp_path: Path
+) -> None:
+    stored = [result(name) for name in ("a", "b", "a")]
+    stored[2] = (stored[0][0], replace(stored[1][1], pair_id="a"))
+    sent = encoded(stored, METHOD)
+    halves = joined([sent.at([0, 1]), sent.at([2])])
+    for name, given in (("whole", sent), ("halves", halves)):
+        other = Store(tmp_path / name)
+        other.put_encoded(MODEL, METHOD, [pair for pair, _ in stored], given)
+        assert equal(other.get(MODEL, METHOD, stored[0][0]), stored[2][1])
+        assert equal(other.get(MODEL, METHOD, stored[1][0]), stored[1][1])
+        found = other.curves(MODEL, METHOD, [stored[0][0]])
+        np.testing.assert_array_equal(found.curves[0], document_curve(stored[2][1], METHOD))
 
 
 # -- failures ----------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Results by columns, as the store keeps them. Whatever computes them encodes them too, on whatever
+machine that is, so that who writes has only bytes to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution.curves.positions import score_curves
+from attribution.curves.text_axis import curves_of, is_over_text
+from attribution.types import N_BINS, Array, Attribution, Method, TextPair, TokenizedText
+from cache.storage.codec import PackedText, encode, pack_text
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Results [N]: their payloads, scores, how many tokens their documents have, whether those were
+    truncated, curves [N, 100] and magnitudes [N, 100]. `magnitudes` is `curves` itself where those
+    have no signs."""
+
+    payloads: list[bytes]
+    scores: Array
+    tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+    curves: Array
+    magnitudes: Array
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def at(self, places: Sequence[int]) -> Encoded:
+        """Some of them."""
+        curves, same = self.curves[places], self.magnitudes is self.curves
+        return Encoded(
+            [self.payloads[place] for place in places],
+            self.scores[places],
+            self.tokens[places],
+            self.truncated[places],
+            curves,
+            curves if same else self.magnitudes[places],
+        )
+
+
+def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> Encoded:
+    """Results of `method` by columns.
+
+    Raises:
+        UserError: one has more bytes than the store keeps.
+    """
+    # Results of one document share its text; by identity, and they are alive until the end.
+    texts: dict[int, PackedText] = {}
+
+    def packed(text: TokenizedText) -> PackedText:
+        found = texts.get(id(text))
+        if found is None:
+            found = texts[id(text)] = pack_text(text)
+        return found
+
+    payloads, read = [], []
+    for pair, result in results:
+        document = packed(result.document)
+        payloads.append(encode(result, pair, packed(result.query), document))
+        read.append(document.content)
+    lengths = np.array([result.document.n_tokens_full for _, result in results], np.int32)
+    counts = np.array([int(content.sum()) for content in read], np.int32)
+    curves, magnitudes = curve_columns(results, method, read)
+    scores = np.array([result.score for _, result in results], np.float32)
+    return Encoded(payloads, scores, lengths, lengths > counts, curves, magnitudes)
+
+
+def joined(parts: Sequence[Encoded]) -> Encoded:
+    """Results of several at once."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("scores", "tokens", "truncated", "curves")
+    }
+    magnitudes = columns["curves"]
+    if any(part.magnitudes is not part.curves for part in parts):
+        magnitudes = np.concatenate([part.magnitudes for part in parts])
+    payloads = [payload for part in parts for payload in part.payloads]
+    return Encoded(payloads, **columns, magnitudes=magnitudes)
+
+
+def curve_columns(
+    results: Sequence[tuple[TextPair, Attribution]],
+    method: Method,
+    read: Sequence[NDArray[np.bool_]] = (),
+) -> tuple[Array, Array]:
+    """Curves [N, 100] and magnitudes [N, 100] of results, the same array where there are no signs;
+    `read` tells the tokens of each document that are text, where that is known already."""
+    if not results:
+        nothing = np.zeros((0, N_BINS), np.float32)
+        return nothing, nothing
+    if is_over_text(method):
+        made = [curves_of(result, method, len(pair.document)) for pair, result in results]
+        curves, magnitudes = (np.array(side, np.float32) for side in zip(*made, strict=True))
+    else:
+        contents = read or [result.document.content for _, result in results]
+        scores = [
+            result.document_scores[content]
+            for (_, result), content in zip(results, contents, strict=True)
+        ]
+        curves = magnitudes = score_curves(scores, method)
+        if any((values < 0).any() for values in scores):
+            magnitudes = score_curves([np.abs(values) for values in scores], method)
+    same = magnitudes is curves or np.array_equal(curves, magnitudes, equal_nan=True)
+    return curves, curves if same else magnitudes

@@ -1,0 +1,140 @@
+"""SIGKILL random actors of a real Ray run, again and again.
+
+    python -m tests.crash.actors [--actors 8] [--kills 24] [--pairs 8000]
+
+A tiny random model computes saliency on many actors; while results come in, one of them is killed
+now and then, whatever it is at. In the end each pair must have been stored exactly once, and as one
+device computes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attribution.methods import make_method
+from attribution.retrievers.specs import RetrieverSpec
+from attribution.types import Method, TextPair
+from cache.jobs.attributions import OneDevice, precompute
+from cache.jobs.loop import Progress, Steering
+from cache.keys import used_model
+from cache.storage.encoded import Encoded
+from cache.storage.store import ModelKey, Store
+
+METHOD = make_method("saliency")
+PORTION = 16  # pairs in a batch; while many actors work, several batches come at a time
+
+
+class Counting(Store):
+    """A store that counts what it is given of each pair."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.given: Counter[str] = Counter()
+
+    def put_encoded(
+        self,
+        model: ModelKey,
+        method: Method,
+        pairs: Sequence[TextPair],
+        results: Encoded,
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Store, then count."""
+        super().put_encoded(model, method, pairs, results, failures)
+        self.given.update(pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What many kills came to: pairs without a result, those that were stored more than once, and
+    results that are not what one device gives."""
+
+    kills: int
+    stored: int
+    lost: int
+    doubled: int
+    wrong: int
+
+
+def some_pairs(n: int) -> list[TextPair]:
+    """Long pairs; three share a document."""
+    return [
+        TextPair(f"p{k}", f"what pulls water {k}", f"{k // 3} " + "the Moon pulls " * 400)
+        for k in range(n)
+    ]
+
+
+def kill(
+    spec: RetrieverSpec, pairs: Sequence[TextPair], root: Path, actors: int, kills: int
+) -> Outcome:
+    """Kill `kills` actors in a run over `pairs`; what must be zero is lost, doubled, wrong."""
+    from attribution.retrievers.load import load
+    from cache.jobs.ray_executor import RayExecutor
+
+    chance = random.Random(0)
+    key = used_model(spec, "cpu", "auto").fingerprint
+    model, store, whole = ModelKey(spec.name, key), Counting(root / "many"), Store(root / "one")
+    killed: list[int] = []
+    with RayExecutor(spec, METHOD, key, device="cpu", workers=actors) as executor:
+
+        def maybe(step: Progress) -> None:
+            often = 4 * kills * PORTION / len(pairs)
+            if step.computed and len(killed) < kills and (not killed or chance.random() < often):
+                time.sleep(chance.uniform(0, 0.05))
+                with suppress(ProcessLookupError):  # one that Ray is just starting again
+                    os.kill(victim := chance.choice(executor.pids), signal.SIGKILL)
+                    killed.append(victim)
+
+        precompute(executor, model, METHOD, pairs, store, steering=Steering(on_progress=maybe))
+    precompute(OneDevice(load(spec, device="cpu"), METHOD), model, METHOD, pairs, whole)
+    wrong = 0
+    for pair in pairs:
+        found, right = store.get(model, METHOD, pair), whole.get(model, METHOD, pair)
+        assert right is not None
+        if found is not None:
+            wrong += not np.allclose(
+                found.document_scores, right.document_scores, rtol=1e-3, atol=1e-7
+            )
+    return Outcome(
+        kills=len(killed),
+        stored=len(store.given),
+        lost=len(store.missing(model, METHOD, pairs, retry=True)),
+        doubled=sum(times > 1 for times in store.given.values()),
+        wrong=wrong,
+    )
+
+
+def main() -> None:
+    """Kill, and say what came of it."""
+    from tests.support import tiny_models
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--actors", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=24)
+    parser.add_argument("--pairs", type=int, default=8000)
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        built = tiny_models.build("bert", Path(folder) / "model")
+        spec = RetrieverSpec("tiny", "tiny", "dense", f"folder:{built}")
+        pairs = some_pairs(options.pairs)
+        outcome = kill(spec, pairs, Path(folder), options.actors, options.kills)
+    print(outcome, f"{time.perf_counter() - started:.0f} s")
+    if outcome.lost or outcome.doubled or outcome.wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
