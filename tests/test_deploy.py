@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,14 @@ def test_compose_fills_in_every_name_of_the_proxys_template() -> None:
     name, secret = proxy["environment"]["PROXY_PASSWORDS"].rsplit("/", 1)
     assert name == "/run/secrets" and secret in COMPOSE["secrets"]
     assert "poslens" not in COMPOSE["services"]["poslens"].get("ports", []), "the proxy alone"
-    # The proxy that is trusted is the one that is there.
-    at = {
-        name: one["networks"]["inside"]["ipv4_address"] for name, one in COMPOSE["services"].items()
-    }
+    # The proxy that is trusted is the one that is there, and no other container gets its address:
+    # those of PosLens, as many as `--scale` says, have theirs from the range.
+    (network,) = COMPOSE["networks"]["inside"]["ipam"]["config"]
+    at = ip_address(proxy["networks"]["inside"]["ipv4_address"])
+    assert at in ip_network(network["subnet"]) and at not in ip_network(network["ip_range"])
+    assert app["networks"] == ["inside"]
     options = app["command"]
-    assert options[options.index("--trusted-proxy") + 1] == at["proxy"] != at["poslens"]
+    assert options[options.index("--trusted-proxy") + 1] == str(at)
     for service in (app, proxy):
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
 

@@ -13,6 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
 
+from attribution.batching import out_of_memory
 from attribution.errors import UserError
 from attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from attribution.retrievers.calibrated_attention import ROWS, Rows, attach
@@ -34,6 +35,7 @@ def load_encoders(
     Raises:
         UserError: the files are no model that sentence-transformers reads, or the model needs more
             memory than there is.
+        torch.OutOfMemoryError: it needs more than is free.
     """
     spread = must_spread(spec, files, place)
     query_model: SentenceTransformer | None = None
@@ -48,6 +50,8 @@ def load_encoders(
     except UserError:
         raise
     except Exception as error:
+        if out_of_memory(error):
+            raise
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
         without = "" if files.code else " without remote code"
         raise UserError(

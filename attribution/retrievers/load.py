@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from attribution.batching import out_of_memory
 from attribution.errors import UserError
 from attribution.retrievers import detect
 from attribution.retrievers.base import Retriever
@@ -125,6 +126,12 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     except UserError:
         raise
     except Exception as error:
+        if out_of_memory(error):
+            raise UserError(
+                f"{spec.name} does not fit into what is free of the memory of {where}: choose a "
+                "smaller model or bfloat16 precision, end what else uses it, or set "
+                "POSLENS_DEVICE=cpu."
+            ) from error
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
         raise UserError(
             f"{spec.name} could not be loaded as a {family.title} model "

@@ -119,7 +119,9 @@ class Compute:
         self.embeddings = EmbeddingStore(folder)
         self._known: Store = beside._known if beside else self.store
         self.queue: DeviceQueue = (
-            beside.queue if beside else DeviceQueue(QUEUE_LIMIT.get, each=REQUESTS_EACH.get)
+            beside.queue
+            if beside
+            else DeviceQueue(QUEUE_LIMIT.get, each=REQUESTS_EACH.get, shared=self._device_file)
         )
         self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
@@ -421,6 +423,10 @@ class Compute:
         """What waits for a turn at the device and holds it; a run takes one for each batch. What
         is computed elsewhere takes none: nobody here waits for a slow endpoint."""
         return nullcontext if spec.remote else self.queue.turn
+
+    def _device_file(self) -> Path:
+        """What all processes with this cache and this device lock while they compute."""
+        return self.root / f"device-{DEVICE.get().replace(':', '-')}.lock"
 
     def steering(self, spec: RetrieverSpec, run: Run, report: Report) -> Steering:
         """What steers the computation of a run with this model."""

@@ -3,7 +3,7 @@
 Runs over a data set and requests of pages stand in one line. A run asks again after every batch,
 so that whoever came meanwhile is served first. A page's request is computed in a thread of its
 own while the page waits for it: others that ask for the same wait for the same result, and the
-work ends when nobody waits any more.
+work ends when nobody waits any more. Processes that share a cache take turns at the device too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from filelock import FileLock, Timeout
 
 from attribution.errors import Stopped, UserError
 
 T = TypeVar("T")
 GRACE_S = 0.4  # that work goes on for after the last page left
 _POLL_S = 0.1  # between looks whether a place in the line is still wanted
+_TRY_S = 0.01  # between tries to take the device from another process
 
 _local = threading.local()
 
@@ -86,14 +90,17 @@ class Place(Generic[T]):
 
 class DeviceQueue:
     """One device's line. `limit` gives how many requests of pages may be in it, `each` how many of
-    one reader, `clock` seconds. `reader` says who asks; without it nobody is told apart."""
+    one reader, `clock` seconds, `shared` a file that processes lock in turn which share the device.
+    `reader` says who asks; without it nobody is told apart."""
 
     def __init__(
         self,
         limit: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
         each: Callable[[], int] = lambda: sys.maxsize,
+        shared: Callable[[], Path | None] = lambda: None,
     ) -> None:
+        self._shared = shared
         self._limit = limit
         self._each = each
         self.reader: Callable[[], str] = str
@@ -122,7 +129,8 @@ class DeviceQueue:
                 self._condition.notify_all()
                 raise
         try:
-            yield
+            with _among_processes(self._shared()):
+                yield
         finally:
             with self._condition:
                 self._line.popleft()
@@ -188,6 +196,43 @@ class DeviceQueue:
         with self._condition:
             request._waiting -= 1
             request._left_at = self._clock()
+
+
+@contextmanager
+def _among_processes(file: Path | None) -> Iterator[None]:
+    """Hold the device, where `file` is what the processes lock that use it.
+
+    Raises:
+        Stopped: this is a page's request, and nobody waits for it any more.
+    """
+    if file is None:
+        yield
+        return
+    place, device = FileLock(f"{file}.next"), FileLock(file)
+    # A cache that cannot be written is nobody else's to fill: its reader has the device alone.
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Whoever comes next holds the place meanwhile, so that a run in another process, which asks
+        # again after each batch, does not come first each time.
+        _take(place)
+        try:
+            _take(device)
+        finally:
+            place.release()
+    try:
+        yield
+    finally:
+        device.release()
+
+
+def _take(lock: FileLock) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=_POLL_S, poll_interval=_TRY_S)
+        except Timeout:
+            require_wanted()
+        else:
+            return
 
 
 def ready(result: T) -> Place[T]:

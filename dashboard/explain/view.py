@@ -31,7 +31,10 @@ from dashboard.widgets.run_board import any_active, duration, run_board
 from dashboard.widgets.sending import agreed
 
 WATCH_S = 2.0
-PAUSE_S = 0.25
+PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
+"""How long charts stay behind the heatmap: what reaches the browser together with it holds its
+drawing up by 250 ms, and the first chart of all, which brings Plotly's script along, by two
+seconds."""
 SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 
@@ -107,9 +110,7 @@ def _draw(subject: Subject, key: str, comparing: bool) -> None:
         view = panels.token_heatmap(panes, subject.method, key=f"{key}.heatmap")
     with progress:
         _progress(subject, averages, key)
-    # A chart that reaches the browser together with the heatmap holds its drawing up by some 250
-    # ms.
-    time.sleep(PAUSE_S)
+    _let_the_text_be_drawn()
     figures: dict[str, panels.Draw] = {"Curves": _curves(subject, averages, controls, which, key)}
     with panels.guarded():
         _indices(subject, averages)
@@ -131,6 +132,16 @@ def _draw(subject: Subject, key: str, comparing: bool) -> None:
     panels.caption([*subject.provenance(), *sources(averages)])
     with export:
         _export(subject, figures, panes, view, averages, key, comparing)
+
+
+def _let_the_text_be_drawn() -> None:
+    known = "charts.known"  # to this tab's browser
+    until = time.monotonic() + (PAUSE_S if known in st.session_state else FIRST_PAUSE_S)
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        # Whoever clicks meanwhile is served at once: Streamlit ends a script where it is called.
+        st.session_state.get(known)
+    st.session_state[known] = True
 
 
 def _tools(subject: Subject) -> str:

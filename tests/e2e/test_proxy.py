@@ -1,7 +1,9 @@
-"""PosLens behind nginx, with the configuration that ships: base path, web sockets, two people."""
+"""Two processes of PosLens on one cache behind nginx, with the configuration that ships: base path,
+web sockets, people who each meet one process."""
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -15,6 +17,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from cache.storage.files import Files
+from cache.storage.maintenance import listing
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_app import no_error, ready
 from tests.support.ports import free_port
@@ -26,10 +30,32 @@ HOST = "poslens.localhost"
 """Browsers look for names below localhost on this machine."""
 
 
+PEOPLE = {
+    "anna": "tide",
+    "bert": "moss",
+    "carl": "clay",
+    "dora": "salt",
+    "emil": "dew",
+    "fay": "rust",
+}
+
+
 @dataclass(frozen=True)
 class Proxied:
+    """`url` is nginx's; `met` says whom each person's requests went to, so far."""
+
     url: str
     app: Served
+    other: Served
+    log: Path
+
+    def met(self) -> dict[str, set[int]]:
+        ports: dict[str, set[int]] = {}
+        for line in self.log.read_text().splitlines():
+            name, upstream = line.split()
+            if name != "-":
+                ports.setdefault(name, set()).add(int(upstream.rsplit(":")[-1]))
+        return ports
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +66,21 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     folder = tmp_path_factory.mktemp("proxy")
     # nginx comes from an address of its own, which no other program of this machine uses.
     options = [f"--allowed-host={HOST}", "--trusted-proxy=127.0.0.9"]
-    with served(folder, *options, base_path=BASE) as app:
+    (folder / "other").mkdir()
+    own = {"POSLENS_SHIPPED": "no", "POSLENS_HOME": str(folder / "home")}
+    with (
+        served(folder, *options, base_path=BASE, environment=own) as app,
+        served(folder / "other", *options, base_path=BASE, environment=own) as other,
+    ):
         port = free_port()
-        (folder / "passwords").write_text("anna:{PLAIN}tide\nbert:{PLAIN}moss\n")
+        accounts = (f"{name}:{{PLAIN}}{password}\n" for name, password in PEOPLE.items())
+        (folder / "passwords").write_text("".join(accounts))
         site = (ROOT / "deploy" / "nginx.conf.template").read_text(encoding="utf-8")
         for name, value in {
             "PROXY_LISTEN": f"127.0.0.1:{port}",
             "PROXY_PASSWORDS": str(folder / "passwords"),
-            "POSLENS_UPSTREAM": f"127.0.0.1:{app.port}",
+            # As nginx has it from a name with two addresses.
+            "POSLENS_UPSTREAM": f"127.0.0.1:{app.port}; server 127.0.0.1:{other.port}",
             "POSLENS_BASE_PATH": BASE,
         }.items():
             site = site.replace(f"${{{name}}}", value)
@@ -59,7 +92,9 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         (folder / "nginx.conf").write_text(
             f"{'user root;' if os.geteuid() == 0 else ''}\n"
             f"daemon off;\nworker_processes 1;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
-            f"events {{}}\nhttp {{\naccess_log {folder}/access.log;\nproxy_bind 127.0.0.9;\n"
+            f"events {{}}\nhttp {{\n"
+            f"log_format met '$remote_user $upstream_addr';\naccess_log {folder}/access.log met;\n"
+            f"proxy_bind 127.0.0.9;\n"
             f"{temporary}{site}}}\n"
         )
         command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
@@ -72,7 +107,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             while not answers(health):
                 assert process.poll() is None and time.monotonic() < end
                 time.sleep(0.1)
-            yield Proxied(f"http://{HOST}:{port}", app)
+            yield Proxied(f"http://{HOST}:{port}", app, other, folder / "access.log")
         finally:
             process.terminate()
             process.wait(30)
@@ -132,6 +167,31 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own(
 def own_name(page: Page) -> str:
     (name,) = page.evaluate("new URLSearchParams(location.search).getAll('dataset')")
     return str(name)
+
+
+def test_each_person_meets_one_process_and_what_one_computes_the_other_has(
+    proxied: Proxied, browser: Browser
+) -> None:
+    for name, password in 2 * list(PEOPLE.items()):
+        secret = base64.b64encode(f"{name}:{password}".encode()).decode()
+        asked = f"{proxied.url.replace(HOST, '127.0.0.1')}/{BASE}/_stcore/host-config"
+        assert status(asked, Authorization=f"Basic {secret}", Host=HOST) == 200
+    met = proxied.met()
+    assert set(met) == set(PEOPLE) and all(len(ports) == 1 for ports in met.values()), met
+    by_process = {next(iter(ports)): name for name, ports in met.items()}
+    assert set(by_process) == {proxied.app.port, proxied.other.port}
+
+    kept = []
+    for name in by_process.values():
+        page = visit(browser, f"{proxied.url}/{BASE}/?models=BM25", name, PEOPLE[name])
+        expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
+        ready(page)
+        no_error(page)
+        page.context.close()
+        entries = listing(Files(proxied.app.home / "cache"))
+        kept.append([(entry.results, entry.bytes) for entry in entries])
+    # Not once more: the file is as the first one left it.
+    assert kept[0] and kept[0] == kept[1]
 
 
 def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:

@@ -1,12 +1,14 @@
 """Sessions without a browser on a real dashboard that computes a data set meanwhile.
 
-    python -m tests.load.sessions [--sessions 50] [--minutes 10] [--every 5]
+    python -m tests.load.sessions [--sessions 50] [--minutes 10] [--every 5] [--processes 1]
+                                  [--idle]
 
 Each session speaks Streamlit's websocket protocol: it opens Explain or Curves on pairs that are
 stored, clicks every few seconds, and times each click until its script has run. One more session
-has runs of three models over another data set going in the server. Printed: clicks, errors, the
-median and 95th percentile of a click, the server's memory after the first minute and at the end,
-and how many pairs were computed meanwhile.
+has runs of three models over another data set going in the server, unless it is idle. With several
+processes on one cache each session keeps to one of them, as behind a proxy. Printed: clicks,
+errors, the median and 95th percentile of a click, the servers' memory after the first minute and
+at the end, and how many pairs were computed meanwhile.
 """
 
 from __future__ import annotations
@@ -155,41 +157,46 @@ def write_pairs(path: Path) -> None:
 
 
 @contextmanager
-def dashboard(home: Path, data: Path) -> Iterator[tuple[int, psutil.Process]]:
-    """A running dashboard whose small data set is stored, and its process."""
+def dashboards(home: Path, data: Path, processes: int) -> Iterator[dict[int, psutil.Process]]:
+    """Running dashboards on one cache in which a small data set is stored: processes by port."""
+    command = [sys.executable, "-m", "dashboard"]
     subprocess.run(
-        [sys.executable, "-m", "dashboard", "precompute", "--dataset", str(data)],
+        [*command, "precompute", "--dataset", str(data)],
         cwd=ROOT,
         env=environment(home),
         check=True,
         capture_output=True,
     )
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "dashboard",
-        "run",
-        "--port",
-        str(port),
-        "--data",
-        f"{data.name}={data}",
-    ]
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=log, stderr=log)
+    command += ["run", "--data", f"{data.name}={data}"]
+    running: dict[int, psutil.Process] = {}
     try:
-        for _ in range(600):
-            if server.poll() is not None:
-                raise RuntimeError((home / "server.log").read_text())
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2)
-                break
-            except OSError:
-                time.sleep(0.4)
-        yield port, psutil.Process(server.pid)
+        for _ in range(processes):
+            port = free_port()
+            with (home / f"server-{port}.log").open("wb") as log:
+                running[port] = psutil.Popen(
+                    [*command, "--port", str(port)],
+                    cwd=ROOT,
+                    env=environment(home),
+                    stdout=log,
+                    stderr=log,
+                )
+            _until_it_answers(port, running[port], home / f"server-{port}.log")
+        yield running
     finally:
-        server.terminate()
-        server.wait(30)
+        for server in running.values():
+            server.terminate()
+        psutil.wait_procs(list(running.values()), 60)
+
+
+def _until_it_answers(port: int, server: psutil.Process, log: Path) -> None:
+    for _ in range(600):
+        if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
+            raise RuntimeError(log.read_text())
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2)
+            return
+        except OSError:
+            time.sleep(0.4)
 
 
 async def visit(port: int, number: int, name: str, every: float, end: float, seen: Figures) -> None:
@@ -215,38 +222,51 @@ async def visit(port: int, number: int, name: str, every: float, end: float, see
 
 
 async def load(
-    port: int, server: psutil.Process, name: str, sessions: int, seconds: float, every: float
+    servers: dict[int, psutil.Process],
+    name: str,
+    sessions: int,
+    seconds: float,
+    every: float,
+    idle: bool,
 ) -> Figures:
     """All sessions together, and the run."""
-    seen = Figures()
+    seen, ports = Figures(), list(servers)
     clock = asyncio.get_running_loop().time
+
+    def memory() -> int:
+        return sum(server.memory_info().rss for server in servers.values())
+
     async with Session(
-        port, "curves", "dataset=sample" + "".join(f"&models={name}" for name in MODELS)
+        ports[0], "curves", "dataset=sample" + "".join(f"&models={name}" for name in MODELS)
     ) as runner:
         await runner.run()
-        await runner.run(START)
+        if not idle:
+            await runner.run(START)
         end = clock() + seconds
 
         async def watch() -> None:
             await asyncio.sleep(min(60.0, seconds / 2))
-            seen.after_a_minute = server.memory_info().rss
+            seen.after_a_minute = memory()
 
         await asyncio.gather(
-            watch(), *(visit(port, n, name, every, end, seen) for n in range(sessions))
+            watch(),
+            *(visit(ports[n % len(ports)], n, name, every, end, seen) for n in range(sessions)),
         )
-        seen.at_the_end = server.memory_info().rss
+        seen.at_the_end = memory()
         seen.errors += runner.errors
     return seen
 
 
-def measure(sessions: int, seconds: float, every: float) -> Figures:
+def measure(
+    sessions: int, seconds: float, every: float, processes: int = 1, idle: bool = False
+) -> Figures:
     """Start everything, load it, and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         data = home / "small.jsonl"
         write_pairs(data)
-        with dashboard(home, data) as (port, server):
-            seen = asyncio.run(load(port, server, data.name, sessions, seconds, every))
+        with dashboards(home, data, processes) as servers:
+            seen = asyncio.run(load(servers, data.name, sessions, seconds, every, idle))
         seen.computed = sum(file.results for file in listing(Files(home / "cache"))) - STORED
         return seen
 
@@ -257,8 +277,11 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--every", type=float, default=5, help="seconds between clicks")
+    parser.add_argument("--processes", type=int, default=1, help="servers on one cache")
+    parser.add_argument("--idle", action="store_true", help="without runs beside the clicks")
     given = parser.parse_args()
-    for line in measure(given.sessions, given.minutes * 60, given.every).lines():
+    found = measure(given.sessions, given.minutes * 60, given.every, given.processes, given.idle)
+    for line in found.lines():
         print(line)
 
 

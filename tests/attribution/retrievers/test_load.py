@@ -295,6 +295,15 @@ def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.Mon
         spread()
 
 
+def test_a_model_that_no_memory_is_left_for(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+
+    monkeypatch.setattr("attribution.retrievers.dense_loading._load_model", full)
+    with pytest.raises(UserError, match="does not fit into what is free of the memory of cpu"):
+        load(spec_of(copy), device="cpu")
+
+
 def test_a_spread_model_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through accelerate's placement, here of all layers on the CPU."""
     monkeypatch.setattr("attribution.retrievers.dense_loading.must_spread", lambda *_: True)

@@ -192,6 +192,8 @@ def test_a_model_is_alike_to_itself() -> None:
         (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
         (["precompute", "--dataset", "nope"], "no data set 'nope'"),
         (["precompute", "--workers", "2"], "belong to --executor ray"),
+        (["precompute", "--shard", "2"], "--shard takes I/N"),
+        (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["export", "x.bmp"], "use .png"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -191,3 +194,44 @@ def test_locks_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
         # Taken again by whoever has it, which another lock object would wait for in vain.
         with connections.locked(held, timeout=1):
             pass
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_search_for_garbage_is_afterwards_as_it_was(on: bool, fails: bool) -> None:
+    during: list[bool] = []
+
+    def loading() -> Weights:
+        during.append(gc.isenabled())
+        if fails:
+            raise UserError("The weights are not whole.")
+        return Weights()
+
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        with suppress(UserError):
+            ModelPool(lambda: 100).get(("a", "cpu"), loading, lambda _: CHECKED)
+        assert during == [False] and gc.isenabled() is on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+        gc.unfreeze()
+
+
+def test_a_model_that_made_room_is_gone_though_it_refers_to_itself() -> None:
+    @dataclass(eq=False)
+    class Circle(Weights):
+        itself: object = None
+
+    def loading() -> Circle:
+        found = Circle()
+        found.itself = found
+        return found
+
+    pool = ModelPool(lambda: 15)
+    try:
+        gone = weakref.ref(pool.get(("a", "cpu"), loading, lambda _: CHECKED))
+        kept = weakref.ref(pool.get(("b", "cpu"), loading, lambda _: CHECKED))
+        assert gone() is None and kept() is not None and len(pool) == 1
+    finally:
+        gc.unfreeze()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from attribution.errors import Stopped, UserError
 from dashboard.core.queue import GRACE_S, DeviceQueue, Place, ready
@@ -205,3 +209,95 @@ def test_what_is_there_waits_for_nothing() -> None:
     place = ready("shown")
     assert place.wait(0) and place.result() == "shown" and place.ahead == 0
     place.leave()
+
+
+def of_another_process(file: Path) -> DeviceQueue:
+    """A line of its own in front of the same device: locks of files know no process."""
+    return DeviceQueue(lambda: 3, shared=lambda: file)
+
+
+def test_processes_hold_the_device_one_at_a_time(tmp_path: Path) -> None:
+    lines = [of_another_process(tmp_path / "not there yet" / "device.lock") for _ in range(3)]
+    holding: list[int] = []
+    most = 0
+
+    def work(line: DeviceQueue) -> None:
+        nonlocal most
+        for _ in range(5):
+            with line.turn():
+                holding.append(1)
+                most = max(most, len(holding))
+                time.sleep(0.002)
+                holding.pop()
+
+    threads = [threading.Thread(target=work, args=(line,)) for line in lines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads) and most == 1
+
+
+def test_a_run_in_another_process_lets_a_page_in_after_its_batch(tmp_path: Path) -> None:
+    file = tmp_path / "device.lock"
+    page, run = of_another_process(file), of_another_process(file)
+    batches, served = 0, threading.Event()
+
+    def ask() -> None:
+        with page.turn():
+            served.set()
+
+    asking = threading.Thread(target=ask)
+    while not served.is_set() and batches < 50:
+        with run.turn():
+            if batches == 0:
+                asking.start()
+            batches += 1
+            served.wait(0.1)  # a batch
+    asking.join(60)
+    # The one it came in during, and at most a few until it had its place.
+    assert served.is_set() and batches < 10
+
+
+def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "device.lock"
+    here = DeviceQueue(lambda: 3, clock, shared=lambda: file)
+
+    def work(should_stop: object) -> None:
+        with here.turn():
+            raise AssertionError("the device is another's")
+
+    with of_another_process(file).turn():
+        place = here.ask("x", work)
+        until(lambda: len(here._line) == 1)
+        place.leave()
+        clock.pass_grace()
+        assert place.wait(60)
+        with pytest.raises(Stopped):
+            place.result()
+    with here.turn():
+        pass
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "device.lock"
+    holds = (
+        "import sys, time; from pathlib import Path; from dashboard.core.queue import DeviceQueue\n"
+        "with DeviceQueue(lambda: 3, shared=lambda: Path(sys.argv[1])).turn():\n"
+        "    print('held', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", holds, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        probe = FileLock(file, blocking=False)
+        with pytest.raises(Timeout):
+            probe.acquire()
+        other.kill()
+    with of_another_process(file).turn():
+        pass
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_from_computing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with of_another_process(tmp_path / "file" / "device.lock").turn():
+        pass
