@@ -1,0 +1,253 @@
+"""On a machine with a CUDA GPU: whether its numbers are the CPU's, and how fast they come.
+
+    python -m bench.gpu [--parts proof kernels memory spread speed] [--out gpu.json]
+
+- `proof`: every method on every supported architecture in float32, bfloat16 and float16, beside
+  the CPU in float32;
+- `kernels`: the same for each kernel of attention alone, and flash attention 2 where it is there;
+- `memory`: batches that really do not fit;
+- `spread`: a model over all GPUs of the machine;
+- `speed`: pairs a second of random models at 512, 2,048 and 8,192 tokens, beside PosIR's published
+  loop and beside a large product of matrices in the same precision, in turns.
+
+Prints tables and writes everything with its provenance as JSON. Ends with 1 where something is not
+as on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.resolve import resolve
+from attribution.types import TextPair
+from bench.gpu_proof import (
+    Case,
+    Halved,
+    halves,
+    kernels,
+    limited,
+    memory_of,
+    prove,
+    spread,
+)
+from bench.gpu_speed import Speed, measure, release
+from bench.random_encoder import SIZES, build
+from bench.saliency import pairs
+from dashboard.core.provenance import poslens_version
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+LENGTHS = (512, 2048, 8192)
+SPEEDS = {"MiniLM-sized": ("float32", "bfloat16"), "0.6B": ("float32", "bfloat16")}
+"""Precisions that a size is measured in; bfloat16 where it is not named."""
+
+PARTS = ("proof", "kernels", "memory", "spread", "speed")
+
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found; `failed` counts what is not as on the CPU."""
+
+    provenance: dict[str, Any]
+    cases: list[Case] = field(default_factory=list)
+    halved: Halved | None = None
+    speeds: list[Speed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        """Cases that did not pass."""
+        halved = self.halved is not None and not self.halved.passed
+        return sum(case.passed is False for case in self.cases) + halved
+
+
+def why_not() -> str:
+    """One sentence where there is no CUDA GPU to measure; empty where there is."""
+    if torch.cuda.is_available():
+        return ""
+    if torch.version.cuda is None:
+        return (
+            f"bench.gpu needs a CUDA GPU, and torch {torch.__version__} is built without CUDA: "
+            "install a build with it on a machine that has one."
+        )
+    return "bench.gpu needs a CUDA GPU, and torch finds none on this machine."
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """What the numbers depend on beside the models."""
+    found: dict[str, Any] = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "poslens": poslens_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "sentence_transformers": version("sentence-transformers"),
+        "captum": version("captum"),
+        "threads": torch.get_num_threads(),
+    }
+    if torch.device(device).type == "cuda":
+        chip = torch.cuda.get_device_properties(device)
+        found |= {
+            "chip": chip.name,
+            "chips": torch.cuda.device_count(),
+            "memory_gb": round(chip.total_memory / 1e9, 1),
+            "capability": f"{chip.major}.{chip.minor}",
+            "cuda": torch.version.cuda,
+            "driver": DRIVER.read_text().splitlines()[0] if DRIVER.is_file() else "unknown",
+            # With it products of float32 have ten bits, and nothing would be as on the CPU.
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+        }
+    return found
+
+
+def run_speed(
+    report: Report,
+    device: str,
+    names: Sequence[str],
+    lengths: Sequence[int],
+    rounds: int,
+    show: Callable[[str], None],
+) -> None:
+    """Pairs a second of the models of these names."""
+    for size in SIZES:
+        if size.name not in names:
+            continue
+        for precision in SPEEDS.get(size.name, ("bfloat16",)):
+            found = list(measure(size, device, precision, lengths, rounds=rounds))
+            report.speeds += found
+            for line in speed_lines(found):
+                show(line)
+            release()
+
+
+def run_memory(device: str) -> Halved:
+    """A batch of 64 documents of 512 tokens in two fifths of the memory that it takes, and one
+    where there is nothing left."""
+    retriever = build(SIZES[0], device, "float32")
+    batch: list[TextPair] = pairs(64, 512)
+    method = make_method("saliency")
+    compute = partial(METHODS[method.name].compute, retriever, method)
+    compute(batch[:1])  # what is kept from the first call on
+    before, whole = memory_of(lambda: compute(batch), device)
+    _, one = memory_of(lambda: compute(batch[:1]), device)
+    less, least = before + 0.4 * (whole - before), before + 0.3 * (one - before)
+    return halves(
+        retriever,
+        batch,
+        lambda: limited(device, int(less)),
+        lambda: limited(device, int(least)),
+    )
+
+
+def case_lines(cases: Iterable[Case]) -> list[str]:
+    """A table: one line for each case that says something."""
+    lines = [
+        "| model | method | precision | how | distance | score | completeness | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    said = {True: "as on the CPU", False: "NOT as on the CPU", None: "–"}
+    for case in cases:
+        numbers = (
+            "–" if number is None else f"{number:.0e}"
+            for number in (case.distance, case.score, case.completeness)
+        )
+        cells = (case.model, case.method, case.precision, case.how, *numbers)
+        verdict = said[case.passed] + (f": {case.note}" if case.note else "")
+        lines.append(f"| {' | '.join(cells)} | {verdict} |")
+    return lines
+
+
+def speed_lines(speeds: Iterable[Speed]) -> list[str]:
+    """A table: one line for each contender."""
+    lines = [
+        "| model | precision | tokens | what | pairs at once | pairs/s | over the loop | TFLOP/s "
+        "| of the product's |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+
+    def shown(number: float | None, form: str) -> str:
+        return "–" if number is None else format(number, form)
+
+    for one in speeds:
+        cells = (
+            one.model,
+            one.precision,
+            str(one.tokens),
+            one.contender,
+            str(one.batch or "–"),
+            one.note or shown(one.pairs_per_second, ".3g"),
+            shown(one.over_loop, ".2f"),
+            shown(one.teraflops, ".3g"),
+            shown(one.of_peak, ".1%"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write(report: Report, path: Path) -> None:
+    """Everything as JSON."""
+    found = {**asdict(report), "failed": report.failed}
+    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Run the parts and say what they found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    sizes = [size.name for size in SIZES]
+    parser.add_argument("--sizes", nargs="+", choices=sizes, default=sizes)
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    options = parser.parse_args()
+    if reason := why_not():
+        print(reason)
+        return
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    device = "cuda:0"
+    report = Report(provenance(device))
+    print(json.dumps(report.provenance, indent=1))
+    with tempfile.TemporaryDirectory() as folder:
+        if "proof" in options.parts:
+            report.cases += prove(Path(folder, "proof"), device, PRECISIONS)
+        if "kernels" in options.parts:
+            report.cases += kernels(Path(folder, "kernels"), device, PRECISIONS)
+    if "spread" in options.parts:
+        if torch.cuda.device_count() > 1:
+            cases, where = spread(resolve("MiniLM"), "auto")
+            report.cases += cases
+            report.notes.append(f"A model was spread over {', '.join(where)}.")
+        else:
+            report.notes.append("There is one GPU, so that no model was spread.")
+    print("\n".join(case_lines(report.cases)))
+    if "memory" in options.parts:
+        report.halved = run_memory(device)
+        print(report.halved)
+    for note in report.notes:
+        print(note)
+    write(report, options.out)  # what is proven stays, whatever becomes of the rest
+    if "speed" in options.parts:
+        run_speed(report, device, options.sizes, options.lengths, options.rounds, print)
+    write(report, options.out)
+    print(f"{report.failed} of {len(report.cases)} cases are not as on the CPU; see {options.out}.")
+    sys.exit(1 if report.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

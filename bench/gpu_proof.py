@@ -1,0 +1,356 @@
+"""Whether a device's numbers are the CPU's: every method on every supported architecture, each of
+the kernels of attention, batches that do not fit, models spread over devices.
+
+The architectures are those of docs/support.md, two-layer random models that its command builds
+(`tests.attribution.support_matrix`): what is supported is defined there and not here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from attribution.batching import halving
+from attribution.errors import UserError
+from attribution.methods import METHODS, make_method
+from attribution.retrievers.base import Retriever
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.load import load
+from attribution.retrievers.self_check import check_retriever
+from attribution.retrievers.specs import RetrieverSpec
+from attribution.types import Attribution, Method, TextPair
+from tests.attribution.support_matrix import PAIRS, models
+
+LIMITS = {"saliency": 1e-4, "integrated_gradients": 1e-2}
+"""Largest distance from the CPU in float32. Integrated gradients pass through points where random
+weights make the gradient wild, which enlarges rounding."""
+
+LIMIT = 1e-3
+
+COMPLETE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
+"""Largest completeness error over the sum of the absolute shares, of decomposition and of scores
+that are sums as they stand. Integrated gradients say with each result how far they add up."""
+
+EXACT = ("decomposition", "terms", "maxsim")
+
+VARIANTS: Mapping[str, Sequence[Mapping[str, str]]] = {
+    "decomposition": ({}, {"matrix": "yes"}, {"biases": "decompx"}, {"biases": "absdot"})
+}
+"""Parameters beside the default ones, for methods that compute otherwise by them."""
+
+KERNELS = {
+    "math": SDPBackend.MATH,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+FLASH2 = "flash_attention_2"
+
+OF_KERNELS = ("bert", "qwen3-left")
+"""Architectures that kernels are tried on: every token sees all others; causal, with grouped heads
+and padding on the left."""
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One method on one model, beside the CPU in float32.
+
+    `distance` is the largest difference of a token's number, over the largest number; `score` the
+    largest one of scores, over the larger of the score and 1; `completeness` as in `COMPLETE`.
+    `note` says why there are no numbers. `passed` is None where nothing was to be shown: what the
+    CPU refuses too, a kernel that is not there.
+    """
+
+    model: str
+    method: str
+    precision: str
+    how: str
+    distance: float | None = None
+    score: float | None = None
+    completeness: float | None = None
+    passed: bool | None = None
+    note: str = ""
+
+
+def prove(
+    root: Path, device: str, precisions: Sequence[str], names: Iterable[str] | None = None
+) -> Iterator[Case]:
+    """Every method on every architecture, or on those of `names`; models are built in `root`."""
+    for label, spec in _named(root, names):
+        methods = methods_of(spec)
+        expected = results(load(spec, "cpu", "float32"), methods)
+        for precision in precisions:
+            try:
+                retriever = load(spec, device, precision)
+                check_retriever(retriever)
+            except Exception as error:
+                passed = None if precision != "float32" and isinstance(error, UserError) else False
+                yield Case(label, "all", precision, device, passed=passed, note=_said(error))
+                continue
+            found = results(retriever, methods)
+            for method in methods:
+                yield compare(label, method, precision, device, found[method], expected[method])
+
+
+def _named(root: Path, names: Iterable[str] | None) -> Iterator[tuple[str, RetrieverSpec]]:
+    """The architectures of these names; no others are built once they are all there."""
+    left = None if names is None else set(names)
+    for label, spec in models(root):
+        if left is None or label in left:
+            yield label, spec
+            if left is not None:
+                left.remove(label)
+        if left is not None and not left:
+            return
+
+
+def methods_of(spec: RetrieverSpec) -> list[Method]:
+    """What is computed of a model: its methods, with the parameters that change how."""
+    return [
+        make_method(name, options)
+        for name, entry in METHODS.items()
+        if entry.fits(family_of(spec))
+        for options in VARIANTS.get(name, ({},))
+    ]
+
+
+Results = list[Attribution] | str
+"""Of each pair, or the sentence why there is none. Errors that are no sentence begin with `!`."""
+
+
+def results(
+    retriever: Retriever, methods: Sequence[Method], pairs: Sequence[TextPair] = PAIRS
+) -> dict[Method, Results]:
+    """What each method gives on the pairs, as one padded batch."""
+    found: dict[Method, Results] = {}
+    for method in methods:
+        try:
+            found[method] = METHODS[method.name].compute(retriever, method, pairs)
+        except Exception as error:  # a kernel that fails takes no other with it
+            found[method] = _said(error)
+    return found
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    return f"!{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
+def compare(
+    label: str, method: Method, precision: str, how: str, found: Results, expected: Results
+) -> Case:
+    """The case of one method on one model."""
+    name = method.name + "".join(
+        f" {key}={value}"
+        for key, value in method.params.items()
+        if value != make_method(method.name).params[key]
+    )
+    if isinstance(expected, str):
+        same = isinstance(found, str)
+        return Case(
+            label, name, precision, how, passed=None if same else False, note=f"CPU: {expected}"
+        )
+    if isinstance(found, str):
+        # 16 bits may be too few for a model, which the product then says in a sentence.
+        excused = precision != "float32" and not found.startswith("!")
+        return Case(label, name, precision, how, passed=None if excused else False, note=found)
+    distance = max(_distance(a, b) for a, b in zip(found, expected, strict=True))
+    score = max(
+        abs(a.score - b.score) / max(1.0, abs(b.score))
+        for a, b in zip(found, expected, strict=True)
+    )
+    missed = [_missed(one) for one in found if one.completeness_error is not None]
+    completeness = max(missed) if missed else None
+    passed = method.name not in EXACT or (
+        completeness is not None and completeness <= COMPLETE[precision]
+    )
+    if precision == "float32":
+        passed = passed and distance <= LIMITS.get(method.name, LIMIT) and score <= LIMIT
+    return Case(label, name, precision, how, distance, score, completeness, bool(passed))
+
+
+def _distance(one: Attribution, other: Attribution) -> float:
+    sides = [(one.document_scores, other.document_scores), (one.query_scores, other.query_scores)]
+    if one.matrix is not None and other.matrix is not None:
+        sides.append((one.matrix, other.matrix))
+    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-12)) for a, b in sides)
+
+
+def _missed(one: Attribution) -> float:
+    parts = float(np.abs(one.document_scores).sum()) + abs(one.bias_share or 0.0)
+    return abs(one.completeness_error or 0.0) / max(parts, 1e-12)
+
+
+# -- kernels of attention -----------------------------------------------------------------------
+
+
+def kernels(
+    root: Path, device: str, precisions: Sequence[str], names: Iterable[str] = OF_KERNELS
+) -> Iterator[Case]:
+    """Saliency and decomposition by each kernel alone: on pairs of one length, which need no mask,
+    and on padded ones."""
+    alike = [PAIRS[0]] * 2
+    for label, spec in _named(root, names):
+        methods = [make_method("saliency"), make_method("decomposition")]
+        batches = {"one length": alike, "padded": list(PAIRS)}
+        reference = load(spec, "cpu", "float32")
+        expected = {how: results(reference, methods, batch) for how, batch in batches.items()}
+        for precision in precisions:
+            retriever: Any = load(spec, device, precision)
+            contexts: dict[str, Context] = {
+                name: _only(backend) for name, backend in KERNELS.items()
+            }
+            if is_flash_attn_2_available() and precision != "float32":
+                contexts[FLASH2] = lambda model=retriever: _flash2(model)  # type: ignore[misc]
+            for name, context in contexts.items():
+                for how, batch in batches.items():
+                    with context():
+                        found = results(retriever, methods, batch)
+                    for method in methods:
+                        said = found[method]
+                        case = compare(
+                            label,
+                            method,
+                            precision,
+                            f"{name}, {how}",
+                            said,
+                            expected[how][method],
+                        )
+                        missing = isinstance(said, str) and _is_missing(name, method, said)
+                        yield _without_verdict(case) if missing else case
+
+
+def _is_missing(kernel: str, method: Method, said: str) -> bool:
+    # Decomposition sees attention where torch's own function computes it, so another package's
+    # kernel is refused with a sentence.
+    foreign = kernel == FLASH2 and method.name == "decomposition" and not said.startswith("!")
+    return foreign or "No available kernel" in said or "No viable backend" in said
+
+
+def _without_verdict(case: Case) -> Case:
+    return Case(case.model, case.method, case.precision, case.how, note=case.note)
+
+
+def _only(backend: SDPBackend) -> Context:
+    return lambda: sdpa_kernel(backend)
+
+
+@contextmanager
+def _flash2(retriever: Any) -> Iterator[None]:
+    backbone = retriever.backbone
+    before = backbone.config._attn_implementation
+    backbone.set_attn_implementation(FLASH2)
+    try:
+        yield
+    finally:
+        backbone.set_attn_implementation(before)
+
+
+# -- batches that do not fit --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """What became of a batch that did not fit: pairs in each attempt, in order; the largest
+    distance from the same pairs one by one; and what was said of a single pair that does not fit
+    either."""
+
+    attempts: tuple[int, ...]
+    distance: float
+    sentence: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was halved, the numbers stayed and one pair too many is a sentence."""
+        halved = len(self.attempts) > 1 and self.attempts[0] > self.attempts[-1]
+        return (
+            halved
+            and self.distance <= LIMITS["saliency"]
+            and self.sentence.startswith("One document does not fit")
+        )
+
+
+def halves(
+    retriever: Retriever, pairs: Sequence[TextPair], less: Context, least: Context
+) -> Halved:
+    """Saliency of `pairs` at once where memory is `less` than they need, and of one pair where it
+    is the `least`."""
+    method = make_method("saliency")
+    compute = METHODS[method.name].compute
+    expected = [compute(retriever, method, [pair])[0] for pair in pairs]
+    attempts: list[int] = []
+
+    def run(part: list[TextPair]) -> list[Attribution]:
+        attempts.append(len(part))
+        return compute(retriever, method, part)
+
+    with less():
+        found = halving(run, list(pairs))
+    sentence = ""
+    with least():
+        try:
+            halving(lambda part: compute(retriever, method, part), [pairs[0]])
+        except UserError as error:
+            sentence = str(error)
+    # The device works on after that.
+    (again,) = compute(retriever, method, [pairs[0]])
+    both = zip([*found, again], [*expected, expected[0]], strict=True)
+    return Halved(tuple(attempts), max(_distance(a, b) for a, b in both), sentence)
+
+
+def memory_of(run: Callable[[], object], device: str) -> tuple[int, int]:
+    """Bytes that stand on a CUDA device before `run` and at its peak."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    return before, torch.cuda.max_memory_allocated(device)
+
+
+@contextmanager
+def limited(device: str, n_bytes: int) -> Iterator[None]:
+    """While this is open torch gets no more than so many bytes of a CUDA device."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+# -- several devices ----------------------------------------------------------------------------
+
+
+def spread(spec: RetrieverSpec, device: str, several: bool = True) -> tuple[list[Case], list[str]]:
+    """Saliency and decomposition of a model whose layers are spread over all devices, and the
+    devices that they stand on. Where it stands on one alone though there are `several`, nothing is
+    shown."""
+    methods = [make_method("saliency"), make_method("decomposition")]
+    expected = results(load(spec, "cpu", "float32"), methods)
+    # No GPU is too small for a small model, which is when PosLens spreads one.
+    with patch("attribution.retrievers.dense_loading.must_spread", lambda *_: True):
+        retriever: Any = load(spec, device, "float32")
+    where = sorted({str(weight.device) for weight in retriever.backbone.parameters()})
+    found = results(retriever, methods)
+    cases = [
+        compare(spec.name, method, "float32", "spread", found[method], expected[method])
+        for method in methods
+    ]
+    if several and len(where) < 2:
+        cases.append(
+            Case(spec.name, "all", "float32", "spread", passed=False, note="it was not spread")
+        )
+    return cases, where

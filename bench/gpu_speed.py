@@ -1,0 +1,243 @@
+"""Pairs a second of random models on one device, beside PosIR's published loop and beside a large
+product of matrices, each contender once a round."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attribution.batching import batch_tokens, out_of_memory
+from attribution.methods import METHODS, make_method
+from attribution.methods.gradients import explain_side, read_once
+from attribution.methods.passes import Read, one_round
+from attribution.methods.saliency import gradient_norms
+from attribution.retrievers.dense import DenseRetriever
+from bench.random_encoder import Size, build
+from bench.saliency import pairs, pooled, published_loop
+from bench.timing import interleaved, ratio
+
+LOOP_PAIRS = 4
+"""Pairs of the published loop in a round: it takes one at a time, so that more are no faster."""
+
+QUERY_TOKENS = 12
+
+PRODUCT, SALIENCY, LOOP = "matrix product", "saliency", "published loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One contender on one model; None where it does not say.
+
+    `batch` is pairs in a call, `over_loop` its pairs a second over the published loop's and
+    `of_peak` its operations a second over those of the matrix product, both medians over rounds of
+    ratios within a round. `note` says why it was left out.
+    """
+
+    model: str
+    precision: str
+    tokens: int
+    contender: str
+    batch: int = 0
+    pairs_per_second: float | None = None
+    teraflops: float | None = None
+    over_loop: float | None = None
+    of_peak: float | None = None
+    note: str = ""
+
+
+def measure(
+    size: Size,
+    device: str,
+    precision: str,
+    lengths: Sequence[int],
+    *,
+    rounds: int,
+    batch: int | None = None,
+    matrix: int = 8192,
+    compiled: bool = True,
+) -> Iterator[Speed]:
+    """Every contender on a model of that size, at each number of document tokens.
+
+    A call has `batch` pairs (what runs take on such a device by default), halved until it fits.
+    `matrix` is the side of the matrices that are multiplied. Without `compiled`, torch.compile and
+    CUDA graphs are left out.
+    """
+    try:
+        retriever = build(size, device, precision)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        retriever = None
+    if retriever is None:
+        release()
+        yield Speed(size.name, precision, 0, "", note="its weights do not fit into the memory")
+        return
+    for tokens in lengths:
+        asked = batch or max(1, batch_tokens(torch.device(device).type) // tokens)
+        yield from _at_length(retriever, size, tokens, rounds, asked, matrix, compiled)
+        torch.compiler.reset()
+        release()
+
+
+def _at_length(
+    retriever: DenseRetriever,
+    size: Size,
+    tokens: int,
+    rounds: int,
+    asked: int,
+    matrix: int,
+    compiled: bool,
+) -> Iterator[Speed]:
+    precision = retriever.precision
+    runs = contenders(retriever, size, tokens, compiled)
+    fitted: dict[str, int] = {}
+    for name, run in runs.items():
+        try:
+            fitted[name] = fitting(run, LOOP_PAIRS if name == LOOP else asked)
+        except Exception as error:  # a compiler that is missing, say: the others go on
+            note = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+            yield Speed(size.name, precision, tokens, name, note=note)
+            continue
+        if not fitted[name]:
+            yield Speed(size.name, precision, tokens, name, note="one pair does not fit")
+    a, b = (
+        torch.randn(matrix, matrix, device=retriever.device, dtype=getattr(torch, precision))
+        for _ in range(2)
+    )
+    timed: dict[str, Callable[[], object]] = {PRODUCT: lambda: a @ b}
+    timed |= {name: _of(runs[name], n) for name, n in fitted.items() if n}
+    seconds = interleaved(
+        {name: _finished(run, retriever.device) for name, run in timed.items()}, rounds
+    )
+    work = size.work(tokens, QUERY_TOKENS)
+    product = [2 * matrix**3 / one for one in seconds[PRODUCT]]
+    yield Speed(size.name, precision, tokens, PRODUCT, teraflops=statistics.median(product) / 1e12)
+    loop = [one / LOOP_PAIRS for one in seconds.get(LOOP, [])]
+    for name in timed:
+        if name == PRODUCT:
+            continue
+        each = [one / fitted[name] for one in seconds[name]]
+        operations = [work / one for one in each]
+        whole = name in (SALIENCY, LOOP)
+        yield Speed(
+            size.name,
+            precision,
+            tokens,
+            name,
+            fitted[name],
+            1 / statistics.median(each),
+            statistics.median(operations) / 1e12 if whole else None,
+            ratio(loop, each) if loop else None,
+            ratio(operations, product) if whole else None,
+        )
+
+
+def contenders(
+    retriever: DenseRetriever, size: Size, tokens: int, compiled: bool
+) -> dict[str, Callable[[int], object]]:
+    """What is measured, each a function of how many pairs it takes.
+
+    `saliency` is what a run computes: from texts to results, both sides. `gradient` is its
+    gradient of the documents alone, already tokenized; `plain`, `compiled` and `graphs` are that
+    gradient without hooks and Captum, by itself, through torch.compile and through CUDA graphs.
+    """
+    backbone: Any = retriever.backbone
+    method = make_method("saliency")
+
+    def saliency(n: int) -> object:
+        return METHODS[method.name].compute(retriever, method, pairs(n, tokens))
+
+    def forward(n: int) -> Tensor:
+        with torch.no_grad():
+            documents = retriever.encode_plain([p.document for p in pairs(n, tokens)], "document")
+            return retriever.embed(documents)
+
+    def constant() -> Tensor:
+        with torch.no_grad():
+            return retriever.embed(retriever.encode_plain([pairs(1, tokens)[0].query], "query"))
+
+    encoded = retriever.encode_texts([pairs(1, tokens)[0].document], "document")
+    assert len(encoded.texts[0].tokens) == tokens
+    other = constant()
+
+    def gradient(n: int) -> object:
+        rounds = one_round(n)
+        documents = read_once(retriever, encoded.repeated(n), rounds, "document")
+        query = Read(encoded, "query", rounds, (), other.expand(n, -1))
+        return explain_side(retriever, documents, query, gradient_norms)
+
+    def core(run: Any) -> Callable[[int], Tensor]:
+        def run_core(n: int) -> Tensor:
+            many = encoded.repeated(n)
+            inputs = retriever.input_embeddings(many).requires_grad_()
+            vectors = pooled(run, inputs, many.features["attention_mask"], size.pooling)
+            (found,) = torch.autograd.grad((vectors * other).sum(), inputs)
+            norms: Tensor = found.float().norm(dim=-1).cpu()
+            return norms
+
+        return run_core
+
+    def loop(n: int) -> None:
+        backbone.requires_grad_(True)
+        try:
+            published_loop(
+                backbone, retriever.model.tokenizer, pairs(n, tokens), tokens, size.pooling
+            )
+        finally:
+            backbone.zero_grad(set_to_none=True)
+            backbone.requires_grad_(False)
+
+    found: dict[str, Callable[[int], object]] = {
+        "forward": forward,
+        SALIENCY: saliency,
+        "gradient": gradient,
+        "plain": core(backbone),
+        LOOP: loop,
+    }
+    if compiled:
+        found["compiled"] = core(torch.compile(backbone))
+        if retriever.device.type == "cuda":
+            found["graphs"] = core(torch.compile(backbone, mode="reduce-overhead"))
+    return found
+
+
+def fitting(run: Callable[[int], object], n: int) -> int:
+    """The largest of n, n/2, n/4, ... pairs that fits into the memory; 0 where one does not."""
+    while n:
+        try:
+            run(n)
+            return n
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        release()
+        n //= 2
+    return 0
+
+
+def release() -> None:
+    """Give back what nothing uses any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _of(run: Callable[[int], object], n: int) -> Callable[[], object]:
+    return lambda: run(n)
+
+
+def _finished(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """`run` that returns when the device is done with it."""
+
+    def timed() -> None:
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return timed
