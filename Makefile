@@ -44,7 +44,7 @@ $(VENV)/.installed: requirements.txt requirements.lock
 
 $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
-	@sh tests/system_packages.sh chromium fonts nginx
+	@sh tests/system_packages.sh chromium headless-shell fonts nginx
 	@touch $@
 
 # requirements.lock anew, after a change of requirements.txt: for every system and Python from 3.11.

@@ -1,12 +1,18 @@
 #!/bin/sh
-# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [fonts] [nginx]
+# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [headless-shell] [fonts] [nginx]
 set -eu
 wanted=""
+optional=""
 for name in "$@"; do
   case "$name" in
     chromium)
       command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
         command -v google-chrome >/dev/null || wanted="$wanted chromium" ;;
+    headless-shell)
+      # Chromium without a window, which draws a page in less time; where there is no such
+      # package browser tests run in Chromium.
+      command -v chromium-headless-shell >/dev/null || ! command -v apt-cache >/dev/null ||
+        optional="chromium-headless-shell" ;;
     nginx)
       # Tests start one of their own. Where systemd runs, Debian's package would start another on
       # port 80: there it is left to whoever owns the machine, and the tests that need it are skipped.
@@ -20,7 +26,7 @@ for name in "$@"; do
         wanted="$wanted fonts-noto-cjk" ;;
   esac
 done
-[ -z "$wanted" ] && exit 0
+[ -z "$wanted$optional" ] && exit 0
 if ! command -v apt-get >/dev/null; then
   echo "Please install:$wanted" >&2
   exit 1
@@ -28,5 +34,9 @@ fi
 sudo=""
 [ "$(id -u)" = 0 ] || sudo="sudo"
 $sudo apt-get update -qq
+for name in $optional; do
+  [ -z "$(apt-cache policy "$name" | grep "Candidate: [0-9]")" ] || wanted="$wanted $name"
+done
+[ -z "$wanted" ] && exit 0
 # shellcheck disable=SC2086
 DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $wanted >/dev/null

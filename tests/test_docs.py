@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import yaml
 
+from dashboard.__main__ import app
 from tools import docs as generated
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +51,32 @@ def test_commands_in_pages_name_modules_that_are_there(page: Path) -> None:
     for module in re.findall(r"python -m ([\w.]+)", page.read_text(encoding="utf-8")):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+def test_every_command_on_the_page_about_scale_takes_its_options() -> None:
+    text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (job,) = [yaml.safe_load(block) for kind, block in blocks if kind == "yaml"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    lines = [line for kind, block in blocks if kind != "yaml" for line in block.splitlines()]
+    lines += [*container["args"], *re.findall(r"`((?:\w+=\S+ )*poslens [^`]*)`", text)]
+    found = 0
+    for line in lines:
+        words = shlex.split(re.sub(r"\$\(\([^)]*\)\)|\$\w+", "1", line).replace("...", "x"))
+        starts = [words.index("poslens") + 1] if "poslens" in words else []
+        if words[:3] == ["python", "-m", "dashboard"]:
+            starts = [3]
+        for start in starts:
+            command: Any = typer.main.get_command(app)
+            context = command.make_context("poslens", ["--help"], resilient_parsing=True)
+            rest = words[start:]
+            while hasattr(command, "commands"):
+                command = command.get_command(context, rest.pop(0))
+                assert command is not None, line
+            if rest or not command.params:
+                command.make_context(command.name, rest)
+            found += 1
+    assert found >= 10
 
 
 def headings(page: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html
@@ -34,8 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def chromium() -> str:
-    """The system's Chromium; playwright's own download is not used."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    """The system's Chromium, without the parts that draw a window where there is such a one;
+    playwright's own download is not used."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser")
+    found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         pytest.skip("Chromium is not installed")
     return found
@@ -137,44 +139,50 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What a module's pages share: a script of nine megabytes is read and compiled once."""
+    with browser.new_context(accept_downloads=True) as context:
+        context.set_default_timeout(TIMEOUT_MS)
+        yield context
+
+
+def opened(context: BrowserContext, faults: list[str], width: int, theme: str) -> Page:
+    """An empty tab, whose dialogs and script errors `faults` takes."""
+    page = context.new_page()
+    page.set_viewport_size({"width": width, "height": 1000})
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    return page
+
+
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """`visit(url, width=800, theme="dark")`: a page in a browser context of its own.
+def visit(context: BrowserContext) -> Iterator[Visit]:
+    """`visit(url, width=800, theme="dark")`: a page in a tab, and so a session, of its own.
 
     No dialog may open and no script error may occur on any of them.
     """
     faults: list[str] = []
-    contexts = []
+    pages: list[Page] = []
 
     def open_page(url: str, width: int = 1440, theme: str = "light") -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 1000},
-            color_scheme=theme,  # type: ignore[arg-type]
-            accept_downloads=True,
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(url)
-        return page
+        pages.append(opened(context, faults, width, theme))
+        pages[-1].goto(url)
+        return pages[-1]
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert faults == []
 
 
 @pytest.fixture(scope="module")
-def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    page, faults = context.new_page(), list[str]()
-    page.set_default_timeout(TIMEOUT_MS)
-    page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-    page.on("pageerror", lambda error: faults.append(str(error)))
+def tab(context: BrowserContext) -> Iterator[tuple[Page, list[str]]]:
+    faults = list[str]()
+    page = opened(context, faults, 1440, "light")
     yield page, faults
-    context.close()
+    page.close()
 
 
 @pytest.fixture
