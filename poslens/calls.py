@@ -305,8 +305,8 @@ def _data(dataset: str) -> DataSet:
 
 
 def _spec(model: Model, data: DataSet) -> RetrieverSpec:
-    from dashboard.core.command_options import hush
     from dashboard.core.command_options import resolve as resolved
+    from dashboard.core.command_output import hush
 
     hush()  # a bar of a library's own would stand above every first result
 
@@ -372,7 +372,7 @@ def _chosen(pairs: Sequence[TextPair], n: int) -> tuple[list[TextPair], str]:
 
 def _run(job: Job) -> None:
     """Compute what a job lacks; Ctrl-C ends it after the batch at hand and keeps what is there."""
-    from dashboard.core.command_options import quiet, watched
+    from dashboard.core.command_output import quiet, watched
 
     if job.total and job.n_done() >= job.total:
         return

@@ -308,7 +308,7 @@ def _framed(page: bytes) -> str:
 
 
 def _suffix(path: str | Path, formats: Sequence[str]) -> str:
-    from dashboard.core.command_options import suffix_of
+    from dashboard.core.command_output import suffix_of
 
     return suffix_of(Path(path), list(dict.fromkeys(formats)))
 

@@ -20,17 +20,8 @@ from dashboard.audit.answers import (
     TruncationRow,
 )
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import (
-    Endpoints,
-    TextFormat,
-    data_name,
-    quiet,
-    resolve,
-    spoken,
-    suffix_of,
-    watched,
-    write,
-)
+from dashboard.core.command_options import Endpoints, data_name, resolve
+from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.core.completion import model_names
 
 if TYPE_CHECKING:

@@ -13,18 +13,8 @@ import typer
 from attribution.errors import UserError
 from dashboard.benchmark.answers import CellRow, NeedleRow
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import (
-    Endpoints,
-    TextFormat,
-    for_data,
-    pairs_of,
-    quiet,
-    resolve,
-    spoken,
-    suffix_of,
-    watched,
-    write,
-)
+from dashboard.core.command_options import Endpoints, for_data, pairs_of, resolve
+from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.core.completion import model_names
 from dashboard.ranking.answers import GroupsRow, PositionsRow
 

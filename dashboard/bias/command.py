@@ -14,15 +14,12 @@ from dashboard.core.command_options import (
     Dataset,
     Endpoints,
     Readable,
-    TextFormat,
     for_data,
     pairs_of,
-    quiet,
     readable_of,
     resolve,
-    spoken,
-    watched,
 )
+from dashboard.core.command_output import TextFormat, quiet, spoken, watched
 from dashboard.core.completion import model_names
 
 app = typer.Typer()

@@ -24,7 +24,7 @@ from dashboard.cache_page.answers import (
     VerifiedParts,
 )
 from dashboard.core.answers import Lines, answers, print_answer
-from dashboard.core.command_options import LineFormat, complain, is_quiet, spoken
+from dashboard.core.command_output import LineFormat, complain, is_quiet, spoken
 
 if TYPE_CHECKING:
     from cache.exchange.transfer import Report

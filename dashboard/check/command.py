@@ -11,17 +11,8 @@ import typer
 
 from dashboard.check.answers import CheckAnswer
 from dashboard.core.answers import answers, print_json
-from dashboard.core.command_options import (
-    Endpoints,
-    LineFormat,
-    Model,
-    for_data,
-    pairs_of,
-    quiet,
-    resolve,
-    spoken,
-    watched,
-)
+from dashboard.core.command_options import Endpoints, Model, for_data, pairs_of, resolve
+from dashboard.core.command_output import LineFormat, quiet, spoken, watched
 
 app = typer.Typer()
 

@@ -15,11 +15,9 @@ from dashboard.core.command_options import (
     Normalization,
     Options,
     Resampling,
-    TextFormat,
     method_of,
-    quiet,
-    spoken,
 )
+from dashboard.core.command_output import TextFormat, quiet, spoken
 from dashboard.core.completion import model_names
 from dashboard.explain.command_texts import (
     Document,

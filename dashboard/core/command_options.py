@@ -1,134 +1,24 @@
-"""What commands share: options with their help, and names turned into models, methods and pairs."""
+"""What commands share in what they are given: options with their help, and names turned into
+models, methods and pairs."""
 
 from __future__ import annotations
 
-import inspect
-import logging
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
-from contextvars import ContextVar
-from enum import StrEnum
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attribution.errors import UserError
 from attribution.paths import exists, expanded, is_folder
-from dashboard.core.answers import File, print_json
+from dashboard.core.command_output import complain
 from dashboard.core.completion import dataset_names, method_names, model_names
 
 if TYPE_CHECKING:
     from attribution.datasets import DataSet
     from attribution.retrievers.specs import RetrieverSpec
     from attribution.types import Method, TextPair
-    from dashboard.core.runs import Job
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress and no notes; errors are still said.")
-]
-
-
-class TextFormat(StrEnum):
-    """Formats of results on stdout."""
-
-    json = "json"
-    csv = "csv"
-
-
-class LineFormat(StrEnum):
-    """Formats of lists and verdicts on stdout."""
-
-    text = "text"
-    json = "json"
-
-
-FileFormat = Annotated[
-    LineFormat, typer.Option(help="How the file is named on stdout: text (its path) or json.")
-]
-
-
-_errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
-
-
-def spoken(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose bad input ends in one sentence on stderr and exit code 2, and which takes
-    --quiet: then nothing else reaches stderr."""
-    inner = one_sentence(command)
-
-    @wraps(command)
-    def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not kwargs.pop("quiet", False):
-            return inner(*args, **kwargs)
-        # Progress bars and notes look stderr up when they write.
-        with (
-            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-            _errors_to(sys.stderr),
-            redirect_stderr(nowhere),
-        ):
-            return inner(*args, **kwargs)
-
-    own = inspect.signature(command, eval_str=True)
-    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
-    parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
-    with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return with_quiet
-
-
-@contextmanager
-def _errors_to(stream: TextIO) -> Iterator[None]:
-    before = _errors.set(stream)
-    try:
-        yield
-    finally:
-        _errors.reset(before)
-
-
-def is_quiet() -> bool:
-    """Whether the command at work was told --quiet."""
-    return _errors.get() is not None
-
-
-def complain(sentence: object) -> None:
-    """Say on stderr what went wrong, --quiet or not."""
-    print(sentence, file=_errors.get() or sys.stderr)
-
-
-def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose bad input ends in one sentence on stderr and exit code 2."""
-
-    @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except UserError as error:
-            complain(error)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            complain("Interrupted; what was computed is kept.")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            raise  # whoever read the result has had enough
-        except OSError as error:
-            complain(_failed(error))
-            raise typer.Exit(2) from None
-
-    return guarded
-
-
-def _failed(error: OSError) -> str:
-    """What the operating system refused, in one sentence."""
-    place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}: check the path, its rights and the free space."
-
 
 Model = Annotated[
     str,
@@ -196,30 +86,9 @@ Endpoints = Annotated[
         "this name; its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
     ),
 ]
-
 Options = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
 ]
-
-
-def hush() -> None:
-    """Keep libraries from writing progress and remarks of their own, without importing one: that
-    takes long and may not be needed."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if "transformers" in sys.modules:  # it has read them already
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-
-def quiet() -> None:
-    """As `hush`, and keep what a sentence says from being logged before it."""
-    hush()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Why a model could not be loaded is logged where a server runs; here it is said.
-    logging.getLogger("attribution.retrievers").setLevel(logging.CRITICAL)
 
 
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:
@@ -359,85 +228,3 @@ def _parted(value: str, message: str) -> tuple[str, str]:
     if not separator or not name or not source:
         raise UserError(message)
     return name, source
-
-
-def watched(name: str, job: Job, unit: str = "pair", *, retry_failed: bool = False) -> None:
-    """Start a job and wait for its run, with a bar on stderr; Ctrl-C ends it and keeps what is
-    there. What it would send to an endpoint is said before.
-
-    Raises:
-        UserError: the run ended with a sentence.
-    """
-    from tqdm import tqdm
-
-    say_cost(job)
-    with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
-
-        def show(progress: Any) -> None:
-            bar.total, bar.n = progress.total, progress.done
-            bar.refresh()
-
-        running = job.start(show, retry_failed=retry_failed)
-        wait(running)
-    if running.error:
-        raise UserError(running.error)
-
-
-def say_cost(job: Job) -> None:
-    """Say on stderr what a job would send to an endpoint, where it would."""
-    if job.sends:
-        cost = job.cost()
-        said = "what it sends is known once it runs" if cost is None else cost.words
-        print(f"To be sent to {job.label}: {said}.", file=sys.stderr, flush=True)
-
-
-def wait(running: Any) -> None:
-    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand.
-
-    Raises:
-        KeyboardInterrupt: once it has ended so.
-    """
-    try:
-        running.wait()
-    except KeyboardInterrupt:
-        # Some process managers signal more than once; a second Ctrl-C means now.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
-        running.stop()
-        try:
-            running.wait()
-        except KeyboardInterrupt:
-            os._exit(130)  # the batch is lost, what is stored is whole
-        raise
-
-
-def suffix_of(output: Path, formats: Sequence[str]) -> str:
-    """The format that a file's name asks for.
-
-    Raises:
-        UserError: none of `formats`.
-    """
-    found = output.suffix.lstrip(".").lower()
-    if found not in formats:
-        *most, last = (f".{name}" for name in formats)
-        raise UserError(
-            f"{output.name} has no suffix that can be written: use {', '.join(most)} or {last}."
-        )
-    return found
-
-
-def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> None:
-    """Write a result's file and say where it is; one of that name stays until this one is whole.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    from cache.exchange.atomic_file import replacing
-
-    with replacing(output) as file:
-        file.write(data)
-    if format is LineFormat.json:
-        written: File = {"file": str(output), "bytes": len(data)}
-        print_json(written)
-    else:
-        print(output)

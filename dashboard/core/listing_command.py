@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from dashboard.core.answers import answers, print_json
-from dashboard.core.command_options import Data, LineFormat, sources, spoken
+from dashboard.core.command_options import Data, sources
+from dashboard.core.command_output import LineFormat, spoken
 from dashboard.core.listing_answers import DataSetEntry, FetchedModel, MethodEntry, ModelEntry
 
 app = typer.Typer()

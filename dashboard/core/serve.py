@@ -23,7 +23,7 @@ from attribution.errors import UserError
 from attribution.paths import expanded
 from dashboard.core import oidc
 from dashboard.core.access import LOOPBACK, OWN_HOSTS, Access, use
-from dashboard.core.command_options import hush
+from dashboard.core.command_output import hush
 from dashboard.core.settings import ALLOW_CODE, SHIPPED
 
 STOP_S = 25.0

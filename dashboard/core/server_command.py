@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from dashboard.core.access import LOOPBACK, USER_HEADER, access_of
-from dashboard.core.command_options import Data, Endpoints, named, one_sentence, sources
+from dashboard.core.command_options import Data, Endpoints, named, sources
+from dashboard.core.command_output import one_sentence
 
 app = typer.Typer()
 

@@ -14,7 +14,6 @@ from dashboard.core.answers import answers, print_answer, print_json
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
-    LineFormat,
     MethodName,
     Model,
     Options,
@@ -23,13 +22,10 @@ from dashboard.core.command_options import (
     for_data,
     method_of,
     pairs_of,
-    quiet,
     readable_of,
     resolve,
-    say_cost,
-    spoken,
-    wait,
 )
+from dashboard.core.command_output import LineFormat, quiet, say_cost, spoken, wait
 from dashboard.curves.answers import Failures, Precomputed
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from dashboard.core.answers import File, TableAnswer, answers, print_json, print
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
-    FileFormat,
-    LineFormat,
     MethodName,
     Model,
     Normalization,
@@ -23,13 +21,17 @@ from dashboard.core.command_options import (
     Posir,
     Readable,
     Resampling,
-    TextFormat,
     for_data,
     method_of,
     pairs_of,
-    quiet,
     readable_of,
     resolve,
+)
+from dashboard.core.command_output import (
+    FileFormat,
+    LineFormat,
+    TextFormat,
+    quiet,
     spoken,
     suffix_of,
     write,

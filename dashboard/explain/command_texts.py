@@ -12,7 +12,8 @@ import typer
 
 from attribution.errors import UserError
 from attribution.types import TextPair
-from dashboard.core.command_options import data_name, for_data, resolve, say_cost, suffix_of, write
+from dashboard.core.command_options import data_name, for_data, resolve
+from dashboard.core.command_output import say_cost, suffix_of, write
 from dashboard.core.completion import dataset_names
 
 if TYPE_CHECKING:

@@ -15,15 +15,12 @@ from dashboard.core.command_options import (
     Endpoints,
     Model,
     Readable,
-    TextFormat,
     for_data,
     pairs_of,
-    quiet,
     readable_of,
     resolve,
-    spoken,
-    watched,
 )
+from dashboard.core.command_output import TextFormat, quiet, spoken, watched
 from dashboard.interventions.answers import (
     AgreementEntry,
     Cause,

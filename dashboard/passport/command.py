@@ -9,19 +9,8 @@ import typer
 
 from attribution.errors import UserError
 from dashboard.core.answers import answers, print_json, print_table
-from dashboard.core.command_options import (
-    Dataset,
-    Endpoints,
-    TextFormat,
-    for_data,
-    pairs_of,
-    quiet,
-    resolve,
-    spoken,
-    suffix_of,
-    watched,
-    write,
-)
+from dashboard.core.command_options import Dataset, Endpoints, for_data, pairs_of, resolve
+from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.core.completion import model_names
 from dashboard.passport.answers import PassportEntry
 

@@ -16,16 +16,18 @@ from dashboard.core.answers import File, TableAnswer, answers, print_table
 from dashboard.core.command_options import (
     Dataset,
     Endpoints,
-    FileFormat,
-    LineFormat,
     Readable,
-    TextFormat,
     for_data,
     named,
     pairs_of,
-    quiet,
     readable_of,
     resolve,
+)
+from dashboard.core.command_output import (
+    FileFormat,
+    LineFormat,
+    TextFormat,
+    quiet,
     spoken,
     suffix_of,
     watched,

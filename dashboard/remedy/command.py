@@ -11,19 +11,8 @@ import typer
 
 from attribution.errors import UserError
 from dashboard.core.answers import answers, print_json, print_table, source
-from dashboard.core.command_options import (
-    Dataset,
-    Model,
-    TextFormat,
-    for_data,
-    pairs_of,
-    quiet,
-    resolve,
-    spoken,
-    suffix_of,
-    watched,
-    write,
-)
+from dashboard.core.command_options import Dataset, Model, for_data, pairs_of, resolve
+from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.remedy.answers import RemedyAnswer, RemedyTable
 
 app = typer.Typer()

@@ -64,8 +64,8 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
     for width in (800, 390):
         page.set_viewport_size({"width": width, "height": 1000})
         expect(shown.filter(visible=True).first).to_be_visible()
-        # The page's own scrolling is that of its main part, and not the document's. A table takes the
-        # window's new width some frames after the rest.
+        # The page's own scrolling is that of its main part, and not the document's. A table takes
+        # the window's new width some frames after the rest.
         page.wait_for_function(
             """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
                  .every((node) => node.scrollWidth <= Math.min(node.clientWidth, innerWidth))"""

@@ -192,7 +192,7 @@ def test_an_earlier_file_survives_a_failed_export(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
-    from dashboard.core.command_options import write
+    from dashboard.core.command_output import write
 
     disk = tmp_path / "disk"
     disk.mkdir()
