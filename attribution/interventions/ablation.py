@@ -25,8 +25,8 @@ from attribution.errors import Stopped, UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.methods.perturbation import perturbed
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.base import Representation, Retriever, reads_jointly
+from attribution.retrievers.scoring import Known, score_texts
 from attribution.text import unit_of, words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
 
@@ -112,8 +112,10 @@ def ablation(
     bins: int = N_BINS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    known: Known | None = None,
 ) -> Ablation:
-    """What each part of the pair's document does to its score.
+    """What each part of the pair's document does to its score. What is `known` of the texts, and of
+    the document without its parts, is not computed again.
 
     Raises:
         UserError: the document has one word, or a text cannot be scored.
@@ -130,7 +132,7 @@ def ablation(
         )
     notes = [] if len(spans) == bins else [f"the document has {len(spans)} parts, not {bins}"]
     if by == "mask":
-        score, changed = _masked(retriever, pair, spans, should_stop)
+        score, changed = _masked(retriever, pair, spans, should_stop, known)
     else:
         if by == "filler":
             notes += filter(None, [filler_note(pair.language)])
@@ -138,7 +140,7 @@ def ablation(
         else:
             texts = [without(pair.document[:until], span) for span in spans]
         asked = [(pair.query, text) for text in (pair.document[:until], *texts)]
-        scores = score_texts(retriever, asked, should_stop=should_stop)
+        scores = score_texts(retriever, asked, should_stop=should_stop, known=known)
         score, changed = float(scores[0]), scores[1:]
     return Ablation(
         model=retriever.name,
@@ -162,7 +164,11 @@ def token_edges(tokens: TokenizedText, spans: Sequence[Span]) -> Array:
 
 
 def _masked(
-    retriever: Retriever, pair: TextPair, spans: tuple[Span, ...], should_stop: Callable[[], bool]
+    retriever: Retriever,
+    pair: TextPair,
+    spans: tuple[Span, ...],
+    should_stop: Callable[[], bool],
+    known: Known | None,
 ) -> tuple[float, Array]:
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs
     to the part that it begins in."""
@@ -174,19 +180,22 @@ def _masked(
         content = np.flatnonzero(text.content)
         kept[unit_of(text, spans)[content] + 1, begin + content] = False
 
-        def score(rows: list[Any]) -> list[float]:
+        def embed(rows: list[Any]) -> list[Representation]:
             stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
-            return (
-                document.score(torch.where(stays, document.inputs, document.baseline))
-                .float()
-                .tolist()
-            )
+            return [document.embed(torch.where(stays, document.inputs, document.baseline))]
 
-        found: list[float] = []
-        for start in range(0, len(kept), document.batch):
-            if should_stop():
-                raise Stopped("Stopped before all scores were there; start again to go on.")
-            found += halving(score, list(kept[start : start + document.batch]))
+        key = ("masked", pair.document, spans)
+        # Read together with the query, a document is another one for each query.
+        shared = None if reads_jointly(retriever) else known
+        made: list[Representation] = [] if shared is None else shared.find(key) or []
+        if not made:
+            for start in range(0, len(kept), document.batch):
+                if should_stop():
+                    raise Stopped("Stopped before all scores were there; start again to go on.")
+                made += halving(embed, list(kept[start : start + document.batch]))
+            if shared is not None:
+                shared.keep(key, made)
+        found = [score for one in made for score in document.compare(one).float().tolist()]
     return found[0], as_array(found[1:], (len(spans),), "a score")
 
 

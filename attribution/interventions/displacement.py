@@ -18,7 +18,7 @@ from attribution.errors import Stopped, UserError
 from attribution.interventions.ablation import of_tokens
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.retrievers.base import Retriever, reads_jointly, separate
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import Known, score_texts
 from attribution.types import Array, Method, TextPair, as_array
 
 Way = Literal["prefix", "positions"]
@@ -59,6 +59,7 @@ def behind_prefix(
     lengths: Sequence[int] = PREFIXES,
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    known: Known | None = None,
 ) -> Displacement:
     """Score the document behind neutral text of each length. The prefix is content too: compare
     with `shifted_positions`, which adds none, where that is offered."""
@@ -67,7 +68,8 @@ def behind_prefix(
         for n in lengths
     ]
     texts = [prefix + pair.document for prefix in prefixes]
-    scores = score_texts(retriever, [(pair.query, t) for t in texts], should_stop=should_stop)
+    asked = [(pair.query, text) for text in texts]
+    scores = score_texts(retriever, asked, should_stop=should_stop, known=known)
     read = []
     for prefix, text in zip(prefixes, texts, strict=True):
         reached = read_share(tokens_of(retriever, pair.query, text), text) * len(text)
@@ -128,12 +130,13 @@ def shifted_positions(
     room = table.num_embeddings - n - (0 if table.padding_idx is None else table.padding_idx + 1)
     fitting = tuple(length for length in lengths if length <= room)
     scores = []
+    with model.lock, torch.no_grad():
+        query = model.embed(model.encode_texts([pair.query], "query"))
+        encoded = model.encode_texts([pair.document], "document")
     for length in fitting:
         if should_stop():
             raise Stopped("Stopped before all scores were there; start again to go on.")
         with model.lock, torch.no_grad():
-            query = model.embed(model.encode_texts([pair.query], "query"))
-            encoded = model.encode_texts([pair.document], "document")
             with _shifted(table, first, length):
                 vector = model.embed(encoded)
             scores.append(float(model.similarity(query, vector)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attribution.errors import UserError
 from attribution.retrievers.base import Retriever, encode
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import Known, score_texts
 from attribution.text import require_sentences, script_without_sentences, sentences
 from attribution.types import (
     ROUNDING,
@@ -239,14 +239,16 @@ def relocation(
     positions: int = N_POSITIONS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    known: Known | None = None,
 ) -> Relocation:
-    """Score `pair` with its evidence at each place.
+    """Score `pair` with its evidence at each place. What is `known` of the texts is not computed
+    again.
 
     Raises:
         UserError: see `relocated`, or a text cannot be scored.
         Stopped: `should_stop` said so.
     """
-    return relocations(retriever, [pair], positions, should_stop=should_stop)[0]
+    return relocations(retriever, [pair], positions, should_stop=should_stop, known=known)[0]
 
 
 def relocations(
@@ -255,6 +257,7 @@ def relocations(
     positions: int = N_POSITIONS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    known: Known | None = None,
 ) -> list[Relocation]:
     """`relocation` of many pairs, their variants scored together: faster than one by one."""
     started = time.perf_counter()
@@ -264,7 +267,7 @@ def relocations(
         for pair, found in zip(pairs, moved, strict=True)
         for text in (pair.document, *(v.text for v in found.variants))
     ]
-    scores = iter(score_texts(retriever, texts, should_stop=should_stop).tolist())
+    scores = iter(score_texts(retriever, texts, should_stop=should_stop, known=known).tolist())
     results = []
     for pair, found in zip(pairs, moved, strict=True):
         assert pair.evidence is not None

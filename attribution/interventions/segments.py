@@ -20,15 +20,15 @@ from typing import Literal
 import numpy as np
 import torch
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
 from attribution.curves.bootstrap import SEED
-from attribution.errors import Stopped, UserError
+from attribution.errors import UserError
 from attribution.interventions.ablation import Span, parts_of, stepped, token_edges
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import Pieces, read_share
 from attribution.retrievers.base import Pooled, Retriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Capability
+from attribution.retrievers.scoring import read_texts
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.text import require_sentences, sentences, words
 from attribution.types import Array, Method, TextPair, TokenizedText, as_array
@@ -342,19 +342,9 @@ def _pooled(retriever: Retriever) -> Pooled:
 def _cosines(model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool]) -> Array:
     """Cosines [n] of the first text's vector with each other one's."""
     vectors: dict[str, torch.Tensor] = {}
-
-    def embed(batch: list[str]) -> list[torch.Tensor]:
-        with model.lock, torch.no_grad():
-            found = model.embed(model.encode_plain(batch, "document"))
-        return list(torch.nn.functional.normalize(found.cpu().double(), dim=-1))
-
-    def length(text: str) -> int:
-        return min(estimated_tokens(text), model.max_length)
-
-    for batch in batches(list(dict.fromkeys(texts)), length, batch_tokens(model.device.type)):
-        if should_stop():
-            raise Stopped("Stopped before all vectors were there; start again to go on.")
-        vectors.update(zip(batch, halving(embed, batch), strict=True))
+    for batch, made in read_texts(model, texts, "document", should_stop=should_stop):
+        unit = torch.nn.functional.normalize(made.cpu().double(), dim=-1)
+        vectors.update(zip(batch, unit, strict=True))
     whole = vectors[texts[0]]
     found = [float(whole @ vectors[text]) for text in texts[1:]]
     return as_array(found, (len(texts) - 1,), "a cosine")

@@ -27,13 +27,16 @@ BATCH_TOKENS = 8192
 class Perturbed:
     """One text of a pair as word embeddings [1, T, H], and its score as a function of them.
 
-    `score` takes [N, T, H] and returns [N]; `baseline` has the padding token's embedding in place
-    of every token of the text; `batch` copies run together.
+    `embed` takes [N, T, H] and gives what the model makes of the N copies, `compare` takes that and
+    returns their scores [N], and `score` does both; `baseline` has the padding token's embedding in
+    place of every token of the text; `batch` copies run together.
     """
 
     encoded: Encoded
     inputs: Tensor
     baseline: Tensor
+    embed: Callable[[Tensor], Representation]
+    compare: Callable[[Representation], Tensor]
     score: Callable[[Tensor], Tensor]
     batch: int
 
@@ -58,13 +61,16 @@ def perturbed(
         with retriever.override_embeddings(inputs):
             return retriever.embed(copies)
 
+    def scores(vectors: Representation) -> Tensor:
+        return compare(retriever, vectors, constant, side)
+
     def score(inputs: Tensor) -> Tensor:
         vectors = next(again, None)
         if vectors is None:
             vectors = embed(inputs)
             if made is not None:
                 made.append(vectors)
-        return compare(retriever, vectors, constant, side)
+        return scores(vectors)
 
     tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
     inputs = retriever.input_embeddings(encoded)
@@ -72,6 +78,8 @@ def perturbed(
         encoded,
         inputs,
         retriever.baseline(encoded),
+        embed,
+        scores,
         score,
         max(1, tokens // inputs.shape[1]),
     )

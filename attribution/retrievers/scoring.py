@@ -8,7 +8,8 @@ placed in its text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,10 +27,31 @@ from attribution.retrievers.base import (
     separate,
 )
 from attribution.retrievers.late_interaction import Vectors
-from attribution.types import Array, TextPair, as_array
+from attribution.types import Array, Side, TextPair, as_array
 
 Text = tuple[str, str]
 """A query and a document."""
+
+
+class Known(Protocol):
+    """What one model made of texts, for the pairs of a run that come next. It may forget."""
+
+    def find(self, key: Hashable) -> Representation | None:
+        """What was kept under `key`: a side and a text, or whatever else was read."""
+        ...
+
+    def keep(self, key: Hashable, value: Representation) -> Representation:
+        """Keep `value`."""
+        ...
+
+
+def size(made: Representation) -> int:
+    """Bytes of what a model made of a text, or of several."""
+    if isinstance(made, torch.Tensor):
+        return made.nbytes
+    if isinstance(made, Vectors):
+        return made.tokens.nbytes + made.mask.nbytes
+    return sum(map(size, made)) if isinstance(made, list) else 0
 
 
 def score_texts(
@@ -38,13 +60,15 @@ def score_texts(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
+    known: Known | None = None,
 ) -> Array:
     """Scores [n] of `pairs` (query, document), in their order, for a retriever of any family.
 
     Equal pairs are scored once. Where query and document are read apart, queries are embedded
     first and kept; a document's vectors are compared with every query that asks for it and
-    dropped. A batch holds `max_tokens` (what suits the device by default); `retriever.lock` is
-    held for a batch at a time, and `should_stop` is asked before each.
+    dropped. What is `known` of either is not embedded again. A batch holds `max_tokens` (what suits
+    the device by default); `retriever.lock` is held for a batch at a time, and `should_stop` is
+    asked before each.
 
     Raises:
         Stopped: `should_stop` said so.
@@ -54,17 +78,60 @@ def score_texts(
     wanted: dict[Text, list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
         wanted[pair].append(number)
-    if max_tokens is None:
-        max_tokens = batch_tokens(retriever.device.type)
-    asked = (list(wanted), max_tokens, should_stop)
     if reads_jointly(retriever):
-        scored = _joint(retriever, *asked)
+        limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
+        scored = _joint(retriever, list(wanted), limit, should_stop)
     else:
-        scored = _separate(separate(retriever), *asked)
+        scored = _separate(separate(retriever), list(wanted), max_tokens, should_stop, known)
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in scored:
         scores[wanted[pair]] = value
     return as_array(scores, (len(pairs),), "a score")
+
+
+def read_texts(
+    retriever: Separate,
+    texts: Iterable[str],
+    side: Side,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    max_tokens: int | None = None,
+    known: Known | None = None,
+) -> Iterator[tuple[list[str], Representation]]:
+    """What the model makes of each distinct text of one side, batch by batch and without
+    gradients: first what is `known`, then the others, which are known from then on.
+
+    Raises:
+        Stopped, UserError: as `score_texts`.
+    """
+    limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
+    if retriever.family == "lexical":
+        limit, known = 1, None  # it counts one text at a time, and runs no model
+
+    def length(text: str) -> int:
+        return min(estimated_tokens(text), retriever.max_length)
+
+    def run(batch: list[str]) -> list[tuple[list[str], Representation]]:
+        # No gradients rather than inference mode: what a model keeps of a run (tables of
+        # positions, say) has to serve the next one that needs gradients. It is as fast.
+        with retriever.lock, torch.no_grad():
+            return [(batch, retriever.embed(retriever.encode_plain(batch, side)))]
+
+    # All are looked up before the first is read: what is kept then may take the place of others.
+    found = {text: None if known is None else known.find((side, text)) for text in texts}
+    yield from (([text], made) for text, made in found.items() if made is not None)
+    new = [text for text, made in found.items() if made is None]
+    for batch in _asking(should_stop, batches(new, length, limit)):
+        for some, made in halving(run, batch):
+            if known is not None:
+                for row, text in enumerate(some):
+                    known.keep((side, text), rows_of(made, [row]))
+            yield some, made
+
+
+def rows_of(made: Representation, rows: list[int]) -> Representation:
+    """Some of what `embed` made of a batch."""
+    return made[rows] if isinstance(made, torch.Tensor | Vectors) else made
 
 
 def _joint(
@@ -84,52 +151,41 @@ def _joint(
 
 
 def _separate(
-    retriever: Separate, pairs: list[Text], limit: int, should_stop: Callable[[], bool]
+    retriever: Separate,
+    pairs: list[Text],
+    limit: int | None,
+    should_stop: Callable[[], bool],
+    known: Known | None,
 ) -> Iterator[tuple[Text, float]]:
     queries_of: dict[str, list[str]] = defaultdict(list)
     for query, document in pairs:
         queries_of[document].append(query)
-    if retriever.family == "lexical":
-        limit = 1  # it counts one text at a time
+    queries = [query for query, _ in pairs]
 
-    def length(text: str) -> int:
-        return min(estimated_tokens(text), retriever.max_length)
+    def read(texts: Iterable[str], side: Side) -> Iterator[tuple[list[str], Representation]]:
+        return read_texts(
+            retriever, texts, side, should_stop=should_stop, max_tokens=limit, known=known
+        )
 
-    def read_queries(batch: list[str]) -> list[Representation]:
-        # No gradients rather than inference mode: what a model keeps of a run (tables of
-        # positions, say) has to serve the next one that needs gradients. It is as fast.
-        with retriever.lock, torch.no_grad():
-            vectors = retriever.embed(retriever.encode_plain(batch, "query"))
-        return [_rows(vectors, [row]) for row in range(len(batch))]
-
-    def read_documents(batch: list[str]) -> list[list[tuple[Text, float]]]:
+    held = {
+        query: rows_of(made, [row])
+        for batch, made in read(queries, "query")
+        for row, query in enumerate(batch)
+    }
+    for batch, made in read(queries_of, "document"):
         places: dict[str, list[int]] = defaultdict(list)
         for row, document in enumerate(batch):
             for query in queries_of[document]:
                 places[query].append(row)
         with retriever.lock, torch.no_grad():
-            vectors = retriever.embed(retriever.encode_plain(batch, "document"))
             scores = torch.cat(
                 [
-                    compare(retriever, _rows(vectors, rows), held[query], "document")
+                    compare(retriever, rows_of(made, rows), held[query], "document")
                     for query, rows in places.items()
                 ]
             )
         texts = [(query, batch[row]) for query, rows in places.items() for row in rows]
-        return [list(zip(texts, scores.cpu().double().tolist(), strict=True))]
-
-    held: dict[str, Representation] = {}
-    queries = list(dict.fromkeys(query for query, _ in pairs))
-    for batch in _asking(should_stop, batches(queries, length, limit)):
-        held.update(zip(batch, halving(read_queries, batch), strict=True))
-    for batch in _asking(should_stop, batches(list(queries_of), length, limit)):
-        for found in halving(read_documents, batch):
-            yield from found
-
-
-def _rows(vectors: Representation, rows: list[int]) -> Representation:
-    """Some of what `embed` made of a batch."""
-    return vectors[rows] if isinstance(vectors, torch.Tensor | Vectors) else vectors
+        yield from zip(texts, scores.cpu().double().tolist(), strict=True)
 
 
 def _asking(should_stop: Callable[[], bool], parts: Iterable[list[T]]) -> Iterator[list[T]]:

@@ -9,11 +9,12 @@ from attribution.errors import Stopped, UserError
 from attribution.evaluation.bias_tests import DocumentPair, PairScores
 from attribution.interventions.relocation import evidence_read
 from attribution.retrievers.base import Retriever, encode
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import Known, score_texts
 from attribution.types import Method
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, Steering
 from cache.keys import text_fingerprint
+from cache.kinds.interventions import known_texts
 from cache.storage.results import Key, Results
 from cache.storage.store import ModelKey
 
@@ -50,17 +51,18 @@ def score(
     retriever: Retriever,
     items: Sequence[DocumentPair],
     should_stop: Callable[[], bool] = lambda: False,
+    known: Known | None = None,
 ) -> list[PairScores]:
-    """Both scores of each of `items`, and how much of the evidence was read for them.
+    """Both scores of each of `items`, and how much of the evidence was read for them. What is
+    `known` of their texts is not computed again.
 
     Raises:
         Stopped: `should_stop` said so.
         UserError: a text cannot be scored.
     """
     texts = [one for item in items for one in (item.first, item.second)]
-    scores = score_texts(
-        retriever, [(one.query, one.document) for one in texts], should_stop=should_stop
-    ).tolist()
+    asked = [(one.query, one.document) for one in texts]
+    scores = score_texts(retriever, asked, should_stop=should_stop, known=known).tolist()
     with retriever.lock:
         read = encode(retriever, texts)[1].texts
     shares = [
@@ -95,6 +97,7 @@ def run(
     ahead = CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD
     claimed: list[DocumentPair] = []
     scored: dict[str, PairScores] = {}
+    known = known_texts()
 
     def prepare(portion: Sequence[DocumentPair]) -> None:
         claimed[:] = portion
@@ -103,12 +106,12 @@ def run(
         if item.item_id not in scored:
             batch = claimed[claimed.index(item) :]
             try:
-                found = score(retriever, batch, steering.should_stop)
+                found = score(retriever, batch, steering.should_stop, known)
             except Stopped:
                 raise
             except UserError:
                 batch = [item]
-                found = score(retriever, batch, steering.should_stop)
+                found = score(retriever, batch, steering.should_stop, known)
             scored.update(zip((one.item_id for one in batch), found, strict=True))
         return scored.pop(item.item_id)
 

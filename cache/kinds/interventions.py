@@ -20,13 +20,15 @@ from attribution.interventions.displacement import (
 )
 from attribution.interventions.relocation import Relocation, relocation
 from attribution.interventions.segments import EditCurves, SegmentCurve, edit_curves, segment_curve
-from attribution.retrievers.base import Pooled, Retriever
+from attribution.retrievers.base import Pooled, Representation, Retriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Capability
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import Known, score_texts, size
 from attribution.types import Array, Method, TextPair, as_array
-from cache.jobs.loop import Steering
+from cache.jobs.items import compute_missing
+from cache.jobs.loop import Progress, Steering
 from cache.kinds.embeddings import EmbeddingStore, embedded
+from cache.recent import Recent
 from cache.storage.results import Fields, Key, Results, pair_key
 from cache.storage.store import ModelKey
 
@@ -65,24 +67,66 @@ def causes(root: Path, method: Method) -> Results[TextPair, Any]:
     return Results(root, method.name, key=cause_key, pack=_pack, unpack=unpack)
 
 
+KNOWN_BYTES = 2**26
+
+
+def known_texts() -> Recent[Representation]:
+    """What a run knows of the texts that it read last, as one model made it: up to 64 MiB, which is
+    40,000 vectors of 384 numbers."""
+    return Recent(KNOWN_BYTES, weigh=size)
+
+
+def intervene_all(
+    retriever: Retriever,
+    model: ModelKey,
+    method: Method,
+    pairs: Sequence[TextPair],
+    root: Path,
+    *,
+    steering: Steering = Steering(),
+) -> Progress:
+    """Carry out the intervention on those of `pairs` that lack it below `root`; stops within a
+    pair, resumes at any. Texts that several pairs share are read once.
+
+    Raises:
+        UserError: the store cannot be written; what was stored before stays.
+    """
+    known = known_texts()
+    return compute_missing(
+        causes(root, method),
+        model,
+        method,
+        pairs,
+        lambda pair: intervene(retriever, method, pair, steering.should_stop, known),
+        steering=steering,
+    )
+
+
 def intervene(
-    retriever: Retriever, method: Method, pair: TextPair, should_stop: ShouldStop = lambda: False
+    retriever: Retriever,
+    method: Method,
+    pair: TextPair,
+    should_stop: ShouldStop = lambda: False,
+    known: Known | None = None,
 ) -> Cause:
-    """Carry out the intervention that `method` names.
+    """Carry out the intervention that `method` names. What is `known` of texts that were read for
+    other pairs is not computed again.
 
     Raises:
         UserError: it does not work on this pair or this model.
         Stopped: `should_stop` said so.
     """
     params = method.params
+    given: dict[str, Any] = {"should_stop": should_stop, "known": known}
     if method.name == "relocation":
-        return relocation(retriever, pair, int(params["positions"]), should_stop=should_stop)
+        return relocation(retriever, pair, int(params["positions"]), **given)
     if method.name == "ablation":
-        return ablation(retriever, pair, params["by"], int(params["bins"]), should_stop=should_stop)
+        return ablation(retriever, pair, params["by"], int(params["bins"]), **given)
     if method.name == "displacement":
-        run = behind_prefix if params["by"] == "prefix" else shifted_positions
         lengths = [int(n) for n in str(params["tokens"]).split("/")]
-        return run(retriever, pair, lengths, should_stop=should_stop)
+        if params["by"] == "prefix":
+            return behind_prefix(retriever, pair, lengths, **given)
+        return shifted_positions(retriever, pair, lengths, should_stop=should_stop)
     if method.name in ("segments", "thirds"):
         cut = "shuffled" if "order" in params else method.name
         n = int(params.get("segments", 3))

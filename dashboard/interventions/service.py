@@ -35,12 +35,12 @@ from attribution.interventions.relocation import Relocation
 from attribution.interventions.segments import SegmentCurve
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import N_BINS, Array, Method, Provenance, TextPair
-from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, Steering
 from cache.kinds.interventions import (
     Cause,
     causes,
     intervene,
+    intervene_all,
     others,
     others_method,
     score_others,
@@ -145,14 +145,7 @@ def job(
 
     def work(run: Run, report: Report) -> Progress:
         retriever, steering = compute.retriever(model), compute.steering(spec, run, report)
-        return compute_missing(
-            causes(compute.root, method),
-            model.key,
-            method,
-            pairs,
-            lambda pair: intervene(retriever, method, pair, steering.should_stop),
-            steering=steering,
-        )
+        return intervene_all(retriever, model.key, method, pairs, compute.root, steering=steering)
 
     def n_done() -> int:
         return len(pairs) - len(causes(compute.root, method).missing(model.key, method, pairs))

@@ -14,11 +14,13 @@ import torch
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers import resolve
+from attribution.retrievers.base import reads_jointly
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.load import load
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import score_texts, size
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
+from cache.recent import Recent
 from tests.support import tiny_families
 
 QUERIES = ["the tide rises", "lazy dogs", "piñas 🚀"]
@@ -97,6 +99,14 @@ def test_scores_are_those_of_attributions(kind: str, make: Callable[[str], Any])
     np.testing.assert_allclose(
         score_texts(retriever, texts), found, rtol=2e-5, atol=2e-5 * np.abs(expected).max()
     )
+    known: Recent[Any] = Recent(2**20, weigh=size)
+    for some in (texts[:2], texts):
+        again = score_texts(retriever, some, max_tokens=40, known=known)
+        np.testing.assert_allclose(
+            again, found[: len(some)], rtol=2e-5, atol=2e-5 * np.abs(expected).max()
+        )
+    apart = not reads_jointly(retriever) and retriever.family != "lexical"
+    assert (known.weight > 0) == apart
 
 
 def test_each_text_is_embedded_once(make: Callable[[str], Any]) -> None:

@@ -50,6 +50,20 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
     assert (again.done, again.computed) == (24, 0)
 
 
+def test_a_run_reads_each_text_once(bert, items, store) -> None:
+    passes: list[int] = []
+    layer = bert.backbone.get_submodule("encoder.layer.0")
+    hook = layer.register_forward_hook(lambda _module, args, _out: passes.append(len(args[0])))
+    try:
+        bias_scores.run(bert, MODEL, items, store)
+    finally:
+        hook.remove()
+    texts = [one for item in items for one in (item.first, item.second)]
+    queries, documents = {one.query for one in texts}, {one.document for one in texts}
+    assert len(documents) < len(texts)
+    assert sum(passes) == len(queries) + len(documents)
+
+
 def test_a_run_stops_and_goes_on(bert, items, store) -> None:
     done: list[int] = []
     steering = Steering(lambda: len(done) > 3, lambda p: done.append(p.done))

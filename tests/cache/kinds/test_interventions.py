@@ -13,10 +13,19 @@ import pytest
 from attribution.interventions.ablation import ablation_method
 from attribution.interventions.displacement import displacement_method
 from attribution.interventions.relocation import relocation_method
-from attribution.retrievers.scoring import score_texts
+from attribution.retrievers.scoring import score_texts, size
 from attribution.types import EvidenceSpan, TextPair
 from cache.jobs.items import compute_missing
-from cache.kinds.interventions import causes, intervene, others, others_method, score_others
+from cache.kinds.interventions import (
+    causes,
+    intervene,
+    intervene_all,
+    known_texts,
+    others,
+    others_method,
+    score_others,
+)
+from cache.recent import Recent
 from cache.storage.store import ModelKey
 
 MODEL = ModelKey("tiny", "0" * 16)
@@ -96,3 +105,61 @@ def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> 
     assert others_method(documents[::-1]) != method
     with pytest.raises(ValueError, match="no intervention"):
         causes(tmp_path, method)
+
+
+SHARING = [
+    replace(PAIR, pair_id=f"p{n}", query=query, document=document)
+    for n, (query, document) in enumerate(
+        [
+            ("the tide", PAIR.document),
+            ("the moon", PAIR.document),
+            ("the tide", "The tide falls. Lazy cats. Once a day."),
+            ("lazy dogs", PAIR.document),
+        ]
+    )
+]
+EACH_ONCE = [
+    (relocation_method(3), 3 + 2 * 3),  # three places each, one of them the text as it is
+    (ablation_method("delete", 4), 3 + 2 * 5),
+    (ablation_method("filler", 4), 3 + 2 * 5),
+    (ablation_method("mask", 4), 2 * (4 + 1) + 4),  # and each pair's query
+    (displacement_method("prefix", (0, 5)), 3 + 2 * 2),
+    (displacement_method("positions", (0, 5)), 4 * (1 + 2)),
+]
+
+
+@pytest.mark.parametrize(("method", "rows"), EACH_ONCE, ids=[repr(m) for m, _ in EACH_ONCE])
+def test_texts_that_pairs_share_are_read_once_in_a_run(
+    method: Any, rows: int, tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    retriever = tiny("bert")
+    alone = {pair.pair_id: intervene(retriever, method, pair) for pair in SHARING}
+    passes: list[int] = []
+    layer = retriever.backbone.get_submodule("encoder.layer.0")
+    hook = layer.register_forward_hook(lambda _module, args, _out: passes.append(len(args[0])))
+    try:
+        done = intervene_all(retriever, MODEL, method, SHARING, tmp_path)
+    finally:
+        hook.remove()
+    assert (done.computed, done.failed) == (4, 0) and sum(passes) == rows
+    found = causes(tmp_path, method).select(MODEL, method, SHARING).results
+    for pair_id, one in alone.items():
+        for field in ("effects", "scores"):
+            if hasattr(one, field):
+                np.testing.assert_allclose(
+                    getattr(found[pair_id], field), getattr(one, field), rtol=0, atol=1e-6
+                )
+
+
+def test_what_a_run_knows_has_a_limit(tiny: Callable[..., Any]) -> None:
+    known, retriever = known_texts(), tiny("bert")
+    for pair in SHARING:
+        intervene(retriever, METHODS[0], pair, known=known)
+    vector = retriever.embed(retriever.encode_plain([PAIR.document], "document"))
+    assert known.weight == (3 + 2 * 3) * vector.nbytes
+    many = Recent(2 * vector.nbytes, weigh=size)  # too small: read again, with the same numbers
+    for pair in SHARING:
+        found = intervene(retriever, METHODS[0], pair, known=many)
+        fresh = intervene(retriever, METHODS[0], pair)
+        np.testing.assert_allclose(found.scores, fresh.scores, rtol=0, atol=1e-6)
+    assert many.weight <= 2 * vector.nbytes
