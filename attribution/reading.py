@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -65,9 +66,8 @@ def readings(
 def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Reading:
     """As far as a stored result tells: a SentencePiece vocabulary does not name its unknown tokens
     there."""
-    unknown = sum(
-        token.text in UNKNOWN_NAMES for token in found.document.tokens if not token.is_special
-    )
+    names = compress(found.document.texts, found.document.content)
+    unknown = sum(name in UNKNOWN_NAMES for name in names)
     return _reading(found.document, unknown, evidence)
 
 
@@ -91,7 +91,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Reading]:
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
         count = 0
         if ids is not None:
-            own = ids[b][encoded.offsets[b] :][: len(text.tokens)].cpu().numpy()
+            own = ids[b][encoded.offsets[b] :][: len(text)].cpu().numpy()
             count = int(np.sum((own == unknown) & text.content[: len(own)]))
         found.append(_reading(text, count, pair.evidence))
     return found

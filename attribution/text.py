@@ -149,12 +149,10 @@ def unit_of(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> NDArray[np
     It is the span in which the token starts, or the next one where it starts between two (a
     leading space), or the last one behind all.
     """
-    starts = [token.start for token in text.tokens]
-    units = np.searchsorted([end for _, end in spans], starts, side="right")
+    units = np.searchsorted([end for _, end in spans], text.starts, side="right")
     return np.where(text.content, np.minimum(units, len(spans) - 1), -1)
 
 
 def inside(text: TokenizedText, span: EvidenceSpan) -> NDArray[np.bool_]:
     """Mask [T] of the tokens that share a character with the span; no special tokens."""
-    shares = [token.start < span.end and token.end > span.start for token in text.tokens]
-    return np.array(shares, dtype=bool) & text.content
+    return (text.starts < span.end) & (text.ends > span.start) & text.content

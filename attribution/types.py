@@ -6,7 +6,7 @@ a model can reach neither the cache nor a figure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -91,7 +91,6 @@ class Token(NamedTuple):
     """A token and its characters [start, end) of the ORIGINAL text.
 
     Special tokens and tokens of a prompt are no part of that text: `is_special`, start = end = 0.
-    A named tuple, since every stored result that is opened makes hundreds of them.
     """
 
     text: str
@@ -100,32 +99,65 @@ class Token(NamedTuple):
     is_special: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenizedText:
-    """What a model read of a text.
+    """What a model read of a text: its T tokens by columns, as a `Token` has them.
 
     `n_tokens_full` counts the whole text's tokens without special ones, read or not;
     `max_length` is the model's limit, special tokens included.
     """
 
-    tokens: tuple[Token, ...]
+    texts: tuple[str, ...]
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    special: NDArray[np.bool_]
     n_tokens_full: int
     max_length: int
+
+    def __post_init__(self) -> None:
+        for name, kind in (("starts", np.int32), ("ends", np.int32), ("special", np.bool_)):
+            column = np.array(getattr(self, name), dtype=kind)
+            if column.shape != (len(self.texts),):
+                raise ValueError(f"{name}: {column.shape} of {len(self.texts)} tokens")
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+
+    @classmethod
+    def of(cls, tokens: Iterable[Token], n_tokens_full: int, max_length: int) -> TokenizedText:
+        """The same, of tokens one by one."""
+        columns: list[Any] = list(zip(*tokens, strict=True)) or [()] * 4
+        texts, starts, ends, special = columns
+        return cls(texts, starts, ends, special, n_tokens_full, max_length)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens one by one, made anew at each call: columns are for what has to be fast."""
+        columns = (self.starts.tolist(), self.ends.tolist(), self.special.tolist())
+        return tuple(map(Token._make, zip(self.texts, *columns, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenizedText):
+            return NotImplemented
+        limits = (self.n_tokens_full, self.max_length) == (other.n_tokens_full, other.max_length)
+        return limits and self.tokens == other.tokens
 
     @property
     def content(self) -> NDArray[np.bool_]:
         """Mask [T] of the tokens that are text."""
-        return np.array([not token.is_special for token in self.tokens], dtype=bool)
+        return ~self.special
 
     @property
     def truncated(self) -> bool:
         """Whether the text's end was not read."""
-        return self.n_tokens_full > int(self.content.sum())
+        return self.n_tokens_full > len(self) - int(np.count_nonzero(self.special))
 
     @property
     def read_until(self) -> int:
         """Character offset behind the last one that the model read."""
-        return max((token.end for token in self.tokens if not token.is_special), default=0)
+        return int(self.ends[self.content].max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +217,7 @@ class Attribution:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        n_query, n_document = len(self.query.tokens), len(self.document.tokens)
+        n_query, n_document = len(self.query), len(self.document)
         as_array([self.score], (1,), "a score")
         claims = (self.bias_share, self.completeness_error, self.standard_error)
         as_array([x for x in claims if x is not None], (None,), "a share")

@@ -268,7 +268,7 @@ def measure() -> dict[str, float]:
     import numpy as np
 
     from attribution.methods import make_method
-    from attribution.types import Attribution, TextPair, Token, TokenizedText
+    from attribution.types import Attribution, TextPair, TokenizedText
     from cache.jobs.attributions import Computed, precompute
     from cache.storage.encoded import encoded, joined
     from cache.storage.store import ModelKey, Store
@@ -279,10 +279,8 @@ def measure() -> dict[str, float]:
     def text(n: int) -> TokenizedText:
         chosen = chance.choice(words, n)
         starts = np.concatenate([[0], np.cumsum([len(w) + 1 for w in chosen])[:-1]])
-        tokens = (
-            Token(str(w), int(s), int(s) + len(w)) for w, s in zip(chosen, starts, strict=True)
-        )
-        return TokenizedText(tuple(tokens), n, 2048)
+        ends = starts + [len(w) for w in chosen]
+        return TokenizedText(tuple(map(str, chosen)), starts, ends, np.zeros(n, np.bool_), n, 2048)
 
     def results(count: int, n_tokens: int) -> list[tuple[TextPair, Attribution]]:
         found = []

@@ -29,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ import pyarrow.parquet as pq
 
 from attribution.curves.curve_summary import summarize
 from attribution.methods import make_method
-from attribution.types import Attribution, TextPair, Token, TokenizedText
+from attribution.types import Attribution, TextPair, TokenizedText
 from bench.timing import interleaved, ratio
 from cache.exchange.rows import ENTRY, entries
 from cache.exchange.transfer import export
@@ -70,11 +69,9 @@ def result(n: int, tokens: int | None = None) -> tuple[TextPair, Attribution]:
     generator, chance = random.Random(n), np.random.default_rng(n)
 
     def read(words: list[str]) -> TokenizedText:
-        ends = list(accumulate(len(word) + 1 for word in words))
-        tokens = (
-            Token(word, end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)
-        )
-        return TokenizedText(tuple(tokens), len(words), 512)
+        lengths = np.array([len(word) for word in words])
+        ends, n = np.cumsum(lengths + 1) - 1, len(words)
+        return TokenizedText(tuple(words), ends - lengths, ends, np.zeros(n, np.bool_), n, 512)
 
     document = generator.choices(WORDS, k=tokens or generator.randint(60, 400))
     query = [*generator.choices(WORDS, k=11), str(n)]

@@ -74,8 +74,8 @@ def _bin_units(tokenized: TokenizedText, bins: int) -> _Units:
     bin_of = np.where(tokenized.content, _ranks(tokenized) * n // max(n_read, 1), -1)
     spans, labels = [], []
     for b in range(n):
-        inside = [t for t, at in zip(tokenized.tokens, bin_of, strict=True) if at == b]
-        spans.append((inside[0].start, inside[-1].end))
+        inside = np.flatnonzero(bin_of == b)
+        spans.append((int(tokenized.starts[inside[0]]), int(tokenized.ends[inside[-1]])))
         labels.append(f"{100 * b / n:.0f}-{100 * (b + 1) / n:.0f}%")
     return _Units(tuple(labels), tuple(spans), bin_of)
 

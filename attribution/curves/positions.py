@@ -275,11 +275,10 @@ def unit_scores(
     saliency's, would count pieces: `MethodEntry.aggregate` says what suits a method.
     """
     units = unit_of(tokenized, spans)
-    for at, token in enumerate(tokenized.tokens):
-        start, end = spans[units[at]] if units[at] >= 0 else (0, 0)
-        # A token of white space that touches no span counts to none.
-        if token.end <= token.start or token.start >= end or token.end <= start:
-            units[at] = -1
+    # A token of white space that touches no span counts to none.
+    starts, ends = np.array([*spans, (0, 0)]).T[:, units]  # -1 is the last one
+    shared = (tokenized.starts < ends) & (tokenized.ends > starts)
+    units = np.where(shared & (tokenized.ends > tokenized.starts), units, -1)
     return aggregated(scores, units, len(spans), how)
 
 

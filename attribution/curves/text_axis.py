@@ -159,12 +159,12 @@ def _read(document: TokenizedText, n_characters: int) -> float:
 def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
     """Where tokens begin, and the last one ends: as shares of what was read [D + 1], and as shares
     of the text's characters [D + 1]. Neither falls: tokens that share characters share a place."""
-    read = [token.start for token in document.tokens if not token.is_special]
-    if not read or n_characters < 1:
+    read = document.starts[document.content]
+    if not len(read) or n_characters < 1:
         raise ValueError("no token was read of this text")
     end = _read(document, n_characters)
     # What stands before the first token belongs to it.
-    starts = np.maximum.accumulate(np.array([0, *read[1:]], dtype=np.float64)) / n_characters
+    starts = np.maximum.accumulate(np.concatenate(([0.0], read[1:]))) / n_characters
     return np.arange(len(read) + 1) / len(read), np.append(np.minimum(starts, end), end)
 
 

@@ -164,7 +164,7 @@ class Haystacks:
         order = list(range(len(self.documents)))
         random.Random(f"{self.seed} {number}").shuffle(order)
         needle, listed, repeated = self.needles[number], [], False
-        left = length - len(tokens_of(self.retriever, needle.question, needle.sentence).tokens)
+        left = length - len(tokens_of(self.retriever, needle.question, needle.sentence))
         while left > 0:
             before = left
             for at in order:

@@ -115,7 +115,7 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
     with retriever.lock:
         whole = retriever.encode_texts([text], "document").texts[0]
         upto = retriever.encode_texts([text[: found.end]], "document").texts[0]
-        special = len(whole.tokens) - int(whole.content.sum())
+        special = int(whole.special.sum())
         ahead = retriever.encode_texts([before], "document").texts[0].n_tokens_full if before else 0
     return Truncation(
         documents=documents,

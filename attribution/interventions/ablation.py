@@ -158,7 +158,7 @@ def ablation(
 
 def token_edges(tokens: TokenizedText, spans: Sequence[Span]) -> Array:
     """Where spans that follow each other begin and end [B + 1], in shares of the tokens."""
-    starts = [token.start for token in tokens.tokens if not token.is_special]
+    starts = tokens.starts[tokens.content]
     inner = np.searchsorted(starts, [start for start, _ in spans[1:]]) / len(starts)
     return as_array([0.0, *inner, 1.0], (len(spans) + 1,), "a position")
 
@@ -208,7 +208,7 @@ def _filled(
     read = pair.document[: spans[-1][1]]
     for b, (start, end) in enumerate(spans):
         part = pair.document[start:end]
-        n = sum(not t.is_special and start <= t.start < end for t in tokens.tokens)
+        n = int((tokens.content & (start <= tokens.starts) & (tokens.starts < end)).sum())
         stand_in = of_tokens(
             retriever, pair.query, pair.language, n, len(part), b, at_most=tokens.truncated
         )
@@ -237,11 +237,11 @@ def of_tokens(
     while True:
         text = filler(language, length, first)
         tokens = tokens_of(retriever, query, text)
-        inside = [t for t in tokens.tokens if not t.is_special]
-        if len(inside) >= n or tokens.truncated:
+        stops = tokens.ends[tokens.content]
+        if len(stops) >= n or tokens.truncated:
             break
         length *= 2
-    at = inside[min(max(n, 1), len(inside)) - 1].end
+    at = stops[min(max(n, 1), len(stops)) - 1]
     ends = np.array([end for _, end in words(text)])
     if at_most:
         return text[: max(ends[0], ends[ends <= at].max(initial=0))]

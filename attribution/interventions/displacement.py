@@ -125,8 +125,7 @@ def shifted_positions(
     """
     table, model = position_table(retriever), separate(retriever)
     tokens = tokens_of(retriever, pair.query, pair.document)
-    n = len(tokens.tokens)
-    first = next(i for i, token in enumerate(tokens.tokens) if not token.is_special)
+    n, first = len(tokens), int(np.argmax(tokens.content))
     room = table.num_embeddings - n - (0 if table.padding_idx is None else table.padding_idx + 1)
     fitting = tuple(length for length in lengths if length <= room)
     scores = []

@@ -273,7 +273,7 @@ def relocations(
         assert pair.evidence is not None
         whole = tokens_of(retriever, pair.query, pair.document)
         # Other orders of a text that fits fit too, but for a token or two at its seams.
-        near = whole.truncated or len(whole.tokens) > 0.75 * whole.max_length
+        near = whole.truncated or len(whole) > 0.75 * whole.max_length
         read = [
             evidence_read(tokens_of(retriever, pair.query, v.text), v.evidence) if near else 1.0
             for v in found.variants

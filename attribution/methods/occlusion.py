@@ -73,7 +73,7 @@ def _attribute(
 def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
     """The number of each token's unit [T]: the token itself, or its word or sentence."""
     if level == "token":
-        return np.arange(len(text.tokens))
+        return np.arange(len(text))
     spans = words(pair.document) if level == "word" else sentences(pair.document, pair.language)
     return unit_of(text, spans)
 

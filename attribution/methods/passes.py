@@ -96,7 +96,7 @@ def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[
     encoded = retriever.encode_texts(known, side)
     if len(known) == len(texts):
         return encoded, one_round(len(texts))
-    longest = max(len(text.tokens) for text in encoded.texts)
+    longest = max(len(text) for text in encoded.texts)
     least = batch_tokens(retriever.device.type) // SHORTEST
     return planned(encoded, places, longest, least)
 

@@ -72,7 +72,7 @@ def _queries(
     """What was read of the queries, its profile [B, T] and its vectors [B, H]; of pairs that have
     none no tokens, and the document's own of `vectors` [B, H]."""
     limit = retriever.max_length_of("query")
-    read, offsets = [TokenizedText((), 0, limit)] * len(pairs), [0] * len(pairs)
+    read, offsets = [TokenizedText.of((), 0, limit)] * len(pairs), [0] * len(pairs)
     rows = [b for b, pair in enumerate(pairs) if pair.query]
     if not rows:
         return (
@@ -146,7 +146,7 @@ def _real(encoded: Encoded, b: int, length: int) -> Tensor:
     """Which of `length` positions of row b are tokens and no padding."""
     start = encoded.offsets[b]
     places = torch.arange(length)
-    return (places >= start) & (places < start + len(encoded.texts[b].tokens))
+    return (places >= start) & (places < start + len(encoded.texts[b]))
 
 
 def _error(total: Tensor, squared: Tensor, drawn: Tensor, real: Tensor) -> Tensor:

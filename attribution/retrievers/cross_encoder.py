@@ -149,7 +149,7 @@ class CrossEncoderRetriever:
                 full = read
                 if end - begin >= self.max_length:
                     full += self._unread(text, max(t.end for t in tokens))
-                found[side].append((TokenizedText(tokens, full, self.max_length), start))  # type: ignore[index]
+                found[side].append((TokenizedText.of(tokens, full, self.max_length), start))  # type: ignore[index]
         features = {
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in batch.items()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from attribution.retrievers.base import LibraryCheck
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability, Family, Placement, register
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Side, TextPair, Token, TokenizedText
+from attribution.types import Side, TextPair, TokenizedText
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -188,28 +189,24 @@ class DenseRetriever:
             # A text without any token is all padding; it is refused below.
             begin = encoding.attention_mask.index(1) if 1 in encoding.attention_mask else 0
             end = begin + sum(encoding.attention_mask)
-            tokens = tuple(
-                _token(text, span, bool(special) or token_id in special_ids, len(prompt))
-                for text, span, special, token_id in zip(
-                    encoding.tokens[begin:end],
-                    encoding.offsets[begin:end],
-                    encoding.special_tokens_mask[begin:end],
-                    encoding.ids[begin:end],
-                    strict=True,
-                )
-            )
-            read = sum(not token.is_special for token in tokens)
+            spans = np.array(encoding.offsets[begin:end], np.int32).reshape(-1, 2) - len(prompt)
+            listed = zip(encoding.special_tokens_mask, encoding.ids, strict=True)
+            special = np.array([flag or k in special_ids for flag, k in listed], np.bool_)
+            special = special[begin:end] | (spans[:, 1] <= 0)  # or of the prompt
+            starts, ends = np.where(special, 0, np.maximum(spans.T, 0))
+            read = int((~special).sum())
             if read == 0:
                 raise self._nothing_to_read(side)
             unread = sum(
-                token_id not in special_ids and not special
+                token_id not in special_ids and not is_special
                 for rest in encoding.overflowing
-                for token_id, special, (_, stop) in zip(
+                for token_id, is_special, (_, stop) in zip(
                     rest.ids, rest.special_tokens_mask, rest.offsets, strict=True
                 )
                 if stop > len(prompt)
             )
-            tokenized.append(TokenizedText(tokens, read + unread, limit))
+            names = tuple(encoding.tokens[begin:end])
+            tokenized.append(TokenizedText(names, starts, ends, special, read + unread, limit))
             offsets.append(begin)
         return Encoded(self._features(batch, side), tuple(tokenized), tuple(offsets), side)
 
@@ -389,13 +386,6 @@ class _Reached(Exception):
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
-
-
-def _token(text: str, span: tuple[int, int], special: bool, prompt_length: int) -> Token:
-    start, end = span[0] - prompt_length, span[1] - prompt_length
-    if special or end <= 0:
-        return Token(text, 0, 0, is_special=True)
-    return Token(text, max(start, 0), end)
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:

@@ -15,8 +15,8 @@ from attribution.types import Side, TokenizedText
 class Encoded:
     """A batch of B texts as the model takes them, and as people read them.
 
-    `features` hold tensors [B, T] on the model's device; `texts[b].tokens` are the first
-    `len(texts[b].tokens)` of row b's T positions where padding is on the right, the last where
+    `features` hold tensors [B, T] on the model's device; `texts[b]` are the first
+    `len(texts[b])` of row b's T positions where padding is on the right, the last where
     it is on the left (`offsets[b]` is where they begin). `side` says which encoder reads them,
     where queries and documents have one each.
     """
@@ -46,4 +46,4 @@ class Encoded:
     def row(self, values: Tensor, b: int) -> Tensor:
         """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
         start = self.offsets[b]
-        return values[b, start : start + len(self.texts[b].tokens)]
+        return values[b, start : start + len(self.texts[b])]

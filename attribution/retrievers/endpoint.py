@@ -56,7 +56,7 @@ class _Endpoint:
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """A one for each word [B, T, 1]."""
-        width = max(len(text.tokens) for text in encoded.texts)
+        width = max(len(text) for text in encoded.texts)
         return torch.ones(len(encoded.texts), width, 1)
 
     def baseline(self, encoded: Encoded) -> Tensor:
@@ -76,7 +76,7 @@ class _Endpoint:
         tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))
         if not tokens:
             raise UserError(f"The {side} has no word to send to {self.name}: type one.")
-        return TokenizedText(tokens, len(tokens), MAX_CHARACTERS)
+        return TokenizedText.of(tokens, len(tokens), MAX_CHARACTERS)
 
     def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
         """`texts` as they are sent: without the words that are taken out."""

@@ -98,14 +98,17 @@ class LateInteractionRetriever(DenseRetriever):
             # Off the device at once: each number alone would wait for it.
             ids, added = features["input_ids"].tolist(), expansion.tolist()
             known = tuple(
-                replace(
-                    text,
-                    tokens=text.tokens
-                    + tuple(
-                        Token(str(tokenizer.convert_ids_to_tokens(i)), 0, 0, is_special=True)
-                        for i, is_added in zip(ids[b], added[b], strict=True)
-                        if is_added
+                TokenizedText.of(
+                    (
+                        *text.tokens,
+                        *(
+                            Token(str(tokenizer.convert_ids_to_tokens(i)), 0, 0, is_special=True)
+                            for i, is_added in zip(ids[b], added[b], strict=True)
+                            if is_added
+                        ),
                     ),
+                    text.n_tokens_full,
+                    text.max_length,
                 )
                 for b, text in enumerate(encoded.texts)
             )
@@ -156,8 +159,8 @@ class LateInteractionRetriever(DenseRetriever):
             best = best / asked.sum()
         shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
         scored = asked[:, None] & found[None, :]
-        rows = slice(queries.offsets[0], queries.offsets[0] + len(queries.texts[0].tokens))
-        columns = slice(documents.offsets[0], documents.offsets[0] + len(documents.texts[0].tokens))
+        rows = slice(queries.offsets[0], queries.offsets[0] + len(queries.texts[0]))
+        columns = slice(documents.offsets[0], documents.offsets[0] + len(documents.texts[0]))
 
         def cut(values: Tensor) -> Any:
             part = values[rows, columns].numpy()

@@ -204,8 +204,8 @@ class LexicalRetriever:
                 raise UserError(
                     f"The {side} has no token that {self.name} reads as text: type a word."
                 )
-            tokens = tuple(Token(text[a:b], a, b) for a, b in spans)
-            tokenized.append(TokenizedText(tokens, len(tokens), MAX_CHARACTERS))
+            tokens = (Token(text[a:b], a, b) for a, b in spans)
+            tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))
             found.append(tuple(_term(text, span) for span in spans))
         return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts))
 

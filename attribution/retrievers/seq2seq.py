@@ -135,14 +135,14 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
                         "shorten the other text."
                     )
                 side: Side = "query" if part == "query" else "document"
-                found[side].append(TokenizedText(tokens, full[side], self.max_length))
+                found[side].append(TokenizedText.of(tokens, full[side], self.max_length))
         longest = max(map(len, rows))
         padding = self.model.tokenizer.pad_token_id or 0
         padded = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
         require_vectors(self.name, padded, self.embeddings)
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
         features = {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
-        offsets = tuple(len(text.tokens) for text in found["query"])
+        offsets = tuple(len(text) for text in found["query"])
         return (
             Encoded(features, tuple(found["query"]), (0,) * len(rows)),
             Encoded(features, tuple(found["document"]), offsets),

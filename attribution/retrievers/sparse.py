@@ -88,14 +88,14 @@ class SparseRetriever(DenseRetriever):
             features = self.model[0](dict(encoded.features))
             logits = features["token_embeddings"][0]
             weights = self.embed(encoded)[0].cpu().double()
-        start, n = encoded.offsets[0], len(encoded.texts[0].tokens)
+        start, n = encoded.offsets[0], len(encoded.texts[0])
         return weights, logits[start : start + n].argmax(0).cpu()
 
     def exact(self, pair: TextPair) -> ExactScore:
         """The score as a sum over shared terms, each at the two tokens its weights come from."""
         queries, documents, terms = self.terms(pair)
         query, document = queries.texts[0], documents.texts[0]
-        matrix = torch.zeros(len(query.tokens), len(document.tokens), dtype=torch.float64)
+        matrix = torch.zeros(len(query), len(document), dtype=torch.float64)
         for term in terms:
             matrix[term.query_token, term.document_token] += term.share
         values = matrix.numpy()

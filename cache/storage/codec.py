@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import zlib
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from attribution.errors import UserError
-from attribution.types import Array, Attribution, Method, TextPair, Token, TokenizedText
+from attribution.types import Array, Attribution, Method, TextPair, TokenizedText
 from cache.keys import text_fingerprint
 
 FORMAT = 2
@@ -31,7 +28,6 @@ MAX_RAW = 64 << 20
 kilobytes that come from elsewhere may claim to unpack to gigabytes."""
 
 _CODEC = pa.Codec("zstd")
-_FIELDS = len(Token._fields)
 _BLOCK = 128 << 10
 
 
@@ -41,25 +37,21 @@ class DamagedPayload(Exception):
 
 class PackedText(NamedTuple):
     """A tokenized text as it lies in a payload: JSON of what is no number, and start, end and
-    is_special of each token as int32 [T, 3]. `content` [T] tells the tokens that are text."""
+    is_special of each token as int32 [T, 3]."""
 
     said: str
     spans: bytes
-    content: NDArray[np.bool_]
 
 
 def pack_text(text: TokenizedText) -> PackedText:
-    """The text's tokens by columns. Many results share a text: pack it once."""
-    values: list[Any] = list(chain.from_iterable(text.tokens))
-    tokens = values[::_FIELDS]
-    del values[::_FIELDS]
-    spans = struct.pack(f"<{len(values)}i", *values)
-    content = np.frombuffer(spans, "<i4").reshape(-1, 3)[:, 2] == 0
+    """The text as bytes. Many results share a text: pack it once."""
+    spans = np.empty((len(text), 3), "<i4")
+    spans[:, 0], spans[:, 1], spans[:, 2] = text.starts, text.ends, text.special
     said = (
-        f'{{"tokens": {_listed(tokens)}, "n_tokens_full": {text.n_tokens_full}, '
+        f'{{"tokens": {_listed(text.texts)}, "n_tokens_full": {text.n_tokens_full}, '
         f'"max_length": {text.max_length}}}'
     )
-    return PackedText(said, spans, content)
+    return PackedText(said, spans.tobytes())
 
 
 def _listed(tokens: Sequence[str]) -> str:
@@ -78,14 +70,15 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
         raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a token is no text")
+    if spans.dtype != np.int32:
+        raise TypeError("a place is no number")
     if len(spans) and (spans.min() < 0 or bool((spans[:, 0] > spans[:, 1]).any())):
         raise ValueError("a span ends before it begins")
-    starts, ends, specials = spans.T.tolist()
-    tokens = tuple(map(Token._make, zip(texts, starts, ends, map(bool, specials), strict=True)))
+    starts, ends, special = spans.T
     n_full, limit = header["n_tokens_full"], header["max_length"]
     if not (isinstance(n_full, int) and isinstance(limit, int) and n_full >= 0 and limit >= 0):
         raise TypeError("a length is no number")
-    return TokenizedText(tokens, n_full, limit)
+    return TokenizedText(tuple(texts), starts, ends, special, n_full, limit)
 
 
 def identity(dataset: str, pair_id: str, text: str) -> bytes:
@@ -169,8 +162,8 @@ def _safetensors(
     for name, array in floats.items():
         shape = ",".join(map(str, array.shape))
         add(name, "F32", shape, array.astype("<f4", copy=False).tobytes())
-    add("document_spans", "I32", f"{len(document.content)},3", document.spans)
-    add("query_spans", "I32", f"{len(query.content)},3", query.spans)
+    add("document_spans", "I32", f"{len(attribution.document)},3", document.spans)
+    add("query_spans", "I32", f"{len(attribution.query)},3", query.spans)
     add("header", "U8", str(len(header)), header)
     table = f"{{{','.join(said)}}}".encode()
     table += b" " * (-len(table) % 8)

@@ -59,16 +59,15 @@ def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> 
             found = texts[id(text)] = pack_text(text)
         return found
 
-    payloads, read = [], []
-    for pair, result in results:
-        document = packed(result.document)
-        payloads.append(encode(result, pair, packed(result.query), document))
-        read.append(document.content)
+    payloads = [
+        encode(result, pair, packed(result.query), packed(result.document))
+        for pair, result in results
+    ]
     lengths = np.array([result.document.n_tokens_full for _, result in results], np.int32)
-    counts = np.array([int(content.sum()) for content in read], np.int32)
-    curves, magnitudes = curve_columns(results, method, read)
+    truncated = np.array([result.document.truncated for _, result in results], np.bool_)
+    curves, magnitudes = curve_columns(results, method)
     scores = np.array([result.score for _, result in results], np.float32)
-    return Encoded(payloads, scores, lengths, lengths > counts, curves, magnitudes)
+    return Encoded(payloads, scores, lengths, truncated, curves, magnitudes)
 
 
 def joined(parts: Sequence[Encoded]) -> Encoded:
@@ -87,12 +86,10 @@ def joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def curve_columns(
-    results: Sequence[tuple[TextPair, Attribution]],
-    method: Method,
-    read: Sequence[NDArray[np.bool_]] = (),
+    results: Sequence[tuple[TextPair, Attribution]], method: Method
 ) -> tuple[Array, Array]:
-    """Curves [N, 100] and magnitudes [N, 100] of results, the same array where there are no signs;
-    `read` tells the tokens of each document that are text, where that is known already."""
+    """Curves [N, 100] and magnitudes [N, 100] of results, the same array where there are no
+    signs."""
     if not results:
         nothing = np.zeros((0, N_BINS), np.float32)
         return nothing, nothing
@@ -100,11 +97,7 @@ def curve_columns(
         made = [curves_of(result, method, len(pair.document)) for pair, result in results]
         curves, magnitudes = (np.array(side, np.float32) for side in zip(*made, strict=True))
     else:
-        contents = read or [result.document.content for _, result in results]
-        scores = [
-            result.document_scores[content]
-            for (_, result), content in zip(results, contents, strict=True)
-        ]
+        scores = [result.document_scores[result.document.content] for _, result in results]
         curves = magnitudes = score_curves(scores, method)
         if any((values < 0).any() for values in scores):
             magnitudes = score_curves([np.abs(values) for values in scores], method)

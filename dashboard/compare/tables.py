@@ -37,7 +37,7 @@ def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
             "score": found.score,
             "center_of_mass": mass,
             "primacy_recency_index": index,
-            "tokens_read": len(found.document.tokens),
+            "tokens_read": len(found.document),
             "tokens": found.document.n_tokens_full,
             "score_difference": None,
             "index_difference": None,

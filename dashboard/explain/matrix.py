@@ -129,8 +129,8 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
                 term.share,
                 term.query_weight,
                 term.document_weight,
-                attribution.query.tokens[term.query_token].text,
-                attribution.document.tokens[term.document_token].text,
+                attribution.query.texts[term.query_token],
+                attribution.document.texts[term.document_token],
             )
             for term in service().terms(result.pair, result.model.spec)
         ],

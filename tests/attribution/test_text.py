@@ -220,7 +220,7 @@ def test_tokens_belong_to_the_span_they_start_in_or_the_next_by_hand() -> None:
         Token("ef", 7, 9),
         Token(" ", 9, 10),  # behind all
     )
-    text = TokenizedText(tokens, 6, 512)
+    text = TokenizedText.of(tokens, 6, 512)
     spans = [(0, 2), (3, 5), (7, 9)]
     assert unit_of(text, spans).tolist() == [-1, 0, 0, 1, 2, 2, 2]
     assert unit_of(text, []).tolist() == [-1] * 7

@@ -22,7 +22,9 @@ from attribution.types import (
     as_array,
 )
 
-TEXT = TokenizedText((Token("[CLS]", 0, 0, True), Token("fog", 0, 3), Token("##s", 3, 4)), 2, 512)
+TEXT = TokenizedText.of(
+    (Token("[CLS]", 0, 0, True), Token("fog", 0, 3), Token("##s", 3, 4)), 2, 512
+)
 
 
 def make(**changes) -> Attribution:
@@ -125,8 +127,25 @@ def test_tokens_and_truncation() -> None:
     assert TEXT.content.tolist() == [False, True, True]
     assert not TEXT.truncated and TEXT.read_until == 4
     assert replace(TEXT, n_tokens_full=3).truncated
-    nothing = TokenizedText((Token("[CLS]", 0, 0, True),), 0, 512)
+    nothing = TokenizedText.of((Token("[CLS]", 0, 0, True),), 0, 512)
     assert nothing.read_until == 0 and not nothing.truncated
+
+
+def test_tokens_are_columns_and_come_back_one_by_one() -> None:
+    assert (TEXT.texts, len(TEXT)) == (("[CLS]", "fog", "##s"), 3)
+    tokens = TEXT.tokens
+    assert tokens == (("[CLS]", 0, 0, True), ("fog", 0, 3, False), ("##s", 3, 4, False))
+    assert all(type(value) in (str, int, bool) for token in tokens for value in token)
+    assert TokenizedText.of(iter(tokens), 2, 512) == TEXT != replace(TEXT, ends=[0, 3, 5])
+    assert TokenizedText.of((), 0, 512).tokens == ()
+    mine = np.array([0, 0, 3])
+    text = replace(TEXT, starts=mine)
+    mine[0] = 7  # still mine, and no longer the text's
+    assert text == TEXT and text.starts.dtype == np.int32
+    with pytest.raises(ValueError, match="read-only"):
+        text.starts[0] = 7
+    with pytest.raises(ValueError, match=r"ends: \(2,\) of 3 tokens"):
+        replace(TEXT, ends=[0, 3])
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (3, 2)])

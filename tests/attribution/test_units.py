@@ -77,7 +77,7 @@ def test_words_are_ordered_for_faithfulness_by_what_suits_the_method(
     tokens = tuple(Token("t", at, at + 1) for at in range(4))  # "abc" in three pieces, and "d"
     scores = np.array([1, 1, 1, 2], dtype=np.float32)
     document = SimpleNamespace(
-        text=TokenizedText(tokens, 4, 512), unit_of=np.array([0, 0, 0, 1]), n_units=2
+        text=TokenizedText.of(tokens, 4, 512), unit_of=np.array([0, 0, 0, 1]), n_units=2
     )
     attribution = SimpleNamespace(document_scores=scores, method=make_method(method))
     order = _order(document, attribution, Parameters(), TextPair("p", "q", "abc d"))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def _text(text: str, n_full: int | None) -> TokenizedText:
         Token(word, start, start + len(word)) for word, start in zip(words, starts, strict=True)
     )
     tokens = (Token("[CLS]", 0, 0, True), *content, Token("[SEP]", 0, 0, True))
-    return TokenizedText(tokens, n_full or len(words), 512)
+    return TokenizedText.of(tokens, n_full or len(words), 512)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def tokenized(text: str, pattern: str) -> TokenizedText:
     """Tokens between a [CLS] and a [SEP]."""
     found = [Token(m.group(), m.start(), m.end()) for m in re.finditer(pattern, text)]
     special = [Token(name, 0, 0, True) for name in ("[CLS]", "[SEP]")]
-    return TokenizedText((special[0], *found, special[1]), len(found), 8192)
+    return TokenizedText.of((special[0], *found, special[1]), len(found), 8192)
 
 
 def column(

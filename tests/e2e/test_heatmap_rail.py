@@ -239,7 +239,7 @@ def test_the_evidence_stands_where_its_tokens_do(show: Show, name: str) -> None:
     text, pattern, span = SCRIPTS[name]
     page = show([document(text, pattern, evidence=span)])
     tokens = [Token(m.group(), *m.span()) for m in re.finditer(pattern, text)]
-    read = TokenizedText(tuple(tokens), len(tokens), 8192)
+    read = TokenizedText.of(tuple(tokens), len(tokens), 8192)
     wanted = token_range(read, EvidenceSpan(*span))
     assert wanted is not None
     assert place(page, "evidence") == pytest.approx(wanted, abs=1e-4)

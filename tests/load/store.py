@@ -44,7 +44,7 @@ class Outcome:
 
 def result(name: str, edition: int) -> tuple[TextPair, Attribution]:
     """A pair in one of its editions, with numbers that follow from both."""
-    text = TokenizedText(tuple(Token(f"t{j}", j, j + 1) for j in range(SIZE)), SIZE, 512)
+    text = TokenizedText.of(tuple(Token(f"t{j}", j, j + 1) for j in range(SIZE)), SIZE, 512)
     seed = int.from_bytes(f"{name} {edition}".encode(), "big") % 2**63
     scores = np.random.default_rng(seed).random(SIZE, dtype=np.float32)
     pair = TextPair(name, "query", f"edition {edition}".ljust(SIZE), dataset="set")

@@ -145,7 +145,7 @@ def test_noise_does_not_cancel_the_lean_of_signed_scores() -> None:
     method = make_method("decomposition", {"normalization": "none"})
     size = np.repeat([3.0, 1.0, 1.0], [660, 680, 660])
     tokens = tuple(Token("t", j, j + 1) for j in range(2000))
-    text = TokenizedText(tokens, 2000, 4096)
+    text = TokenizedText.of(tokens, 2000, 4096)
     results = []
     for _ in range(40):
         scores = size * GENERATOR.choice([-1.0, 1.0], 2000)

@@ -21,7 +21,7 @@ def tokenized(text: str, pieces: list[str]) -> TokenizedText:
         start = text.index(piece, cursor)
         cursor = start + len(piece)
         tokens.append(Token(piece, start, cursor))
-    return TokenizedText((*tokens, END), len(pieces), 512)
+    return TokenizedText.of((*tokens, END), len(pieces), 512)
 
 
 def attributed(
@@ -138,8 +138,8 @@ def test_a_token_between_words_goes_to_the_next_one() -> None:
     """Byte-level tokens may hold the space before a word, or be nothing but a space."""
     text = "ab  cd"
     tokens = (Token("ab", 0, 2), Token(" ", 2, 3), Token(" cd", 3, 6))
-    document = TokenizedText(tokens, 3, 512)
-    query = TokenizedText((Token("q", 0, 1),), 1, 512)
+    document = TokenizedText.of(tokens, 3, 512)
+    query = TokenizedText.of((Token("q", 0, 1),), 1, 512)
     attribution = Attribution(
         model="m",
         method=METHOD,

@@ -64,7 +64,7 @@ def words_text(n: int, *, n_full: int | None = None, width: int = 2) -> Tokenize
     """n content tokens of `width` characters without gaps between [CLS] and [SEP]."""
     content = tuple(Token(f"t{j}", j * width, (j + 1) * width) for j in range(n))
     tokens = (Token("[CLS]", 0, 0, True), *content, Token("[SEP]", 0, 0, True))
-    return TokenizedText(tokens, n_full or n, 512)
+    return TokenizedText.of(tokens, n_full or n, 512)
 
 
 def attribution_of(content_scores, *, n_full: int | None = None, **curve: str) -> Attribution:
@@ -312,7 +312,7 @@ def test_unit_scores_by_hand() -> None:
         Token("do", 8, 10),
         Token("[SEP]", 0, 0, True),
     )
-    text = TokenizedText(tokens, 6, 512)
+    text = TokenizedText.of(tokens, 6, 512)
     scores = np.array([100, 1, 2, 4, 8, 16, 32, 100], dtype=np.float32)
     # " do" starts in the space before the word it belongs to; the lone space ends where the next
     # word begins and is part of none.
@@ -320,7 +320,7 @@ def test_unit_scores_by_hand() -> None:
 
 
 def test_units_that_were_not_read_are_nan() -> None:
-    text = TokenizedText((Token("ab", 0, 2),), 9, 3)
+    text = TokenizedText.of((Token("ab", 0, 2),), 9, 3)
     found = unit_scores(text, np.array([0.5], dtype=np.float32), [(0, 2), (3, 5)], "mean")
     assert found[0] == 0.5 and np.isnan(found[1])
     assert unit_scores(text, np.array([0.5], dtype=np.float32), [], "max").shape == (0,)
@@ -334,7 +334,7 @@ def test_unit_scores_add_up(widths, data) -> None:
     cuts = sorted({0, ends[-1], *data.draw(st.lists(st.integers(0, ends[-1]), max_size=40))})
     tokens = tuple(Token("t", a, b) for a, b in pairwise(cuts))
     values = np.arange(1, len(tokens) + 1, dtype=np.float32)
-    found = unit_scores(TokenizedText(tokens, len(tokens), 512), values, words, "sum")
+    found = unit_scores(TokenizedText.of(tokens, len(tokens), 512), values, words, "sum")
     assert np.nansum(found) == values.sum()
 
 

@@ -24,7 +24,7 @@ def read(scores: list[float] | np.ndarray, width: int, full: int | None = None) 
     """Tokens of `width` characters each, of a text of `full` tokens."""
     content = tuple(Token("t", width * k, width * (k + 1)) for k in range(len(scores)))
     special = Token("[CLS]", 0, 0, True)
-    text = TokenizedText((special, *content, special), full or len(scores), 512)
+    text = TokenizedText.of((special, *content, special), full or len(scores), 512)
     values = np.array([9.0, *scores, 9.0])
     return Attribution("m", PLAIN, "p", 0.5, text, text, np.zeros(len(values)), values)
 
@@ -64,7 +64,7 @@ def test_a_bin_has_the_mean_of_its_tokens_however_long_they_are() -> None:
     """By hand: one token of half the text, then fifty of a hundredth each."""
     edges = [0, 50, *range(51, 101)]
     tokens = tuple(Token("t", a, b) for a, b in pairwise(edges))
-    text = TokenizedText(tokens, len(tokens), 512)
+    text = TokenizedText.of(tokens, len(tokens), 512)
     scores = np.arange(51.0)
     one = Attribution("m", PLAIN, "p", 0.5, text, text, np.zeros(51), scores)
     expected = np.concatenate([np.zeros(50), np.arange(1.0, 51.0)])
@@ -76,7 +76,7 @@ def test_tokens_that_share_characters_all_count(start: int) -> None:
     """The four bytes of one emoji, which has a fifth of the text."""
     before, after = [(0, start)] * (start > 0), [(start + 20, 100)] * (start < 80)
     spans = [*before, *[(start, start + 20)] * 4, *after]
-    text = TokenizedText(tuple(Token("t", a, b) for a, b in spans), len(spans), 512)
+    text = TokenizedText.of(tuple(Token("t", a, b) for a, b in spans), len(spans), 512)
     scores = np.zeros(len(spans))
     scores[len(before) : len(before) + 4] = 4, 8, 12, 16
     one = Attribution("m", PLAIN, "p", 0.5, text, text, np.zeros(len(spans)), scores)
@@ -91,7 +91,7 @@ def test_tokens_that_share_characters_all_count(start: int) -> None:
 
 def test_space_around_a_text_belongs_to_its_first_and_last_tokens() -> None:
     spans = [(20, 50), (50, 90)]
-    text = TokenizedText(tuple(Token("t", a, b) for a, b in spans), 2, 512)
+    text = TokenizedText.of(tuple(Token("t", a, b) for a, b in spans), 2, 512)
     one = Attribution("m", PLAIN, "p", 0.5, text, text, np.zeros(2), np.array([1.0, 3.0]))
     assert_allclose(curves_of(one, WHOLE, 100)[0], [1.0] * 50 + [3.0] * 50)
 

@@ -15,7 +15,7 @@ from attribution.types import Attribution, EvidenceSpan, Token, TokenizedText
 def text_of(*spans: tuple[int, int], full: int | None = None) -> TokenizedText:
     content = tuple(Token("t", start, end) for start, end in spans)
     special = Token("[CLS]", 0, 0, True)
-    return TokenizedText((special, *content, special), full or len(spans), 512)
+    return TokenizedText.of((special, *content, special), full or len(spans), 512)
 
 
 UNEVEN = text_of((0, 10), (11, 13), (14, 16), (17, 40))
@@ -40,7 +40,7 @@ def test_tokens_that_share_characters_share_a_place() -> None:
     emoji = text_of((0, 4), (4, 5), (4, 5), (4, 5), (5, 9))
     assert_allclose(token_shares(emoji, 9, np.array([2, 4.5, 5, 7]) / 9), [0.1, 0.7, 0.8, 0.9])
     with pytest.raises(ValueError, match="no token was read"):
-        token_shares(TokenizedText((), 0, 9), 9, [0.5])
+        token_shares(TokenizedText.of((), 0, 9), 9, [0.5])
 
 
 def test_two_models_that_read_different_parts_agree_about_the_same_words() -> None:

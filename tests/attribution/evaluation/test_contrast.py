@@ -14,7 +14,7 @@ def attributed(
     shares: list[float], bias: float | None, score: float, name: str = "decomposition"
 ) -> Attribution:
     def text(n: int) -> TokenizedText:
-        return TokenizedText(tuple(Token("x", i, i + 1) for i in range(n)), n, 99)
+        return TokenizedText.of(tuple(Token("x", i, i + 1) for i in range(n)), n, 99)
 
     total = None if bias is None else score - sum(shares) - bias
     return Attribution(

@@ -62,7 +62,7 @@ class Linear:
             tokens.append(Token(piece, begin, start))
         read = tokens[: self.limit]
         special = Token("[CLS]", 0, 0, is_special=True)
-        known = TokenizedText((special, *read), len(tokens), self.limit + 1)
+        known = TokenizedText.of((special, *read), len(tokens), self.limit + 1)
         features = {"side": side, "words": [t.text for t in read]}
         return Encoded(features, (known,), (0,))
 

@@ -276,7 +276,7 @@ class Toy(DenseRetriever):
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         tokenized = tuple(
-            TokenizedText(tuple(Token(c, i, i + 1) for i, c in enumerate(text)), len(text), 9)
+            TokenizedText.of(tuple(Token(c, i, i + 1) for i, c in enumerate(text)), len(text), 9)
             for text in texts
         )
         found = torch.tensor([["abc".index(c) for c in text] for text in texts])

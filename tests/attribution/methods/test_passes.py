@@ -187,7 +187,7 @@ def test_rounds_put_no_two_pairs_on_one_row() -> None:
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 400))
     def law(choices: list[int], least: int) -> None:
         texts, places = distinct([str(n) for n in choices])
-        token = TokenizedText((Token("x", 0, 1),), 1, 8)
+        token = TokenizedText.of((Token("x", 0, 1),), 1, 8)
         encoded = Encoded(
             {"input_ids": torch.arange(len(texts))[:, None]},
             (token,) * len(texts),

@@ -36,7 +36,7 @@ from cache.storage.store import ModelKey, Store
 
 root, log, n, pause = sys.argv[1:5]
 method = Method("saliency", {"version": 1}, {"normalization": "p99", "resampling": "bin_mean"})
-text = TokenizedText((Token("a", 0, 1), Token("b", 2, 3)), 2, 512)
+text = TokenizedText.of((Token("a", 0, 1), Token("b", 2, 3)), 2, 512)
 
 class Logged:
     def batches(self, pairs):

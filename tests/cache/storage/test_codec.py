@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from attribution.methods import make_method
 from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
@@ -58,7 +58,7 @@ def test_a_payload_is_what_the_libraries_write(result, odd: str, matrix: bool) -
     """Put together by hand, byte for byte as `safetensors` and `json` do."""
     pair, stored = result("p", **({"matrix": np.ones((6, 13), np.float32)} if matrix else {}))
     tokens = (Token(odd, 3, 9), *stored.document.tokens[1:])
-    document = replace(stored.document, tokens=tokens)
+    document = TokenizedText.of(tokens, 99, 512)
     stored = replace(stored, document=document, standard_error=0.25)
     pair = replace(pair, language=odd, evidence=EvidenceSpan(1, 4))
     found = codec._raw(encode(stored, pair), identity_of(pair))
@@ -92,7 +92,7 @@ small = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_round_trip_of_any_tokens_and_numbers(
     tokens: list[tuple[str, float]], score: float
 ) -> None:
-    text = TokenizedText(
+    text = TokenizedText.of(
         tuple(Token(t, k, 2**31 - 1, k % 3 == 0) for k, (t, _) in enumerate(tokens)), 10**9, 512
     )
     values = np.array([value for _, value in tokens], dtype=np.float32)
@@ -141,8 +141,23 @@ def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
         pair_fields(encode(stored, pair), identity_of(other))
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
+def test_places_of_another_type_are_damage(result, kind: type) -> None:
+    """What somebody made up: a wider number would be cut, and another place shown."""
+    pair, stored = result("p")
+    key = identity_of(pair)
+    arrays = load(codec._raw(encode(stored, pair), key))
+    raw = save({**arrays, "document_spans": arrays["document_spans"].astype(kind)})
+    made_up = codec._sealed(raw, codec._stored(raw), key)
+    if kind is np.int32:
+        assert same(decode(made_up, "M", METHOD, "p", key), stored)
+        return
+    with pytest.raises(DamagedPayload):
+        decode(made_up, "M", METHOD, "p", key)
+
+
 def test_a_payload_says_what_its_summary_needs() -> None:
-    text = TokenizedText((Token("a", 0, 1),), 1, 9)
+    text = TokenizedText.of((Token("a", 0, 1),), 1, 9)
     stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
     pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)
     assert pair_fields(encode(stored, pair), identity_of(pair)) == {

@@ -141,7 +141,7 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
         from cache.storage.store import ModelKey, Store
         METHOD = Method("saliency", {"version": 1}, curve_params())
         store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
-        text = TokenizedText((Token("a", 0, 1),), 1, 9)
+        text = TokenizedText.of((Token("a", 0, 1),), 1, 9)
         def put(name):
             pair = TextPair(name, "query", "x", dataset="set")
             store.put(model, METHOD, [(pair, Attribution("M", METHOD, name, 1.0, text, text,

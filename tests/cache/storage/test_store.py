@@ -461,7 +461,7 @@ PREAMBLE = textwrap.dedent("""
     store, who = Store(Path(sys.argv[1])), sys.argv[2]
 
     def result(n, size=20):
-        text = TokenizedText(tuple(Token(f"t{j}", j, j + 1) for j in range(size)), size, 512)
+        text = TokenizedText.of(tuple(Token(f"t{j}", j, j + 1) for j in range(size)), size, 512)
         scores = np.random.default_rng(n).random(size)
         pair = TextPair(f"{who}{n}", "query", "x" * size, dataset="set")
         return pair, Attribution("M", METHOD, pair.pair_id, float(n), text, text, scores, scores)

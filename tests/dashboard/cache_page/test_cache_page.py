@@ -36,7 +36,7 @@ runner = CliRunner()
 
 
 def result(name: str) -> tuple[TextPair, Attribution]:
-    text = TokenizedText(tuple(Token(f"t{j}", j, j + 1) for j in range(20)), 20, 512)
+    text = TokenizedText.of(tuple(Token(f"t{j}", j, j + 1) for j in range(20)), 20, 512)
     scores = np.random.default_rng(list(name.encode())).random(20, np.float32)
     pair = TextPair(name, "query", "x" * 20, dataset="set")
     return pair, Attribution("M", METHOD, name, 0.5, text, text, scores, scores)

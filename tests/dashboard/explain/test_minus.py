@@ -16,7 +16,7 @@ def read(*spans: tuple[int, int], special: bool = True) -> TokenizedText:
     tokens = [Token(TEXT[a:b], a, b) for a, b in spans]
     if special:
         tokens = [Token("[CLS]", 0, 0, True), *tokens, Token("[SEP]", 0, 0, True)]
-    return TokenizedText(tuple(tokens), len(spans), 512)
+    return TokenizedText.of(tuple(tokens), len(spans), 512)
 
 
 ALIKE = read((0, 3), (4, 9), (9, 10))

@@ -317,7 +317,7 @@ def test_tables_without_provenance_are_refused() -> None:
 
 
 def tokens(*texts: tuple[str, int, int, bool]) -> TokenizedText:
-    return TokenizedText(tuple(Token(*text) for text in texts), len(texts), 512)
+    return TokenizedText.of(tuple(Token(*text) for text in texts), len(texts), 512)
 
 
 def floats(*values: float) -> NDArray[np.float32]:

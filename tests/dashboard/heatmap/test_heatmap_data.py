@@ -40,8 +40,8 @@ def attribution(truncated: bool = False, scores: tuple[float, ...] = (0.5, 1, 2,
         method=Method("saliency"),
         pair_id="p",
         score=0.5,
-        query=TokenizedText((Token("q", 0, 1),), 1, 8),
-        document=TokenizedText(tokens, full, 8),
+        query=TokenizedText.of((Token("q", 0, 1),), 1, 8),
+        document=TokenizedText.of(tokens, full, 8),
         query_scores=[-1.0],  # pyright: ignore[reportArgumentType]
         document_scores=scores,  # pyright: ignore[reportArgumentType]
     )
@@ -148,7 +148,7 @@ def test_rows_are_the_query_s_tokens() -> None:
     values = np.frombuffer(Link(2, 3, np.arange(6, dtype="<f4").tobytes()).values, "<f4")
     np.testing.assert_array_equal(values.reshape(2, 3)[1], [3, 4, 5])
     found = attribution()
-    query = TokenizedText((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
+    query = TokenizedText.of((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
     two = replace(found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5))
     packed = link.link_of(two)
     assert packed is not None and (packed.rows, packed.columns) == (2, 3)
