@@ -5,21 +5,26 @@ added."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attribution.methods.base import (
-    Clock,
-    MethodEntry,
-    Parameter,
-    build_batch,
-    register,
+from attribution.batching import checkpoint
+from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from attribution.methods.passes import distinct
+from attribution.methods.perturbation import Varied, varied
+from attribution.retrievers.base import (
+    Embedded,
+    Representation,
+    compare,
+    reads_jointly,
+    separate,
 )
-from attribution.methods.perturbation import Perturbed, perturbed
-from attribution.retrievers.base import Embedded
+from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, TextPair
+from attribution.types import Attribution, Method, Side, TextPair
 
 STEPS = (16, 32, 64, 128, 256, 512)
 """Steps of integrated gradients that `auto` tries until the delta is small."""
@@ -33,52 +38,132 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     kept) to the text's own, times the way.
 
     Shares add up to the score minus the baseline's score: the baseline's is the bias share, and
-    Captum's convergence delta the completeness error. `steps=auto` doubles the steps until the
-    delta is at most 0.001 of the score, up to 512; what is left is shown.
+    what is missing (Captum's convergence delta, its sign turned) the completeness error.
+    `steps=auto` doubles the steps until that is at most 0.001 of the score, up to 512; what is left
+    is shown. Pairs that share a text share the forward passes along its way.
     """
-    results = []
-    for pair in pairs:
-        clock = Clock()
-        with retriever.lock:
-            document, query = (perturbed(retriever, pair, side) for side in ("document", "query"))
-            with torch.no_grad():
-                score = float(document.score(document.inputs))
-                baseline = float(document.score(document.baseline))
-            of_document, error = _integrated(document, score, str(method.params["steps"]))
-            of_query, _ = _integrated(query, score, str(method.params["steps"]))
-        results += build_batch(
+    clock, steps = Clock(), str(method.params["steps"])
+    with retriever.lock:
+        queries, documents = (_texts(retriever, pairs, side) for side in ("query", "document"))
+        of_documents = _along(retriever, documents, queries, "document", steps)
+        of_queries = _along(retriever, queries, documents, "query", steps)
+    seconds = clock.each(len(pairs))
+    return [
+        build(
             retriever,
             method,
-            [pair],
-            clock,
-            scores=torch.tensor([score], dtype=torch.float64),
-            queries=query.encoded,
-            documents=document.encoded,
-            query_scores=of_query,
-            document_scores=of_document,
-            bias_shares=torch.tensor([baseline], dtype=torch.float64),
-            completeness_errors=torch.tensor([error], dtype=torch.float64),
+            pair,
+            score=of_document.score,
+            query=query.way.encoded.texts[0],
+            document=document.way.encoded.texts[0],
+            query_scores=query.way.encoded.row(of_query.shares, 0).numpy(),
+            document_scores=document.way.encoded.row(of_document.shares, 0).numpy(),
+            seconds=seconds,
+            bias_share=of_document.baseline,
+            completeness_error=of_document.error,
         )
-    return results
+        for pair, query, document, of_query, of_document in zip(
+            pairs, queries, documents, of_queries, of_documents, strict=True
+        )
+    ]
 
 
-def _integrated(text: Perturbed, score: float, steps: str) -> tuple[Tensor, float]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Text:
+    """The way to one side's text, and what the model makes of both ends; equal to itself alone."""
+
+    way: Varied
+    whole: Representation
+    empty: Representation
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A pair's shares [1, T] of one side's tokens, on the CPU, and what they add up to."""
+
+    shares: Tensor
+    score: float
+    baseline: float
+
+    @property
+    def error(self) -> float:
+        return self.score - self.baseline - float(self.shares.sum(dtype=torch.float64))
+
+
+def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_Text]:
+    """The text of each pair; pairs that share it have the same one, unless it is read together with
+    the other side's."""
+
+    def read(encoded: Encoded) -> _Text:
+        way = varied(retriever, encoded)
+        with torch.no_grad():
+            return _Text(way, way.embed(way.inputs), way.embed(way.baseline))
+
+    if reads_jointly(retriever):
+        both = [retriever.encode_pairs([pair]) for pair in pairs]
+        return [read(query if side == "query" else document) for query, document in both]
+    known, places = distinct([getattr(pair, side) for pair in pairs])
+    texts = [read(separate(retriever).encode_texts([text], side)) for text in known]
+    return [texts[place] for place in places]
+
+
+def _along(
+    retriever: Embedded, own: list[_Text], others: list[_Text], side: Side, steps: str
+) -> list[_Found]:
+    """Each pair's shares of its `own` text, the vector of its other one constant."""
+    pairs_of: dict[_Text, list[int]] = {}
+    for pair, text in enumerate(own):
+        pairs_of.setdefault(text, []).append(pair)
+    found: dict[int, _Found] = {}
+    for text, left in pairs_of.items():
+        for n_steps in STEPS if steps == "auto" else (int(steps),):
+            constants = [others[pair].whole for pair in left]
+            found |= zip(left, _integrated(retriever, text, constants, side, n_steps), strict=True)
+            left = [p for p in left if abs(found[p].error) > DELTA * abs(found[p].score)]
+            if not left:
+                break
+    return [found[pair] for pair in range(len(own))]
+
+
+def _integrated(
+    retriever: Embedded, text: _Text, constants: list[Representation], side: Side, n_steps: int
+) -> list[_Found]:
+    """What each of P pairs gets with so many steps, its other side's vector in `constants`."""
     from captum.attr import IntegratedGradients  # here: slow to import
 
-    method = IntegratedGradients(text.score, multiply_by_inputs=True)
-    for n_steps in STEPS if steps == "auto" else (int(steps),):
-        shares, delta = method.attribute(
-            text.inputs,
-            baselines=text.baseline,
-            n_steps=n_steps,
-            internal_batch_size=text.batch,
-            return_convergence_delta=True,
-        )
-        # Captum's delta is sum - (score - baseline): ours has the other sign.
-        error = -float(delta)
-        if abs(error) <= DELTA * abs(score):
-            break
-    return shares.detach().sum(-1, dtype=torch.float32).cpu(), error
+    def gradients(inputs: tuple[Tensor, ...], **_: object) -> tuple[Tensor, ...]:
+        # Captum has P copies of each point of the way: one forward pass serves them all.
+        points = inputs[0].detach()[::n_pairs].requires_grad_()
+        with torch.enable_grad():
+            made = text.way.embed(points)
+            each: list[Tensor] = []
+            for constant in constants:
+                checkpoint()
+                scores = compare(retriever, made, constant, side)
+                each += torch.autograd.grad(scores.sum(), points, retain_graph=True)
+        return (torch.stack(each, 1).flatten(0, 1),)
+
+    n_pairs = len(constants)
+    method: Any = IntegratedGradients(None, multiply_by_inputs=True)
+    method.gradient_func = gradients
+    way = method.attribute(
+        text.way.inputs.expand(n_pairs, -1, -1),
+        baselines=text.way.baseline.expand(n_pairs, -1, -1),
+        n_steps=n_steps,
+        internal_batch_size=max(n_pairs, text.way.batch),
+    )
+    shares = way.detach().sum(-1, dtype=torch.float32).cpu()
+    with torch.no_grad():
+        return [
+            _Found(
+                shares[number : number + 1],
+                *(
+                    float(compare(retriever, end, constant, side))
+                    for end in (text.whole, text.empty)
+                ),
+            )
+            for number, constant in enumerate(constants)
+        ]
 
 
 register(

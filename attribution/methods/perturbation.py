@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attribution.batching import checkpoint
 from attribution.retrievers.base import (
+    Embedded,
     Representation,
     Retriever,
     compare,
@@ -24,21 +25,42 @@ BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Perturbed:
-    """One text of a pair as word embeddings [1, T, H], and its score as a function of them.
+class Varied:
+    """One text as word embeddings [1, T, H] that vary.
 
-    `embed` takes [N, T, H] and gives what the model makes of the N copies, `compare` takes that and
-    returns their scores [N], and `score` does both; `baseline` has the padding token's embedding in
-    place of every token of the text; `batch` copies run together.
+    `baseline` has the padding token's embedding in place of every token of the text; `embed` takes
+    [N, T, H] and gives what the model makes of N copies; `batch` copies run together.
     """
 
     encoded: Encoded
     inputs: Tensor
     baseline: Tensor
     embed: Callable[[Tensor], Representation]
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed(Varied):
+    """A text of a pair, the other one constant. `compare` takes what `embed` gives and returns
+    scores [N]; `score` does both."""
+
     compare: Callable[[Representation], Tensor]
     score: Callable[[Tensor], Tensor]
-    batch: int
+
+
+def varied(retriever: Embedded, encoded: Encoded) -> Varied:
+    """The text of `encoded`, a batch of one, to be varied; hold the lock."""
+
+    def embed(inputs: Tensor) -> Representation:
+        checkpoint()
+        copies = encoded.repeated(len(inputs))
+        with retriever.override_embeddings(inputs):
+            return retriever.embed(copies)
+
+    tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
+    inputs = retriever.input_embeddings(encoded)
+    batch = max(1, tokens // inputs.shape[1])
+    return Varied(encoded, inputs, retriever.baseline(encoded), embed, batch)
 
 
 def perturbed(
@@ -53,13 +75,8 @@ def perturbed(
     query, document = encode(retriever, [pair])
     encoded, other = (query, document) if side == "query" else (document, query)
     constant = constant_side(retriever, other)
+    text = varied(retriever, encoded)
     again = iter(tuple(made or ()))
-
-    def embed(inputs: Tensor) -> Representation:
-        checkpoint()
-        copies = encoded.repeated(len(inputs))
-        with retriever.override_embeddings(inputs):
-            return retriever.embed(copies)
 
     def scores(vectors: Representation) -> Tensor:
         return compare(retriever, vectors, constant, side)
@@ -67,19 +84,11 @@ def perturbed(
     def score(inputs: Tensor) -> Tensor:
         vectors = next(again, None)
         if vectors is None:
-            vectors = embed(inputs)
+            vectors = text.embed(inputs)
             if made is not None:
                 made.append(vectors)
         return scores(vectors)
 
-    tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
-    inputs = retriever.input_embeddings(encoded)
     return Perturbed(
-        encoded,
-        inputs,
-        retriever.baseline(encoded),
-        embed,
-        scores,
-        score,
-        max(1, tokens // inputs.shape[1]),
+        text.encoded, text.inputs, text.baseline, text.embed, text.batch, scores, score
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attribution.batching import batches, estimated_tokens
 from attribution.datasets import DataSet
-from attribution.methods import METHODS, make_method, pair_batches
+from attribution.methods import METHODS, integrated_gradients, make_method, pair_batches
 from attribution.methods.passes import distinct, encode_once, planned
 from attribution.methods.run import SHARING
 from attribution.retrievers.dense import DenseRetriever
@@ -276,3 +276,58 @@ def test_occluded_documents_serve_all_their_queries(asymmetric: DenseRetriever, 
         assert found.pair_id == pair.pair_id and found.score == wanted.score
         np.testing.assert_array_equal(found.document_scores, wanted.document_scores)
         np.testing.assert_array_equal(found.query_scores, wanted.query_scores)
+
+
+def check_integrated_alone(model: Any) -> None:
+    method = make_method("integrated_gradients", {"steps": "16"})
+    compute = METHODS["integrated_gradients"].compute
+    for pair, found in zip(PAIRS, compute(model, method, PAIRS), strict=True):
+        (alone,) = compute(model, method, [pair])
+        assert found.pair_id == pair.pair_id
+        for name in ("score", "bias_share", "completeness_error"):
+            assert getattr(found, name) == pytest.approx(getattr(alone, name), abs=1e-6)
+        for side in ("query_scores", "document_scores"):
+            wanted = getattr(alone, side)
+            assert abs(wanted).max() > 0
+            np.testing.assert_allclose(
+                getattr(found, side), wanted, rtol=0, atol=1e-5 * abs(wanted).max()
+            )
+
+
+def test_integrated_gradients_are_those_of_each_pair_alone(model: Any) -> None:
+    check_integrated_alone(model)
+
+
+def test_integrated_gradients_of_two_encoders_are_those_of_each_pair_alone(
+    asymmetric: DenseRetriever,
+) -> None:
+    check_integrated_alone(asymmetric)
+
+
+def test_the_way_to_a_text_is_run_once(minilm: DenseRetriever, rows_run: list[int]) -> None:
+    method = make_method("integrated_gradients", {"steps": "16"})
+    METHODS[method.name].compute(minilm, method, PAIRS)
+    texts = len({p.query for p in PAIRS}) + len({p.document for p in PAIRS})
+    assert sum(rows_run) == texts * (16 + 2), "its steps and both ends"
+
+
+def test_pairs_of_a_document_stop_at_their_own_number_of_steps(
+    minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = METHODS["integrated_gradients"].compute
+    by_16 = compute(minilm, make_method("integrated_gradients", {"steps": "16"}), PAIRS)
+    missed = sorted(abs(r.completeness_error or 0) / abs(r.score) for r in by_16)
+    monkeypatch.setattr(integrated_gradients, "DELTA", missed[len(missed) // 2])
+    auto = make_method("integrated_gradients")
+    together = compute(minilm, auto, PAIRS)
+    same = [
+        np.array_equal(a.document_scores, b.document_scores)
+        for a, b in zip(by_16, together, strict=True)
+    ]
+    assert any(same) and not all(same)
+    for pair, found in zip(PAIRS, together, strict=True):
+        (alone,) = compute(minilm, auto, [pair])
+        wanted = alone.document_scores
+        np.testing.assert_allclose(
+            found.document_scores, wanted, rtol=0, atol=1e-5 * abs(wanted).max()
+        )
