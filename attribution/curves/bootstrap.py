@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ SEED = 20260101
 MAX_DRAWS = 10_000
 """Beyond so many documents they are drawn in as many bundles, put together at random."""
 _ROWS = 50_000
+_KEPT = 500_000
+"""Draws are kept of up to so many documents times resamples, 4 MB: a page asks for tens of
+intervals over the same ones, and drawing takes most of each."""
 MIN_DOCUMENTS = 10
 """Below so many documents a number has no interval: resampling a few says little of the rest."""
 
@@ -107,19 +111,36 @@ def bootstrap_means(
         index, n = bundle[index], MAX_DRAWS
     sizes = np.bincount(index).astype(np.float64)
     values = _summed(parts, index, n)
+    if n * n_resamples <= _KEPT:
+        counts = _kept_counts(n, n_resamples, seed)
+        return counts @ values / (counts @ sizes)[:, None]
     # 64 MiB of counts at a time, however many documents there are.
     at_once = max(1, min(n_resamples, 8_000_000 // n))
     means = []
     for start in range(0, n_resamples, at_once):
-        # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
-        counts = np.empty((min(at_once, n_resamples - start), n))
-        # Few documents: many resamples are counted in one call, each in places of its own.
-        for some in np.array_split(counts, max(1, counts.size // 100_000)):
-            drawn = generator.integers(0, n, some.shape, np.int32)
-            own = drawn + n * np.arange(len(some))[:, None]
-            some[:] = np.bincount(own.ravel(), minlength=some.size).reshape(some.shape)
+        counts = _counts(generator, min(at_once, n_resamples - start), n)
         means.append(counts @ values / (counts @ sizes)[:, None])
     return np.concatenate(means)
+
+
+def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
+    """How often each of n groups is drawn in each resample [n_resamples, n]."""
+    # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
+    counts = np.empty((n_resamples, n))
+    # Few documents: many resamples are counted in one call, each in places of its own.
+    for some in np.array_split(counts, max(1, counts.size // 100_000)):
+        drawn = generator.integers(0, n, some.shape, np.int32)
+        own = drawn + n * np.arange(len(some))[:, None]
+        some[:] = np.bincount(own.ravel(), minlength=some.size).reshape(some.shape)
+    return counts
+
+
+@lru_cache(maxsize=8)
+def _kept_counts(n: int, n_resamples: int, seed: int) -> Values:
+    """The same from this seed on; what is drawn depends on nothing else. Read-only."""
+    counts = _counts(np.random.default_rng(seed), n_resamples, n)
+    counts.flags.writeable = False
+    return counts
 
 
 def percentiles(resampled: Values) -> tuple[Values, Values]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import ir_measures
 import numpy as np
@@ -45,6 +46,8 @@ answers counts as often."""
 
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999
+_KEPT = 1000
+"""Orders of up to so many queries are kept, 2 MB of them: models are measured on the same ones."""
 TOP = 10
 _Z = 1.959963984540054
 
@@ -196,12 +199,8 @@ def profile_over(
     psi = float(psi_of_bins(means[None])[0]) if (counts > 0).sum() > 1 else np.nan
     chance, p = None, None
     if np.isfinite(psi):
-        generator = np.random.default_rng(SEED)
         by_chance = np.concatenate(
-            [
-                psi_of_bins(_ratio(some @ member, counts[None]))
-                for some in _shuffled(scores, generator)
-            ]
+            [psi_of_bins(_ratio(some @ member, counts[None])) for some in _shuffled(scores)]
         )
         chance = float(by_chance.mean())
         p = float(1 + (by_chance >= psi - 1e-12).sum()) / (1 + N_SHUFFLES)
@@ -216,14 +215,27 @@ def profile_over(
     )
 
 
-def _shuffled(
-    scores: NDArray[np.float64], generator: np.random.Generator
-) -> Iterator[NDArray[np.float64]]:
-    """N_SHUFFLES orders of scores [n] by lot, in portions [m, n] of 64 MiB at most."""
+def _shuffled(scores: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """N_SHUFFLES orders of scores [n] by lot (seeded), in portions [m, n] of 64 MiB at most."""
+    if len(scores) <= _KEPT:
+        yield scores[_orders(len(scores))]
+        return
+    generator = np.random.default_rng(SEED)
     at_once = max(1, 8_000_000 // len(scores))
     for start in range(0, N_SHUFFLES, at_once):
         n = min(at_once, N_SHUFFLES - start)
         yield np.array([generator.permutation(scores) for _ in range(n)])
+
+
+@lru_cache(maxsize=16)
+def _orders(n: int) -> NDArray[np.uint16]:
+    """N_SHUFFLES orders of n places by lot (seeded) [N_SHUFFLES, n]: what is drawn depends on
+    nothing else. Read-only."""
+    generator = np.random.default_rng(SEED)
+    places = np.arange(n, dtype=np.uint16)
+    found = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
+    found.flags.writeable = False
+    return found
 
 
 def _by_bin(member: NDArray[np.float64], read: Sequence[float] | None) -> tuple[float | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attribution.curves import bootstrap
 from attribution.curves.bootstrap import (
     MAX_DRAWS,
     MIN_DOCUMENTS,
@@ -93,3 +94,14 @@ def test_a_statistic_that_is_not_defined_has_no_estimate() -> None:
 
 def test_text_has_the_asked_form() -> None:
     assert Estimate(-0.25, -0.5, 0.125).text("+.2f") == "-0.25 [-0.50, +0.12]"
+
+
+def test_draws_that_are_kept_are_those_that_would_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, groups = clustered()
+    asked = [(rows, groups, 1000, 1), (rows, None, 1000, 1), (rows, groups, 300, 1)]
+    asked += [(rows * 2, groups, 1000, 1), (rows, groups, 1000, 2)]
+    kept = [bootstrap_means(*one) for one in asked for _ in range(2)]
+    monkeypatch.setattr(bootstrap, "_KEPT", 0)
+    drawn = [bootstrap_means(*one) for one in asked for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(kept, drawn, strict=True))
+    assert len({one.tobytes() for one in kept}) == len(asked)

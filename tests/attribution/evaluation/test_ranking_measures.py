@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from attribution.datasets import from_pairs
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.datasets.types import DataSet
+from attribution.evaluation import ranking_measures
 from attribution.evaluation.ranking_measures import (
     MRR,
     NDCG,
@@ -149,6 +150,16 @@ def test_chance_tells_noise_from_bias() -> None:
     assert noise.psi and noise.psi > 0.2 and noise.p and noise.p > 0.05
     assert noise.psi_by_chance == pytest.approx(noise.psi, abs=0.3)
     assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
+
+
+def test_orders_that_are_kept_are_those_that_would_be_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(0)
+    asked = [(generator.random(n), generator.random(n).tolist()) for n in (304, 304, 60)]
+    kept = [evidence_profile(*one) for one in asked]
+    monkeypatch.setattr(ranking_measures, "_KEPT", 0)
+    assert kept == [evidence_profile(*one) for one in asked]
 
 
 def test_same_language_share_and_what_the_corpus_gives() -> None:
