@@ -6,7 +6,7 @@ On all-MiniLM-L6-v2, query of 12 tokens, documents of 256 and of 512, interleave
 - `forward`: embed query and document, no gradients;
 - `document shares`: shares.shares of the document, the query's vector given;
 - `attribute`: both sides, as pages and runs compute it;
-- `matrix`: each query token with each document token (matrix.interactions);
+- `matrix`: each query token with each document token (matrix.share_matrices);
 - batches: pairs per second of `attribute`, one pair at a time and several together.
 
 Each in a process of its own, with peak memory:
@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from attribution.methods import decomposition, make_method
-from attribution.methods.matrix import interactions
+from attribution.methods.matrix import share_matrices
 from attribution.methods.propagation import propagate
 from attribution.methods.shares import shares
 from attribution.retrievers.dense import DenseRetriever
@@ -104,7 +104,7 @@ def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], A
     if what == "shares":
         return lambda: shares(retriever, documents, other).tokens[0]
     if what == "matrix":
-        return lambda: interactions(retriever, pair)[0]
+        return lambda: share_matrices(retriever, [pair], "explicit")[2][0]
     return lambda: literal_shares(retriever, documents, other)[:-1]
 
 

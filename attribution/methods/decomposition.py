@@ -162,8 +162,9 @@ def _attribute_jointly(
 
 
 def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
-    """`token_vectors` with every constant of the layers spread over the tokens by |<bias, vector>|
-    [T + 1, H]; in the last row stays what comes after the layers, zero for most models.
+    """Each token's vector in the embedding of one text, with every constant of the layers spread
+    over the tokens by |<bias, vector>| [T + 1, H]; in the last row stays what comes after the
+    layers, zero for most models.
 
     The vectors are carried up to the last layer; from there on the output is linear in them.
     """

@@ -1,4 +1,6 @@
-"""The score as a sum over pairs of tokens, from the linearised encoders of both sides."""
+"""The score as a sum over pairs of tokens, from the linearised encoders of both sides:
+M_ij = <Q_i, D_j>, with Q_i (D_j) the share of query token i (document token j) in the pooled
+vector. No array of D x D x H is made: Q vectors run backwards through the document encoder."""
 
 from __future__ import annotations
 
@@ -9,8 +11,7 @@ from torch import Tensor, nn
 
 from attribution.batching import batch_tokens, checkpoint
 from attribution.methods.passes import Read, distinct, one_round
-from attribution.methods.shares import BIASES, Shares, read_linear
-from attribution.retrievers.base import encode
+from attribution.methods.shares import Shares, read_linear
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
 from attribution.types import Side, TextPair
@@ -18,21 +19,6 @@ from attribution.types import Side, TextPair
 LEAST = 8
 """Query tokens at least whose gradients run through the document encoder together: what they share
 is each layer's attention weights, which are as large as the text is long squared."""
-
-
-def interactions(
-    retriever: DenseRetriever, pair: TextPair, biases: str = BIASES[0]
-) -> tuple[Tensor, Tensor, Tensor, float]:
-    """The score as a sum over pairs of tokens: M [Q, D] with M_ij = <Q_i, D_j>, where Q_i (D_j) is
-    the share of query token i (document token j) in the pooled vector; special tokens included.
-
-    Returns M, <Q_bias, D_j> [D], <Q_i, D_bias> [Q] and <Q_bias, D_bias>; all together they sum to
-    the score. No array of D x D x H is made: Q vectors run backwards through the document encoder.
-    """
-    queries, documents = encode(retriever, [pair])
-    vectors = token_vectors(retriever, queries, biases)  # [Q + 1, H], the last of the constants
-    matrix, bias_column = _rows(read_linear(retriever, documents, one_round(1), biases), vectors)
-    return matrix[:-1], matrix[-1], bias_column[:-1], float(bias_column[-1])
 
 
 def _rows(document: Read, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +45,8 @@ def share_matrices(
     retriever: DenseRetriever, pairs: Sequence[TextPair], biases: str
 ) -> tuple[tuple[Encoded, Shares], tuple[Encoded, Shares], list[Tensor]]:
     """Queries and documents of pairs as they were read, each with its shares, and the pairs'
-    matrices [Q, D]: shares are the sums of their rows and columns. Each text is read once.
+    matrices [Q, D], special tokens included: shares are the sums of their rows and columns, with
+    what a token brings together with the other side's constants. Each text is read once.
 
     Scores come from the texts' whole vectors, so that `Shares.error` shows what sums miss.
     """
@@ -117,14 +104,9 @@ def _joined(each: list[Encoded]) -> Encoded:
     return Encoded({}, tuple(texts), tuple(offsets), each[0].side)
 
 
-def token_vectors(retriever: DenseRetriever, encoded: Encoded, biases: str = BIASES[0]) -> Tensor:
-    """Each token's vector in the pooled, scaled embedding of one text [T + 1, H]; the last row is
-    the constants'. Rows add up to the embedding."""
-    return _vectors_of(read_linear(retriever, encoded, one_round(1), biases))
-
-
 def _vectors_of(text: Read) -> Tensor:
-    """`token_vectors` of a text that was read.
+    """Each token's vector in the pooled, scaled embedding of one text that was read [T + 1, H]; the
+    last row is the constants'. Rows add up to the embedding.
 
     With u any vector, <x_i, J_i^T u> is linear in u; its gradient by u is J_i x_i. So T + 1
     vectors come from one backward pass that is differentiated once more.

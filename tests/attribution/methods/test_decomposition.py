@@ -15,7 +15,7 @@ from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.methods import attribute_batches, make_method
 from attribution.methods.decomposition import attribute, position_shares
-from attribution.methods.matrix import interactions, token_vectors
+from attribution.methods.matrix import share_matrices
 from attribution.methods.shares import shares
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.encoded import Encoded
@@ -82,6 +82,17 @@ def ids(retriever: DenseRetriever, text: str, side: Side) -> list[int]:
 # -- DecompX's propagation as the oracle -----------------------------------------------------------
 
 
+def interactions(
+    retriever: DenseRetriever, pair: TextPair, biases: str
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """M [Q, D], <Q_bias, D_j> [D], <Q_i, D_bias> [Q] and <Q_bias, D_bias>, as the shares of both
+    sides and the matrix say."""
+    (_, queries), (_, documents), (matrix,) = share_matrices(retriever, [pair], biases)
+    of_query_bias = documents.tokens[0] - matrix.sum(0)
+    of_document_bias = queries.tokens[0] - matrix.sum(1)
+    return matrix, of_query_bias, of_document_bias, float(queries.bias[0] - of_query_bias.sum())
+
+
 @pytest.mark.parametrize(
     ("pair", "biases"),
     # The long one costs 64 x 64 x 384 numbers a layer: once is enough.
@@ -104,9 +115,6 @@ def test_equals_decompx_forward_propagation(
     found = shares(exact, encoded, query[None], biases)
     torch.testing.assert_close(found.tokens[0], d @ query, rtol=0, atol=1e-8)
     torch.testing.assert_close(found.bias[0], d_constant @ query, rtol=0, atol=1e-8)
-    vectors = token_vectors(exact, encoded, biases)
-    torch.testing.assert_close(vectors[:-1], d, rtol=0, atol=1e-8)
-    torch.testing.assert_close(vectors[-1], d_constant, rtol=0, atol=1e-8)
     matrix, of_query_bias, of_document_bias, of_both = interactions(exact, pair, biases)
     torch.testing.assert_close(matrix, q @ d.T, rtol=0, atol=1e-8)
     torch.testing.assert_close(of_query_bias, d @ q_constant, rtol=0, atol=1e-8)
@@ -302,7 +310,9 @@ def test_three_tokens_by_hand() -> None:
     (1, -1), so q = (2, -1/2). Document "abc": (1/3, 0), (1/3, 1/3), (2/3, 1/3), constant (1, -1),
     so d = (7/3, -1/3). Score 14/3 + 1/6 = 29/6."""
     toy = Toy([A, B, C], NOWHERE, [[1.0, 1.0], [0.0, 1.0]], [1.0, -1.0])
-    matrix, of_query_bias, of_document_bias, of_both = interactions(toy, TextPair("t", "ab", "abc"))
+    matrix, of_query_bias, of_document_bias, of_both = interactions(
+        toy, TextPair("t", "ab", "abc"), "explicit"
+    )
     expected = [fractions("1/6", "1/6", "1/3"), fractions("1/6", "1/3", "1/2")]
     np.testing.assert_allclose(matrix, expected, atol=1e-15)
     np.testing.assert_allclose(of_query_bias, fractions("1/3", "0", "1/3"), atol=1e-15)
@@ -390,17 +400,15 @@ def test_who_has_position_shares(
 
 def test_matrix_and_shares_agree(minilm: DenseRetriever) -> None:
     for result, pair in zip(attribute(minilm, MATRIX, PAIRS), PAIRS, strict=True):
-        matrix, of_query_bias, of_document_bias, of_both = interactions(minilm, pair)
+        (alone,) = attribute(minilm, METHOD, [pair])  # shares from a backward pass of their own
         assert result.matrix is not None and result.bias_share is not None
         assert result.matrix.shape == (len(result.query.tokens), len(result.document.tokens))
+        np.testing.assert_allclose(result.query_scores, alone.query_scores, atol=2e-6)
+        np.testing.assert_allclose(result.document_scores, alone.document_scores, atol=2e-6)
+        assert result.bias_share == pytest.approx(alone.bias_share, abs=2e-6)
+        matrix, of_query_bias, of_document_bias, of_both = interactions(minilm, pair, "explicit")
         np.testing.assert_allclose(result.matrix, matrix, atol=1e-6)
-        of_query = matrix.sum(1) + of_document_bias
-        of_document = matrix.sum(0) + of_query_bias
-        np.testing.assert_allclose(of_query, result.query_scores, atol=2e-6)
-        np.testing.assert_allclose(of_document, result.document_scores, atol=2e-6)
-        bias = float(of_document_bias.sum()) + of_both
-        assert bias == pytest.approx(result.bias_share, abs=2e-6)
-        total = float(matrix.sum() + of_query_bias.sum()) + bias
+        total = float(matrix.sum() + of_query_bias.sum() + of_document_bias.sum()) + of_both
         assert total == pytest.approx(result.score, abs=3e-6)
         assert abs(result.completeness_error or 0) < 2e-6
 

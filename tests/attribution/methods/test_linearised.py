@@ -18,8 +18,9 @@ from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.methods.decomposition import attribute
 from attribution.methods.linearised import linearised
-from attribution.methods.matrix import interactions, token_vectors
-from attribution.methods.shares import shares
+from attribution.methods.matrix import share_matrices
+from attribution.methods.passes import one_round
+from attribution.methods.shares import read_linear, shares
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Attribution, TextPair
@@ -101,7 +102,8 @@ def lively(more: None, tiny: Callable[..., DenseRetriever]) -> Callable[..., Den
 def directions(retriever: DenseRetriever, text: str) -> Tensor:
     """A query's direction from the linearised forward pass: unlike the plain one, that is float64
     throughout where the model is."""
-    return token_vectors(retriever, retriever.encode_texts([text], "query")).sum(0, keepdim=True)
+    encoded = retriever.encode_texts([text], "query")
+    return read_linear(retriever, encoded, one_round(1), "explicit").vectors.detach()
 
 
 def traces(retriever: DenseRetriever) -> list[str]:
@@ -160,14 +162,11 @@ def test_complete_in_float64(
     found = shares(retriever, retriever.encode_texts([pair.document], "document"), query)
     assert found.tokens.dtype == torch.float64
     assert abs(float(found.error)) <= 1e-10
-    matrix, of_query_bias, of_document_bias, of_both = interactions(retriever, pair)
-    torch.testing.assert_close(matrix.sum(0) + of_query_bias, found.tokens[0], rtol=0, atol=1e-10)
-    bias = float(of_document_bias.sum()) + of_both
-    assert bias == pytest.approx(float(found.bias), abs=1e-10)
+    (_, queries), (_, documents), _ = share_matrices(retriever, [pair], "explicit")
+    torch.testing.assert_close(documents.tokens, found.tokens, rtol=0, atol=1e-10)
+    torch.testing.assert_close(documents.bias, found.bias, rtol=0, atol=1e-10)
     of_query = shares(retriever, retriever.encode_texts([pair.query], "query"), found.directions)
-    torch.testing.assert_close(
-        matrix.sum(1) + of_document_bias, of_query.tokens[0], rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(queries.tokens, of_query.tokens, rtol=0, atol=1e-10)
     assert float(of_query.error.abs()) <= 1e-10
 
 
