@@ -68,19 +68,25 @@ def numbered(groups: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([order.setdefault(group, len(order)) for group in groups], dtype=np.int64)
 
 
-def _summed(parts: Sequence[NDArray[np.floating]], index: NDArray[np.int64], n: int) -> Values:
-    """Sums [n, K] of the rows of each of n draws, in float64; `parts` are columns side by side. A
-    piece at a time: a million curves twice over would be most of a machine's memory."""
+def _summed(
+    parts: Sequence[NDArray[np.floating]],
+    index: NDArray[np.int64],
+    n: int,
+    of: Callable[[Values], Values],
+) -> Values:
+    """Sums [n, K] of what `of` makes of the rows of each of n draws, in float64; `parts` are
+    columns side by side. A piece at a time: a million curves twice over would be most of a
+    machine's memory."""
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(n + 1))
-    sums = np.empty((n, sum(part.shape[1] for part in parts)))
+    sums: list[Values] = []
     step = max(1, n * _ROWS // max(len(index), 1))
     for first in range(0, n, step):
         edges = starts[first : first + step + 1]
         rows = order[edges[0] : edges[-1]]
         piece = np.concatenate([part[rows] for part in parts], axis=1, dtype=np.float64)
-        sums[first : first + step] = np.add.reduceat(piece, edges[:-1] - edges[0])
-    return sums
+        sums.append(np.add.reduceat(of(piece), edges[:-1] - edges[0]))
+    return np.concatenate(sums)
 
 
 def bootstrap_means(
@@ -88,9 +94,10 @@ def bootstrap_means(
     groups: Sequence[Hashable] | None = None,
     n_resamples: int = N_BOOTSTRAP,
     seed: int = SEED,
+    of: Callable[[Values], Values] = lambda some: some,
 ) -> Values:
     """Means [R, K] of rows [n, K], or of several such side by side, after drawing groups with
-    replacement (seeded).
+    replacement (seeded); of what `of` makes of them, some rows at a time, where it is given.
 
     A group that is drawn brings all its rows, so a mean is over as many rows as its draw has.
     Counting how often each group was drawn and multiplying is the same as indexing, without an
@@ -110,7 +117,7 @@ def bootstrap_means(
         bundle[order] = np.repeat(np.arange(MAX_DRAWS), np.diff(starts, append=n))
         index, n = bundle[index], MAX_DRAWS
     sizes = np.bincount(index).astype(np.float64)
-    values = _summed(parts, index, n)
+    values = _summed(parts, index, n, of)
     if n * n_resamples <= _KEPT:
         counts = _kept_counts(n, n_resamples, seed)
         return counts @ values / (counts @ sizes)[:, None]

@@ -79,40 +79,45 @@ def average(
     Raises:
         UserError: there is nothing to average.
     """
-    values = np.asarray(curves, dtype=np.float64)
-    n = len(values)
+    rows = np.asarray(curves)
+    n = len(rows)
     if n == 0:
         raise nothing_stored(model, dataset)
-    read = np.isfinite(values)
-    filled = np.where(read, values, 0.0)
-    of = numbered(groups)
-    documents_read = np.zeros((int(of.max()) + 1, N_BINS), np.bool_)
-    np.logical_or.at(documents_read, of, read)
-    n_documents = len(documents_read)
-    drawn = documents_read.sum(0) >= min(MIN_DOCUMENTS, n_documents)
-    counts = read.sum(0)
-    mean = np.divide(filled.sum(0), counts, out=np.full(N_BINS, np.nan), where=drawn)
+    document_of = numbered(groups)
+    n_documents = int(document_of.max()) + 1
+    counts, drawn = np.zeros(N_BINS, np.int64), np.zeros(N_BINS, np.bool_)
+    mean, std = np.full((2, N_BINS), np.nan)
+    quartiles = np.full((3, N_BINS), np.nan)
+    for k in range(N_BINS):  # one by one: in float64, a copy of all would be twice their size
+        read = np.isfinite(rows[:, k])
+        values = rows[read, k].astype(np.float64)
+        counts[k] = len(values)
+        documents_read = np.count_nonzero(np.bincount(document_of[read]))
+        drawn[k] = documents_read >= min(MIN_DOCUMENTS, n_documents)
+        if drawn[k]:
+            mean[k], quartiles[:, k] = values.mean(), np.percentile(values, [25, 50, 75])
+            std[k] = values.std(ddof=1) if len(values) > 1 else 0.0
     low = high = None
     if n_documents >= MIN_DOCUMENTS:
-        # The mean over the pairs that were read is a ratio of two means over all of them.
-        means = bootstrap_means(
-            np.concatenate([filled, read], axis=1)[:, np.tile(drawn, 2)], groups
-        )
-        sums, shares = np.split(means, 2, axis=1)
+
+        def read_there(some: Floats) -> Floats:
+            # The mean over the pairs that were read is a ratio of two means over all of them.
+            values = some[:, drawn]
+            read = np.isfinite(values)
+            return np.concatenate([np.where(read, values, 0.0), read], axis=1)
+
+        sums, shares = np.split(bootstrap_means(rows, groups, of=read_there), 2, axis=1)
         # A draw may have nobody who was read there: one in 20,000 with 10 of 50 documents.
         ratios = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
         low, high = np.full((2, N_BINS), np.nan)
         low[drawn], high[drawn] = np.nanpercentile(ratios, [2.5, 97.5], axis=0)
-    quartiles = np.full((3, N_BINS), np.nan)
-    quartiles[:, drawn] = np.nanpercentile(values[:, drawn], [25, 50, 75], axis=0)
-    spread = (np.where(read & drawn, values - mean, 0.0) ** 2).sum(0)
     return PositionCurve(
         model=model,
         dataset=dataset,
         method=method,
         positions=positions(method.curve_params["resampling"]),
         mean=mean,
-        std=np.sqrt(spread / np.maximum(counts - 1, 1)),
+        std=std,
         ci_low=low,
         ci_high=high,
         n=n,

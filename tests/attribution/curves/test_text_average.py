@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from attribution.curves import bootstrap
 from attribution.curves.bootstrap import N_BOOTSTRAP, SEED
 from attribution.curves.positions import document_curve, resample
 from attribution.curves.text_axis import average, curves_of, is_over_text, over_text
@@ -127,6 +129,20 @@ def test_each_bin_is_over_the_pairs_that_were_read_there() -> None:
         assert found.mean[b] == pytest.approx(there.mean(), rel=1e-6)
         assert found.std[b] == pytest.approx(there.std(ddof=1), rel=1e-5)
         assert_allclose(found.quartiles[:, b], np.percentile(there, [25, 50, 75]), rtol=1e-5)
+
+
+def test_an_average_makes_no_copy_of_all_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "_ROWS", 1_000)
+    values, of = rows(60_000, 600)
+    curves = values.astype(np.float32)
+    averaged(curves[:2000], of[:2000])  # what is imported and kept at the first need
+    tracemalloc.start()
+    try:
+        averaged(curves, of)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < curves.nbytes
 
 
 def test_intervals_are_those_of_a_loop_over_drawn_documents() -> None:
