@@ -33,7 +33,10 @@ from cache.keys import used_model
 from cache.storage.encoded import Encoded, encoded, joined
 
 IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
-LOADS = 3  # times in a row that no worker may come up
+LOADS = 3  # times in a row, for each worker, that none may come up
+# A process is started again in seconds and a machine of a cluster in a minute or two: what Ray says
+# for longer that it cannot reach yet is counted as one that did not come up.
+UNAVAILABLE_S = 120.0
 _PAUSE_S = 0.2
 ATTEMPTS = 3  # workers that one batch may cost before its pairs are tried alone, and each of those
 
@@ -244,6 +247,7 @@ class RayExecutor:
         again: deque[_Batch] = deque()
         running: dict[Any, tuple[Any, _Batch]] = {}
         loading: dict[Any, Any] = {}
+        unavailable_since: dict[Any, float] = {}
         lost = 0
         while True:
             while free:
@@ -267,14 +271,21 @@ class RayExecutor:
                     worker = loading.pop(ready)
                     try:
                         self._accept(worker, _result(ready))
+                        unavailable_since.pop(worker, None)
                         lost = 0
                         busy = sum(other is worker for other, _ in running.values())
                         free += [worker] * (IN_FLIGHT - busy)
                     except _lost() as error:
                         # One that Ray is just starting again answers at once that it cannot.
-                        unavailable = isinstance(error, ray.exceptions.ActorUnavailableError)
-                        lost += not unavailable
-                        time.sleep(_PAUSE_S if unavailable else 0)
+                        if isinstance(error, ray.exceptions.ActorUnavailableError):
+                            time.sleep(_PAUSE_S)
+                            began = unavailable_since.setdefault(worker, time.monotonic())
+                            waiting = time.monotonic() - began < UNAVAILABLE_S
+                        else:
+                            waiting = False
+                        if not waiting:
+                            unavailable_since.pop(worker, None)
+                            lost += 1
                         if lost >= LOADS * len(self._workers):
                             raise _gone() from error
                         loading[worker.load.remote()] = worker
@@ -282,6 +293,7 @@ class RayExecutor:
                 worker, batch = running.pop(ready)
                 try:
                     found.append(_computed(batch.pairs, _result(ready)))
+                    lost = 0
                 except _lost():
                     # Ray starts it again, maybe elsewhere; until it has its model, others go on.
                     free = deque(other for other in free if other is not worker)

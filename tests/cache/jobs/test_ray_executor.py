@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -20,8 +22,9 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import precompute
 from cache.jobs.loop import Progress, Steering
-from cache.jobs.ray_executor import RayExecutor
+from cache.jobs.ray_executor import LOADS, UNAVAILABLE_S, RayExecutor, _Answer, _Loaded
 from cache.keys import used_model
+from cache.storage.encoded import encoded
 from cache.storage.store import ModelKey
 from tests.crash.actors import Counting, kill, some_pairs
 
@@ -101,6 +104,90 @@ def test_actors_killed_at_random_lose_and_double_nothing(
     outcome = kill(spec, some_pairs(240), tmp_path, actors=3, kills=3)
     assert outcome.kills > 0 and outcome.stored == 240
     assert (outcome.lost, outcome.doubled, outcome.wrong) == (0, 0, 0), outcome
+
+
+class Reference:
+    """What a task gives, or how it ends."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+
+class Unavailable(Exception):
+    """Ray's: the actor is being started again."""
+
+
+class Actor:
+    """One that cannot be reached until `clock` says `until`; then it says why it computes
+    nothing."""
+
+    def __init__(self, clock: SimpleNamespace, until: float) -> None:
+        self.clock, self.until = clock, until
+        self.load = SimpleNamespace(remote=lambda: self.answer(_Loaded("f", "cpu", 512, False, 1)))
+        self.compute = SimpleNamespace(
+            remote=lambda _texts, rows: self.answer(
+                _Answer([], encoded([], METHOD), [(n, "why") for n in range(len(rows))])
+            )
+        )
+
+    def answer(self, given: object) -> Reference:
+        return Reference(given if self.clock.now >= self.until else Unavailable())
+
+
+@pytest.fixture
+def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that sleeping moves, and a Ray that answers at once."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(
+        "cache.jobs.ray_executor.time",
+        SimpleNamespace(
+            monotonic=lambda: clock.now,
+            sleep=lambda s: setattr(clock, "now", clock.now + s),
+        ),
+    )
+
+    def get(reference: Reference) -> object:
+        if isinstance(reference.given, Exception):
+            raise reference.given
+        return reference.given
+
+    names = ("RayActorError", "ObjectLostError", "OutOfMemoryError", "RayTaskError")
+    errors = SimpleNamespace(
+        **{name: type(name, (Exception,), {}) for name in names}, ActorUnavailableError=Unavailable
+    )
+    errors.RayActorError = Unavailable  # as in Ray, the one is also the other
+    fake = SimpleNamespace(
+        exceptions=errors,
+        get=get,
+        put=lambda value: value,
+        wait=lambda waited, **_: (list(waited), []),
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
+    monkeypatch.setattr("cache.jobs.ray_executor.find_spec", lambda name: True)
+    return clock
+
+
+def run(spec: RetrieverSpec, actors: list[Actor]) -> Counter[str]:
+    executor = RayExecutor(spec, METHOD, "f")
+    executor._workers, executor._loaded = actors, _Loaded("f", "cpu", 512, False, 1)
+    found = executor.compute(executor.batches(PAIRS))
+    return Counter(pair.pair_id for part in found for pair, _ in part.failures)
+
+
+def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
+    spec: RetrieverSpec, turned: SimpleNamespace
+) -> None:
+    once_each = Counter(pair.pair_id for pair in PAIRS)
+    assert run(spec, [Actor(turned, UNAVAILABLE_S / 2) for _ in range(2)]) == once_each
+    assert turned.now == pytest.approx(UNAVAILABLE_S / 2, abs=5), "it came up in time"
+    # As long as others compute it costs nothing.
+    assert run(spec, [Actor(turned, 0), Actor(turned, float("inf"))]) == once_each
+    began = turned.now
+    with pytest.raises(UserError, match="Workers die while they load"):
+        run(spec, [Actor(turned, float("inf")) for _ in range(2)])
+    # Both are waited for at the same time, each pause by itself.
+    assert UNAVAILABLE_S <= turned.now - began <= (LOADS + 1) * UNAVAILABLE_S
 
 
 def test_what_cannot_run_is_a_sentence(
