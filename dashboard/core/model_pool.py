@@ -17,6 +17,7 @@ from attribution.retrievers.load import choose_device, load
 from attribution.retrievers.self_check import SelfCheck, check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from cache.recent import Recent
+from dashboard.core.garbage import no_search_for_garbage
 from dashboard.core.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
 
 Key = tuple[str, str]
@@ -64,7 +65,7 @@ class ModelPool:
         try:
             if (found := self._find(key)) is not None:
                 return found
-            with _no_search_for_garbage():
+            with no_search_for_garbage():
                 found = load()
                 if self._checks.find(key) is None:
                     self._checks.keep(key, check(found))
@@ -109,20 +110,6 @@ class ModelPool:
         ):
             self._loaded.popitem(last=False)
         return len(self._loaded) < n
-
-
-@contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """While a model and its libraries come in, half a million objects that stay: to walk them again
-    and again takes a fifth of the time. Nor later, once they are frozen: one walk of them holds
-    every page up for half a second."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import gc
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from attribution.paths import expanded
 from dashboard.core import oidc
 from dashboard.core.access import LOOPBACK, OWN_HOSTS, Access, use
 from dashboard.core.command_output import hush
+from dashboard.core.garbage import no_search_for_garbage
 from dashboard.core.settings import ALLOW_CODE, SHIPPED
 
 STOP_S = 25.0
@@ -77,10 +79,11 @@ def serve(
     """
     access = access or Access()
     auth = oidc.section(access) if access.login else {}
-    from attribution import datasets
-    from attribution.curves.published import register as register_published
-    from attribution.evaluation.trec_runs import register as register_run
-    from attribution.retrievers import resolve
+    with no_search_for_garbage():
+        from attribution import datasets
+        from attribution.curves.published import register as register_published
+        from attribution.evaluation.trec_runs import register as register_run
+        from attribution.retrievers import resolve
 
     for name, folder in models.items():
         resolve.register_folder(name, folder)
@@ -97,14 +100,16 @@ def serve(
     require_free(access.host, port)
     try:
         print("Loading PosLens ...", file=sys.stderr, flush=True)
-        _warm_up()
-        from streamlit.web import bootstrap
+        with no_search_for_garbage():
+            _warm_up()
+            from streamlit.web import bootstrap
 
-        from cache.storage.maintenance import older_layouts
-        from dashboard.core import headers, people
-        from dashboard.core.compute import service
-        from dashboard.core.own_texts import remove_left_over
+            from cache.storage.maintenance import older_layouts
+            from dashboard.core import headers, people
+            from dashboard.core.compute import service
+            from dashboard.core.own_texts import remove_left_over
 
+            gc.freeze()
         remove_left_over()
         if older := older_layouts(service().store):
             print(older, file=sys.stderr, flush=True)
