@@ -39,15 +39,13 @@ for name in names:
         specs.append(choices.spec(name, data.name))
 
 
-def read() -> list[Passport]:
-    """The passports as far as they are stored; why there is none of a model is said."""
-    found = []
-    for spec in specs:
-        try:
-            found.append(passports.passport(compute, spec, data))
-        except UserError as reason:
-            st.error(panels.plain(str(reason)))
-    return found
+def read(spec: RetrieverSpec) -> Passport | None:
+    """A model's passport as far as it is stored; why there is none is said."""
+    try:
+        return passports.passport(compute, spec, data)
+    except UserError as reason:
+        st.error(panels.plain(str(reason)))
+        return None
 
 
 def card(one: Passport) -> None:
@@ -84,27 +82,34 @@ for spec in specs:
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress and cards; refreshed by itself while something runs."""
-    found = read()
+    above = st.container()
+    row = st.container(horizontal=True, gap="large")
+    found: list[Passport] = []
+    for spec in specs:
+        with above:
+            one = read(spec)
+        if one is not None:
+            found.append(one)
+            # At once: reading a passport for the first time takes a while, and so does drawing it.
+            with row.container(width=WIDTH):
+                card(one)
     jobs = [passports.job(compute, one) for one in found]
     active = any_active(jobs)
-    if any(one.missing for one in found) or active:
-        run_board(jobs, "passport.", unit="computations")
-    if active != ticking:
-        st.rerun()
-    if not found:
-        return
-    known = [one for each in found for part in each.parts for one in part.provenance]
-    panels.downloads(
-        "passport",
-        [data.name, "passport", *(one.name for one in found)],
-        known,
-        documents={"Passport": (FORMATS, lambda fmt: document_bytes(found, fmt))},
-        tables={"Numbers": lambda: passports.table(found)},
-    )
-    row = st.container(horizontal=True, gap="large")
-    for one in found:
-        with row.container(width=WIDTH):
-            card(one)
+    with above:
+        if any(one.missing for one in found) or active:
+            run_board(jobs, "passport.", unit="computations")
+        if active != ticking:
+            st.rerun()
+        if not found:
+            return
+        known = [one for each in found for part in each.parts for one in part.provenance]
+        panels.downloads(
+            "passport",
+            [data.name, "passport", *(one.name for one in found)],
+            known,
+            documents={"Passport": (FORMATS, lambda fmt: document_bytes(found, fmt))},
+            tables={"Numbers": lambda: passports.table(found)},
+        )
     st.caption(panels.plain(passports.LIMITS))
 
 
