@@ -68,27 +68,44 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _OUT_OF_MEMORY)
 
 
-def halving(run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
-    """`run(batch)`, in halves where the device has no memory for the whole.
+class Halving:
+    """Computes a run's batches, in halves where the device has no memory for the whole. What one
+    batch took is remembered: the next ones begin in as many parts, instead of failing first."""
 
-    Raises:
-        UserError: a single item does not fit.
-    """
-    try:
-        return run(batch)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-    # Outside the except block: what the failed attempt's frames hold is free only from here on.
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if len(batch) == 1:
-        raise UserError(
-            "One document does not fit into the device's memory: choose a smaller maximum "
-            "length, a smaller model, or set POSLENS_DEVICE=cpu."
-        )
-    middle = len(batch) // 2
-    return halving(run, batch[:middle]) + halving(run, batch[middle:])
+    def __init__(self) -> None:
+        self._parts = 1
+
+    def __call__(self, run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
+        """`run(batch)`.
+
+        Raises:
+            UserError: a single item does not fit.
+        """
+        size = max(1, -(-len(batch) // self._parts))
+        found: list[R] = []
+        for start in range(0, len(batch), size):
+            found += self._run(run, batch[start : start + size], len(batch))
+        return found
+
+    def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
+        """`run(part)` of a batch of n."""
+        try:
+            return run(part)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        # Outside the except block: what the failed attempt's frames hold is free only from here on.
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if len(part) == 1:
+            raise UserError(
+                "One document does not fit into the device's memory: choose a smaller maximum "
+                "length, a smaller model, or set POSLENS_DEVICE=cpu."
+            )
+        middle = len(part) // 2
+        found = self._run(run, part[:middle], n) + self._run(run, part[middle:], n)
+        self._parts = max(self._parts, -(-n // (len(part) - middle)))
+        return found
 
 
 _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)

@@ -19,7 +19,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from attribution.batching import halving
+from attribution.batching import Halving
 from attribution.errors import UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers.base import Retriever
@@ -297,11 +297,11 @@ def halves(
         return compute(retriever, method, part)
 
     with less():
-        found = halving(run, list(pairs))
+        found = Halving()(run, list(pairs))
     sentence = ""
     with least():
         try:
-            halving(lambda part: compute(retriever, method, part), [pairs[0]])
+            Halving()(lambda part: compute(retriever, method, part), [pairs[0]])
         except UserError as error:
             sentence = str(error)
     # The device works on after that.

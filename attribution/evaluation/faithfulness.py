@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import halving
+from attribution.batching import Halving
 from attribution.curves.bootstrap import SEED
 from attribution.curves.positions import aggregated, evidence_share
 from attribution.errors import Stopped, UserError
@@ -346,6 +346,7 @@ class _Document:
             return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
 
         found: list[float] = []
+        halving = Halving()
         for start in range(0, len(positions), text.batch):
             if should_stop():
                 raise Stopped("Stopped before all scores were there; start again to go on.")

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.errors import Stopped, UserError
 from attribution.retrievers.base import Pooled, Representation, Separate
 from attribution.retrievers.detect import family_of
@@ -85,6 +85,7 @@ def _read(
             encoded = retriever.encode_texts([texts[number] for number in numbers], side)
             return [(numbers, retriever.embed(encoded).detach())]
 
+    halving = Halving()
     for batch in batches([n for n, ok in enumerate(known) if ok], length, limit):
         yield from halving(run, batch)
 

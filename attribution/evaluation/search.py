@@ -13,7 +13,7 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.scorers import Scorer
@@ -233,6 +233,7 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
                 return [float("-inf")]
         return run(numbers[: len(numbers) // 2]) + run(numbers[len(numbers) // 2 :])
 
+    halving = Halving()
     for batch in batches(list(range(len(pairs))), length, limit):
         scores[0, batch] = torch.tensor(halving(run, batch))
     best = TopK(1, max(1, len(pairs)))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from attribution.batching import halving
+from attribution.batching import Halving
 from attribution.errors import Stopped, UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
@@ -189,6 +189,7 @@ def _masked(
         shared = None if reads_jointly(retriever) else known
         made: list[Representation] = [] if shared is None else shared.find(key) or []
         if not made:
+            halving = Halving()
             for start in range(0, len(kept), document.batch):
                 if should_stop():
                     raise Stopped("Stopped before all scores were there; start again to go on.")

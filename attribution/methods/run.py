@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attribution.batching import (
+    Halving,
     batch_tokens,
     batches,
     estimated_tokens,
-    halving,
     stoppable,
 )
 from attribution.errors import Stopped, UserError
@@ -78,13 +78,14 @@ def pair_batches(
 
 
 def attribute_batch(
-    retriever: Retriever, method: Method, batch: Sequence[TextPair]
+    retriever: Retriever, method: Method, batch: Sequence[TextPair], halving: Halving
 ) -> list[Outcome]:
     """Attribute pairs together. One that fails takes nobody with it: the batch is then computed
-    again one by one."""
+    again one by one. `halving` is the run's."""
     entry = METHODS[method.name]
     if entry.needs_query and not all(pair.query for pair in batch):
-        asked = iter(attribute_batch(retriever, method, [pair for pair in batch if pair.query]))
+        some = [pair for pair in batch if pair.query]
+        asked = iter(attribute_batch(retriever, method, some, halving))
         return [
             next(asked) if pair.query else Outcome(pair, None, _no_query(entry)) for pair in batch
         ]
@@ -97,7 +98,11 @@ def attribute_batch(
     except UserError as error:
         if len(batch) == 1:
             return [Outcome(batch[0], None, str(error))]
-        return [outcome for pair in batch for outcome in attribute_batch(retriever, method, [pair])]
+        return [
+            outcome
+            for pair in batch
+            for outcome in attribute_batch(retriever, method, [pair], halving)
+        ]
     return [Outcome(pair, result) for pair, result in zip(batch, results, strict=True)]
 
 
@@ -120,9 +125,10 @@ def attribute_batches(
     """
     jointly = reads_jointly(retriever)
     device, length = retriever.device.type, retriever.max_length
+    halving = Halving()
     for batch in pair_batches(pairs, device, length, max_tokens, jointly=jointly):
         if should_stop():
             return
         with stoppable(should_stop):
-            found = attribute_batch(retriever, method, batch)
+            found = attribute_batch(retriever, method, batch, halving)
         yield found

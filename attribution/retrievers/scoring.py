@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import T, batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, T, batch_tokens, batches, estimated_tokens
 from attribution.errors import Stopped
 from attribution.retrievers.base import (
     Joint,
@@ -121,6 +121,7 @@ def read_texts(
     found = {text: None if known is None else known.find((side, text)) for text in texts}
     yield from (([text], made) for text, made in found.items() if made is not None)
     new = [text for text, made in found.items() if made is None]
+    halving = Halving()
     for batch in _asking(should_stop, batches(new, length, limit)):
         for some, made in halving(run, batch):
             if known is not None:
@@ -146,6 +147,7 @@ def _joint(
     def length(pair: Text) -> int:
         return min(estimated_tokens(pair[0]) + estimated_tokens(pair[1]), retriever.max_length)
 
+    halving = Halving()
     for batch in _asking(should_stop, batches(pairs, length, limit)):
         yield from zip(batch, halving(run, batch), strict=True)
 

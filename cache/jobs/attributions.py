@@ -111,11 +111,13 @@ class OneDevice:
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """One after the other; taking turns batch by batch lets others in."""
+        from attribution.batching import Halving
         from attribution.methods import attribute_batch
 
+        halving = Halving()
         for batch in batches:
             with self._turn():
-                found = attribute_batch(self._retriever, self._method, batch)
+                found = attribute_batch(self._retriever, self._method, batch, halving)
             yield computed(found, self._method)
 
 

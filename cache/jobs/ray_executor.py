@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from attribution.batching import Halving
 from attribution.errors import UserError
 from attribution.methods import attribute_batch, pair_batches
 from attribution.retrievers.base import Retriever, reads_jointly
@@ -65,6 +66,7 @@ class _Worker:
         self._spec, self._method = spec, method
         self._device, self._precision = device, precision
         self._retriever: Retriever | None = None
+        self._halving = Halving()
 
     def load(self) -> _Loaded:
         """Load the model, and say which one it is."""
@@ -96,7 +98,7 @@ class _Worker:
     def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
         """What a batch gives, by the places of its rows."""
         batch = [row.pair(texts) for row in rows]
-        outcomes = attribute_batch(self._loaded(), self._method, batch)
+        outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
         done = [n for n, outcome in enumerate(outcomes) if outcome.attribution is not None]
         found = computed(outcomes, self._method)
         rest = [n for n in range(len(rows)) if n not in set(done)]

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.audit import (
@@ -272,7 +272,7 @@ def _query_vectors(retriever: Pooled, texts: Sequence[str]) -> tuple[Tensor, lis
         return min(estimated_tokens(texts[number]), retriever.max_length)
 
     known = list(range(len(texts)))
-    limit = batch_tokens(retriever.device.type)
+    limit, halving = batch_tokens(retriever.device.type), Halving()
     try:
         found = [one for batch in batches(known, length, limit) for one in halving(run, batch)]
     except UserError:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.datasets.corpus import Collection
 from attribution.errors import Stopped, UserError
 from attribution.evaluation.audit import Order, shuffled
@@ -166,6 +166,7 @@ class IndexBuilder:
         if todo:
             ok = readable(retriever, [texts[i] for i in todo], "document")
             todo = [number for number, known in zip(todo, ok, strict=True) if known]
+        halving = Halving()
         for batch in batches(todo, length, batch_tokens(retriever.device.type)):
             if self._steering.should_stop():
                 raise Stopped("Stopped while documents were read; vectors are kept.")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attribution.batching import batch_tokens, batches, estimated_tokens, halving
+from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.curves.projection import Layout, project
 from attribution.errors import Stopped
 from attribution.retrievers.base import Pooled
@@ -161,6 +161,7 @@ def embed(
             stopped,
         )
 
+    halving = Halving()
     steering.on_progress(progress())
     for batch in batches(todo, length, limit):
         if steering.should_stop():

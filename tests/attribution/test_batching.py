@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution import methods
-from attribution.batching import batches, halving, out_of_memory
+from attribution.batching import Halving, batches, out_of_memory
 from attribution.errors import UserError
 from attribution.methods import attribute_batches, make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import TextPair
+from cache.jobs.attributions import OneDevice
 
 METHOD = make_method("saliency")
 
@@ -49,8 +50,40 @@ def test_a_batch_that_does_not_fit_is_halved(error: type[Exception]) -> None:
             raise error("no memory")
         return [n * n for n in batch]
 
-    assert halving(run, list(range(7))) == [n * n for n in range(7)]
+    assert Halving()(run, list(range(7))) == [n * n for n in range(7)]
     assert [len(batch) for batch in tried] == [7, 3, 1, 2, 4, 2, 2]
+
+
+def test_what_a_batch_took_is_remembered_for_the_next() -> None:
+    tried: list[int] = []
+
+    def run(batch: list[int]) -> list[int]:
+        tried.append(len(batch))
+        if len(batch) > most:
+            raise torch.OutOfMemoryError("no memory")
+        return [n * n for n in batch]
+
+    most, halving = 4, Halving()
+    for n in (8, 8, 16, 3, 0):
+        assert halving(run, list(range(n))) == [k * k for k in range(n)]
+    # Halves at once the second time; a larger one is halved further, and small ones stay small.
+    assert tried == [8, 4, 4, 4, 4, 8, 4, 4, 8, 4, 4, 1, 1, 1]
+
+
+def test_an_item_that_does_not_fit_alone_makes_no_later_batch_smaller() -> None:
+    tried: list[int] = []
+
+    def run(batch: list[int]) -> list[int]:
+        tried.append(len(batch))
+        if max(batch) > 99:
+            raise torch.OutOfMemoryError("no memory")
+        return batch
+
+    halving = Halving()
+    with pytest.raises(UserError, match="does not fit"):
+        halving(run, [100, 1, 1, 1])
+    tried.clear()
+    assert halving(run, [1] * 8) == [1] * 8 and tried == [8]
 
 
 def test_torch_says_in_words_that_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +111,7 @@ def test_memory_is_given_back_once_the_failed_attempt_is_gone(
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(held[-1]() is not None))
-    assert halving(run, [1, 2]) == [1, 2]
+    assert Halving()(run, [1, 2]) == [1, 2]
     assert alive == [False]
 
 
@@ -87,7 +120,7 @@ def test_one_item_that_does_not_fit_is_a_sentence() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory at /home/somebody")
 
     with pytest.raises(UserError, match=r"^One document does not fit") as caught:
-        halving(run, [1, 2])
+        Halving()(run, [1, 2])
     assert "CUDA" not in str(caught.value)
 
 
@@ -96,7 +129,7 @@ def test_other_errors_are_not_halved() -> None:
         raise RuntimeError("planted")
 
     with pytest.raises(RuntimeError, match="planted"):
-        halving(run, [1, 2, 3])
+        Halving()(run, [1, 2, 3])
 
 
 # -- attribute_batches -------------------------------------------------------------------------
@@ -136,6 +169,26 @@ def test_running_out_of_memory_changes_no_number(
             expected[outcome.pair.pair_id].document_scores,
             rtol=1e-4,
         )
+
+
+def test_a_run_remembers_what_did_not_fit(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def small(retriever, method, part):
+        sizes.append(len(part))
+        if len(part) > 2:
+            raise torch.OutOfMemoryError("planted")
+        return attribute(retriever, method, part)
+
+    with_compute(monkeypatch, small)
+    retriever, pairs = tiny("bert"), [TextPair(f"p{k}", "tide", f"Moon {k}") for k in range(8)]
+    found = list(attribute_batches(retriever, METHOD, pairs, max_tokens=40))
+    assert [len(batch) for batch in found] == [4, 4] and sizes == [4, 2, 2, 2, 2]
+    sizes.clear()
+    done = list(OneDevice(retriever, METHOD).compute(iter([pairs[:4], pairs[4:]])))
+    assert [len(one.pairs) for one in done] == [4, 4] and sizes == [4, 2, 2, 2, 2]
 
 
 def test_a_document_too_large_for_the_memory_fails_alone(

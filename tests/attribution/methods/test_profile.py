@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attribution.batching import Halving
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.methods import profile as profile_module
@@ -127,7 +128,7 @@ def test_a_document_needs_no_query(tiny: Callable[..., DenseRetriever]) -> None:
 
 def test_other_methods_say_that_a_query_is_lacking(tiny: Callable[..., DenseRetriever]) -> None:
     pairs = [TextPair("a", "", TEXT), TextPair("b", SHORT, TEXT)]
-    first, second = attribute_batch(tiny("bert"), make_method("saliency"), pairs)
+    first, second = attribute_batch(tiny("bert"), make_method("saliency"), pairs, Halving())
     assert first.attribution is None and second.attribution is not None
     assert first.reason == (
         "Gradient saliency asks for a query, and this document has none: choose Query-free profile."
