@@ -18,7 +18,14 @@ from attribution.text import clean, words
 from attribution.types import EvidenceSpan, Method, TextPair
 from cache.storage.store import StoredCurves
 from dashboard.core.own_texts import service_for
-from dashboard.core.selection import Selection, bucket_of, evidence_position
+from dashboard.core.selection import (
+    FACETS,
+    Filters,
+    Selection,
+    bucket_of,
+    evidence_position,
+    facets,
+)
 from dashboard.drawing.plain import plain
 from dashboard.widgets import url_state
 from dashboard.widgets.choices import filters, spec, statistics, uploader
@@ -62,12 +69,15 @@ def choose_pair(
             on_change="rerun",
             help="All pairs in a table, filters and orders",
         )
-    with popover, st.container(key="pair_filters"):
-        selection = filters(data)
-        if narrow and models:
-            selection = selection.of(_readable(selection, models))
-        order = _order(method is not None)
-        rows = st.container()
+    selection, order = facets(data).select(Filters()), AS_GIVEN
+    rows: DeltaGenerator = popover
+    if popover.open or _narrowed():
+        with popover, st.container(key="pair_filters"):
+            selection = filters(data)
+            if narrow and models:
+                selection = selection.of(_readable(selection, models))
+            order = _order(method is not None)
+            rows = st.container()
     statistics(models, typed.dataset if typed and asked_for_own else data.name)
     ordered, values = _ordered(selection, order, models, method)
     chosen = _asked(ordered, order)
@@ -85,6 +95,15 @@ def choose_pair(
     elif chosen.pair_id not in ordered.places:
         st.caption("This pair does not pass the filters.")
     return chosen
+
+
+def _narrowed() -> bool:
+    """Whether anything of what the popover asks is asked for; where nothing is, and it is folded
+    away, its widgets need not be made."""
+    bound = ("search", "evidence", "readable")
+    return any(name in st.query_params for name in bound) or any(
+        url_state.get(name) for name in (*FACETS, "order")
+    )
 
 
 def _readable(selection: Selection, models: Sequence[str]) -> tuple[TextPair, ...]:
@@ -317,16 +336,16 @@ def _own_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
 
     if asked and not all(written()):
         st.session_state.setdefault(_FIELDS, True)
-    with (
-        place,
-        st.popover(
+    with place:
+        popover = st.popover(
             _OWN,
             key=_FIELDS,
             on_change="rerun",
             help="Type a query and a document, or bring a file of pairs",
-        ),
-        st.container(key="pair_own"),
-    ):
+        )
+    if not asked and not popover.open:
+        return None, False
+    with popover, st.container(key="pair_own"):
         query = st.text_input("Query", key="typed.query", persist_state="session", on_change=show)
         document = st.text_area(
             "Document", key="typed.document", height=180, persist_state="session", on_change=show

@@ -39,6 +39,7 @@ from dashboard.heatmap.results import heatmap_bytes as heatmap_bytes
 from dashboard.heatmap.results import labels as labels
 from dashboard.heatmap.results import panes as panes
 from dashboard.widgets import url_state
+from dashboard.widgets.guard import fragment
 from dashboard.widgets.guard import guarded as guarded
 
 _CLEAR = "rgba(0,0,0,0)"
@@ -168,6 +169,7 @@ def publication_style(key: str) -> Style:
         value=round(preset.font_size * 0.75, 1),
         step=0.5,
         key=f"{key}.points.{size}",
+        persist_state="session",
     )
     palette = st.selectbox("Palette", list(PALETTES), key=f"{key}.palette", persist_state="session")
     with_caption = st.toggle(
@@ -182,6 +184,7 @@ def publication_style(key: str) -> Style:
     )
 
 
+@fragment()
 def downloads(
     key: str,
     name: Sequence[str],
@@ -198,10 +201,16 @@ def downloads(
     one table of a section that has no other. `documents` are what else it has, each with its
     formats and what makes it in one of them.
 
-    Files (and a `frame` that is given as what makes it) are made when they are asked for, not at
-    every rerun.
+    Files (and a `frame` that is given as what makes it) are made when they are asked for, and the
+    popover's choices when it is open, not at every rerun. A part of the page that runs by itself:
+    nothing else is made again for a choice in it.
     """
-    with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
+    popover = st.popover(
+        "Export", icon=":material/download:", key=f"export.{key}", on_change="rerun"
+    )
+    if not popover.open:
+        return
+    with popover:
         what = [*(documents or {}), *(figures or {})]
         if heatmap:
             what.append("Heatmap")
@@ -209,7 +218,8 @@ def downloads(
         if frame is not None:
             numbers["Numbers"] = frame
         what.extend(numbers)
-        chosen = st.selectbox("What", what, key=f"{key}.what") or what[0]
+        known = st.selectbox("What", what, key=f"{key}.what", persist_state="session")
+        chosen = known or what[0]
         formats: Sequence[str] = FIGURE_FORMATS
         document = (documents or {}).get(chosen)
         if document:
@@ -223,6 +233,7 @@ def downloads(
             formats,
             default=formats[0],
             key=f"{key}.format.{chosen}",
+            persist_state="session",
             required=True,
             format_func=plain,
         )

@@ -16,6 +16,8 @@ from dashboard.drawing.plain import plain
 from dashboard.widgets.guard import fragment
 
 _ON_BOARDS = "runs on boards"
+STRIP_S = 4.0
+"""How often the line at the top is drawn again: it stands on every page of everybody."""
 
 
 def any_active(jobs: Sequence[Job]) -> bool:
@@ -111,7 +113,7 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
     st.session_state[_ON_BOARDS] = set()
     drawn = False
 
-    @fragment(run_every=1.0 if active() else None)
+    @fragment(run_every=STRIP_S if active() else None)
     def lines() -> None:
         nonlocal drawn, known
         at_work = active()

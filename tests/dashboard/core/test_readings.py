@@ -257,8 +257,14 @@ def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> Non
     models = {"models": ["MiniLM"]} if view == "explain" else {"first": "MiniLM"}
     page = opened(view, dataset=queried, **models)
     assert "1 / 4" in captions(page)
+    assert "readable" not in [one.key for one in page.toggle], "made though it is folded away"
+    page.session_state["pair.filters"] = True
+    page.run()
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception and "1 / 2 of 4" in captions(page)
+    page.session_state["pair.filters"] = False
+    page.run()
+    assert "1 / 2 of 4" in captions(page)
     (listed,) = (box for box in page.selectbox if box.label.startswith("Pair:"))
     assert list(listed.options) == ["ice", "stone"]
     page = opened(view, dataset=queried, pair="row-4", readable="true", **models)
