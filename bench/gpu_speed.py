@@ -168,8 +168,8 @@ def contenders(
 
     def gradient(n: int) -> object:
         rounds = one_round(n)
-        documents = read_once(retriever, encoded.repeated(n), rounds, "document")
-        query = Read(encoded, "query", rounds, (), other.expand(n, -1))
+        documents = read_once(retriever, encoded.repeated(n), rounds)
+        query = Read(encoded, rounds, (), other.expand(n, -1))
         return explain_side(retriever, documents, query, gradient_norms)
 
     def core(run: Any) -> Callable[[int], Tensor]:

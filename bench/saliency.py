@@ -115,8 +115,8 @@ def main() -> None:
         def document_saliency(queries: Encoded = queries, documents: Encoded = documents) -> None:
             rounds = one_round(len(documents.texts))
             with torch.no_grad():
-                constant = Read(queries, "query", rounds, (), retriever.embed(queries))
-            document = read_once(retriever, documents, rounds, "document")
+                constant = Read(queries, rounds, (), retriever.embed(queries))
+            document = read_once(retriever, documents, rounds)
             explain_side(retriever, document, constant, saliency.gradient_norms)
 
         def autograd(queries: Encoded = queries, documents: Encoded = documents) -> None:

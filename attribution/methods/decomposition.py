@@ -93,7 +93,7 @@ def attribute(
                 (document, of_documents, of_queries),
                 (query, of_queries, of_documents),
             ):
-                tokens[own.side] = _part(retriever, own, other.directions, found, part)
+                tokens[own.encoded.side] = _part(retriever, own, other.directions, found, part)
     for b in range(len(pairs)):
         for side in (of_documents, of_queries):
             _require_complete(retriever, side, b)
@@ -225,7 +225,7 @@ def position_shares(
     ):
         directions = retriever.directions(retriever.embed(encoded))
     leaves = (inputs, bias_scale)
-    read = Read(encoded, encoded.side, rounds or one_round(batch), leaves, directions)
+    read = Read(encoded, rounds or one_round(batch), leaves, directions)
     return shares_of(read, other).tokens
 
 

@@ -12,7 +12,7 @@ from attribution.methods.base import Clock, build_batch
 from attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from attribution.retrievers.base import Embedded, compare, reads_jointly, separate
 from attribution.retrievers.encoded import Encoded
-from attribution.types import Attribution, Method, Side, TextPair
+from attribution.types import Attribution, Method, TextPair
 
 if TYPE_CHECKING:
     from captum.attr import GradientAttribution
@@ -39,13 +39,13 @@ def attribute_both_sides(
     with retriever.lock:
         if reads_jointly(retriever):
             queries, documents = retriever.encode_pairs(pairs)
-            both = read_once(retriever, documents, one_round(len(pairs)), "document")
+            both = read_once(retriever, documents, one_round(len(pairs)))
             of_documents, scores = explain_side(retriever, both, None, explain)
             of_queries = of_documents
         else:
             apart = separate(retriever)
             query, document = (
-                read_once(retriever, *encode_once(apart, texts, side), side)
+                read_once(retriever, *encode_once(apart, texts, side))
                 for side, texts in texts_of(pairs)
             )
             of_documents, scores = explain_side(retriever, document, query, explain)
@@ -65,12 +65,12 @@ def attribute_both_sides(
     )
 
 
-def read_once(retriever: Embedded, encoded: Encoded, rounds: Rounds, side: Side) -> Read:
+def read_once(retriever: Embedded, encoded: Encoded, rounds: Rounds) -> Read:
     """The forward pass of one side's texts, with its graph, from their word embeddings."""
     inputs = retriever.input_embeddings(encoded).requires_grad_()
     with torch.enable_grad(), retriever.override_embeddings(inputs):
         vectors = retriever.embed(encoded)
-    return Read(encoded, side, rounds, (inputs,), vectors)
+    return Read(encoded, rounds, (inputs,), vectors)
 
 
 def explain_side(
@@ -81,7 +81,7 @@ def explain_side(
 
     def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         constant = None if other is None else other.constant(pairs)
-        scores = compare(retriever, own.vectors[rows], constant, own.side)
+        scores = compare(retriever, own.vectors[rows], constant, own.encoded.side)
         # The forward pass is made already: Captum's is the comparison that is left of it.
         numbers = explain(lambda *_: scores, own.leaves[0]).detach()
         return numbers[rows].float(), scores.detach().float()

@@ -54,7 +54,6 @@ class Read:
     first of them [R, T, H], and `vectors` what the texts are compared by, with the graph."""
 
     encoded: Encoded
-    side: Side
     rounds: Rounds
     leaves: tuple[Tensor, ...]
     vectors: Representation

@@ -58,7 +58,7 @@ def read_linear(retriever: DenseRetriever, encoded: Encoded, rounds: Rounds, bia
     at each token; its vectors are scaled so that the score is an inner product."""
     leaves = _leaves(retriever, encoded, biases)
     directions = _linear_directions(retriever, encoded, *leaves)
-    return Read(encoded, encoded.side, rounds, leaves, directions)
+    return Read(encoded, rounds, leaves, directions)
 
 
 def shares_of(own: Read, other: Tensor) -> Shares:

@@ -112,7 +112,7 @@ class LateInteractionRetriever(DenseRetriever):
                 )
                 for b, text in enumerate(encoded.texts)
             )
-        return Encoded(features, known, encoded.offsets)
+        return Encoded(features, known, encoded.offsets, encoded.side)
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
         """As for dense models."""

@@ -207,7 +207,7 @@ class LexicalRetriever:
             tokens = (Token(text[a:b], a, b) for a, b in spans)
             tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))
             found.append(tuple(_term(text, span) for span in spans))
-        return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts))
+        return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts), side)
 
     encode_plain = encode_texts
 
