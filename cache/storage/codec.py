@@ -29,6 +29,7 @@ kilobytes that come from elsewhere may claim to unpack to gigabytes."""
 
 _CODEC = pa.Codec("zstd")
 _BLOCK = 128 << 10
+_PLAIN = bytes(code for code in range(32, 127) if code not in b'"\\')  # as it is in JSON
 
 
 class DamagedPayload(Exception):
@@ -55,11 +56,11 @@ def pack_text(text: TokenizedText) -> PackedText:
 
 
 def _listed(tokens: Sequence[str]) -> str:
-    """JSON of the strings, as `json.dumps` writes it; where nothing has to be escaped, in a fifth
-    of its time, which is a fifth of packing a text."""
+    """JSON of the strings, as `json.dumps` writes it; where nothing has to be escaped, in a quarter
+    of its time."""
     joined = '", "'.join(tokens)
-    plain = joined.isascii() and joined.isprintable() and "\\" not in joined
-    if plain and tokens and joined.count('"') == 2 * (len(tokens) - 1):
+    between = b'"' * (2 * len(tokens) - 2)
+    if tokens and joined.isascii() and joined.encode().translate(None, _PLAIN) == between:
         return f'["{joined}"]'
     return json.dumps(tokens)
 
