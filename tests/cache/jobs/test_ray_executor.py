@@ -101,8 +101,8 @@ def test_actors_killed_at_random_lose_and_double_nothing(
 ) -> None:
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed: requirements-ray.txt")
-    outcome = kill(spec, some_pairs(240), tmp_path, actors=3, kills=3)
-    assert outcome.kills > 0 and outcome.stored == 240
+    outcome = kill(spec, some_pairs(120), tmp_path, actors=2, kills=2)
+    assert outcome.kills > 0 and outcome.stored == 120
     assert (outcome.lost, outcome.doubled, outcome.wrong) == (0, 0, 0), outcome
 
 

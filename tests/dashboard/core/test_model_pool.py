@@ -130,11 +130,11 @@ def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_pool, "MAX_MODELS", 4)
     monkeypatch.setattr(model_pool, "_MAX_CHECKS", 6)
     pool = ModelPool(lambda: 1000)
-    for number in range(20):
+    for number in range(8):
         pool.get((str(number), "cpu"), Weights, lambda _: CHECKED)
         pool.get(("0", "cpu"), Weights, lambda _: CHECKED)
     assert len(pool) == 4 and pool.self_check(("0", "cpu")) is CHECKED
-    assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(20)) == 6
+    assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(8)) == 6
     small = ModelPool(lambda: 25)
     for number in range(5):
         small.get((str(number), "cpu"), Weights, lambda _: CHECKED)
