@@ -1,7 +1,7 @@
-"""What every page has in its head: its style, and the names of scripts that it will need.
+"""The style that every page has from its first moment.
 
-Streamlit has no setting for either. A style that a script sends arrives after what it styles, so
-that pages jump, and is sent again with every rerun.
+Streamlit has no setting for it. A style that a script sends arrives after what it styles, so that
+pages jump, and is sent again with every rerun.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from dashboard.core import page_scripts
 
 STYLE = Path(__file__).parents[1] / "page.css"
 # What would let the server answer with a packed page, a part of one or none.
@@ -20,12 +18,12 @@ _STALE = {b"content-length", b"etag", b"last-modified"}
 
 
 class PageStyle:
-    """Puts `STYLE` and `page_scripts.links` into the head of each HTML page of `app`'s."""
+    """Puts `STYLE` into the head of each HTML page that `app` answers with."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         style = STYLE.read_text(encoding="utf-8")
-        self._style = f"<style>\n{style}</style>"
+        self._style = f"<style>\n{style}</style></head>".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope.get("headers", ())
@@ -46,8 +44,7 @@ class PageStyle:
                 body += message.get("body", b"")
                 if message.get("more_body"):
                     return
-                head = f"{self._style}{page_scripts.links(scope['path'])}</head>".encode()
-                body = body.replace(b"</head>", head, 1)
+                body = body.replace(b"</head>", self._style, 1)
                 kept = [pair for pair in start["headers"] if pair[0].lower() not in _STALE]
                 length = (b"content-length", str(len(body)).encode())
                 await send({**start, "headers": [*kept, length]})
