@@ -1,6 +1,7 @@
 """The store against plain files and against its limits.
 
     python -m bench.store [--results 10000] [--rounds 7] [--model]
+    python -m bench.store --throughput
     python -m bench.store --memory 1000000
 
 - `point read`: one result out of all, median and 99th percentile;
@@ -12,6 +13,8 @@
 - `disk`: the file against a Parquet file (zstd) of the same results;
 - `drop`: removing the model;
 - `writes` (--model): putting batches of 64 against computing them with MiniLM on one thread;
+- `throughput` (--throughput, alone): results of 250 and of 1,100 tokens that one thread encodes and
+  commits a second in batches of 64, in turns with committing what is encoded already;
 - `memory` (--memory N, alone): the most memory of this process while N results are stored, and,
   after 100,000, a half and all of them, looked up, averaged with intervals and exported. The
   results are 256 made-up ones of 250 tokens under N names, as computing so many would take days;
@@ -195,6 +198,35 @@ def writes(folder: Path) -> None:
     store.release()
 
 
+def throughput(folder: Path, rounds: int) -> None:
+    """Results a second through encode and commit, medians over the rounds."""
+    for tokens in (250, 1100):
+        made = [result(k, tokens) for k in range(960)]
+        batches = [made[at : at + BATCH] for at in range(0, len(made), BATCH)]
+        done = [([pair for pair, _ in batch], encoded(batch, METHOD)) for batch in batches]
+        clock: dict[str, list[float]] = {"encoded and committed": [], "committed": []}
+        processor: dict[str, list[float]] = {name: [] for name in clock}
+        for number in range(rounds + 1):
+            for name in clock:
+                store = Store(folder / f"{tokens}-{number}-{name}")
+                store.put(MODEL, METHOD, made[:1])
+                started, used = time.perf_counter(), time.process_time()
+                if name == "committed":
+                    for pairs, portion in done:
+                        store.put_encoded(MODEL, METHOD, pairs, portion)
+                else:
+                    for batch in batches:
+                        store.put(MODEL, METHOD, batch)
+                if number:  # the first is to warm up
+                    clock[name].append(len(made) / (time.perf_counter() - started))
+                    processor[name].append(len(made) / (time.process_time() - used))
+                store.release()
+        for name, rates in clock.items():
+            by_clock, by_processor = statistics.median(rates), statistics.median(processor[name])
+            print(f"{tokens:,} tokens, {name}, results a second: {by_clock:,.0f}", end=" ")
+            print(f"by the clock, {by_processor:,.0f} by processor time")
+
+
 def memory(folder: Path, n: int) -> None:
     """Most memory of each step of a run over n results."""
     process, most = psutil.Process(), [0]
@@ -273,8 +305,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cold", action="store_true", help="drop the page cache (root)")
     parser.add_argument("--model", action="store_true", help="also compute with MiniLM")
+    parser.add_argument("--throughput", action="store_true", help="only the rate of writing")
     parser.add_argument("--memory", type=int, help="only the memory of so many results")
     options = parser.parse_args()
+    if options.throughput:
+        with tempfile.TemporaryDirectory() as name:
+            throughput(Path(name), options.rounds)
+        return
     if options.memory:
         with tempfile.TemporaryDirectory() as name:
             memory(Path(name), options.memory)
