@@ -53,10 +53,6 @@ FLAGS: Mapping[str, object] = {
     "theme.dark.primaryColor": "#4FB3D9",
 }
 
-SWITCH_S = 0.0005
-"""How long a thread keeps the interpreter when others want it. A page changes threads for each of
-its parts, and would wait Python's own 5 ms for a run at each."""
-
 _FIRST_PAGE_S = 10.0
 _drawn = threading.Event()
 
@@ -226,7 +222,6 @@ def _warm_up() -> None:
     """Import what every page needs now, and ask what stands behind the endpoints. The default model
     is loaded and what ships unpacked when the first page has been drawn: it may need neither."""
     hush()
-    sys.setswitchinterval(SWITCH_S)
     from attribution.retrievers.specs import presets
     from dashboard.core.compute import service
 
