@@ -11,6 +11,9 @@ event to the frame after the heatmap holds the new document. The first time roun
 computed, the second time it comes from the cache. Beside both stands the limit: the same click in
 a Streamlit page that has nothing but a button and a line of text.
 
+The first visits of all pages are timed twice: by address in a browser that has nothing of PosLens
+yet (visit), beside the empty page's, and by a click in the navigation of the first page (page).
+
 All of it is done --rounds times, and where --against names an earlier checkout of PosLens, each
 time there too, in turns.
 
@@ -69,6 +72,11 @@ CLICK = """
 
 HEATMAP = ".hm-pane[data-side=document]"
 SHOWN = f"{HEATMAP}, .js-plotly-plot, [data-testid=stDataFrame]"
+# Whether the page of this name shows something that was not there before.
+NEW = """
+([name, all]) => location.pathname.endsWith(name) && [...document.querySelectorAll(all)].some(
+  (element) => !element.old && element.checkVisibility() && element.clientHeight)
+"""
 HERE = Path(__file__).parents[1]
 POSLENS = (sys.executable, "-m", "dashboard", "run", "--port")
 BARE = """
@@ -211,6 +219,29 @@ def of_visits() -> dict[str, float]:
     return found
 
 
+def of_pages() -> dict[str, float]:
+    """Milliseconds from a click in the navigation to a page's first text, chart or table, at the
+    first visit of all, by whoever has seen Explain."""
+    found = {}
+    with dashboard(shipped=True) as (url, browser, _):
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(url)
+        page.locator(HEATMAP).first.wait_for(timeout=120_000)
+        links = page.get_by_role("navigation", name="App pages").get_by_role("link")
+        time.sleep(10)
+        for link in links.all()[1:]:
+            page.evaluate(
+                "(all) => document.querySelectorAll(all).forEach((e) => e.old = 1)", SHOWN
+            )
+            name = (link.get_attribute("href") or "").split("?")[0].split("/")[-1]
+            began = time.perf_counter()
+            link.click()
+            page.wait_for_function(NEW, arg=[name, SHOWN], timeout=120_000)
+            found[f"page {name}"] = 1000 * (time.perf_counter() - began)
+            time.sleep(3)
+    return found
+
+
 def of_bare(n: int) -> tuple[float, list[float]]:
     """Milliseconds of the visit of a page of Streamlit's with nothing else, and of n clicks."""
     with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +302,7 @@ def main() -> None:
         for name, checkout in checkouts.items():
             for label, several in of_clicks(given.clicks, checkout).items():
                 times[label, name] += several
-        for label, found in of_visits().items():
+        for label, found in (of_visits() | of_pages()).items():
             times[label, "here"].append(found)
         visit, clicks = of_bare(given.clicks)
         times["visit", "limit"].append(visit)
