@@ -169,7 +169,6 @@ def publication_style(key: str) -> Style:
         value=round(preset.font_size * 0.75, 1),
         step=0.5,
         key=f"{key}.points.{size}",
-        persist_state="session",
     )
     palette = st.selectbox("Palette", list(PALETTES), key=f"{key}.palette", persist_state="session")
     with_caption = st.toggle(
@@ -201,16 +200,13 @@ def downloads(
     one table of a section that has no other. `documents` are what else it has, each with its
     formats and what makes it in one of them.
 
-    Files (and a `frame` that is given as what makes it) are made when they are asked for, and the
-    popover's choices when it is open, not at every rerun. A part of the page that runs by itself:
-    nothing else is made again for a choice in it.
+    Files (and a `frame` that is given as what makes it) are made when they are asked for, not at
+    every rerun. A part of the page that runs by itself: nothing else is made again for a choice in
+    it.
     """
-    popover = st.popover(
-        "Export", icon=":material/download:", key=f"export.{key}", on_change="rerun"
-    )
-    if not popover.open:
-        return
-    with popover:
+    # Its choices are made though it is folded away: the browser places it by their height, and near
+    # the window's lower edge an empty one would stay a line high.
+    with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
         what = [*(documents or {}), *(figures or {})]
         if heatmap:
             what.append("Heatmap")
@@ -218,8 +214,7 @@ def downloads(
         if frame is not None:
             numbers["Numbers"] = frame
         what.extend(numbers)
-        known = st.selectbox("What", what, key=f"{key}.what", persist_state="session")
-        chosen = known or what[0]
+        chosen = st.selectbox("What", what, key=f"{key}.what") or what[0]
         formats: Sequence[str] = FIGURE_FORMATS
         document = (documents or {}).get(chosen)
         if document:
@@ -233,7 +228,6 @@ def downloads(
             formats,
             default=formats[0],
             key=f"{key}.format.{chosen}",
-            persist_state="session",
             required=True,
             format_func=plain,
         )
