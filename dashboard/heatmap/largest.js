@@ -41,11 +41,14 @@ function markLargest({ largest, active, document }) {
   }
 }
 
-/** Pins query unit `q`, and leads to document unit `u`. */
+/** Leads to document unit `u`, and pins query unit `q`. */
 function jumpTo(state, link, q, u) {
   const { query, document } = link;
   clearTimeout(state.linkTimer);
-  setLink(state, link, { source: query, u: q, pinned: true, target: u });
   const first = Math.min(...document.units[u].tokens);
-  scrollToToken(state, document, first, () => reach(state, document, u));
+  // only there: what is in sight gets its colours at once, what is not a while later
+  scrollToToken(state, document, first, () => {
+    setLink(state, link, { source: query, u: q, pinned: true, target: u });
+    reach(state, document, u);
+  });
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,17 @@ def cells(page: Page, pane_: int) -> list[int]:
         """node => [...node.querySelectorAll("[data-u]")].map(
           (run) => Number(/hm-(\\d+)/.exec(run.className)[1]) - 128)"""
     )
+
+
+def wait_for_cells(page: Page, pane_: int, right: Callable[[list[int]], bool]) -> None:
+    """Waits until the colours are right: those out of sight come in slices, later."""
+    found: list[int] = []
+    for _ in range(600):
+        found = cells(page, pane_)
+        if right(found):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"the colours stay {found}")
 
 
 def legend(page: Page) -> str:
@@ -348,7 +360,8 @@ def test_what_comes_into_sight_is_coloured(show: Show) -> None:
           document.querySelector(`.hm-text [data-u="${u}"]`).dispatchEvent(
             new PointerEvent("pointerover", { bubbles: true })); }"""
     )
-    page.wait_for_timeout(800)
-    drawn = cells(page, DOCUMENT)
-    assert (drawn[0], drawn[-1]) == (128, -128)
-    assert drawn == sorted(drawn, reverse=True)
+    wait_for_cells(
+        page,
+        DOCUMENT,
+        lambda found: (found[0], found[-1]) == (128, -128) and found == sorted(found, reverse=True),
+    )
