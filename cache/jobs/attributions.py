@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.jobs import loop
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.keys import text_fingerprint
 from cache.storage.encoded import Encoded, encoded
 from cache.storage.store import ModelKey
@@ -128,7 +128,7 @@ def precompute(
     pairs: Sequence[TextPair],
     store: Destination,
     *,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Progress:
     """Compute and store what the store lacks of `pairs`; stops between batches, resumes anywhere.
 
@@ -138,8 +138,8 @@ def precompute(
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    work = _Attributions(executor, model, method, store, steering.retry_failed)
-    return loop.run(work, pairs, steering=steering)
+    work = _Attributions(executor, model, method, store, options.retry_failed)
+    return loop.run(work, pairs, options=options)
 
 
 def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from attribution.errors import Stopped, UserError
 from attribution.types import Method
 from cache.jobs import loop
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.storage.results import Results
 from cache.storage.store import ModelKey
 
@@ -25,7 +25,7 @@ def compute_missing(
     items: Sequence[Item],
     compute: Callable[[Item], T],
     *,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
     portion: int = 1,
     prepare: Callable[[Sequence[Item]], None] = lambda items: None,
 ) -> Progress:
@@ -38,8 +38,8 @@ def compute_missing(
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    work = _Items(results, model, method, compute, steering, portion, prepare)
-    return loop.run(work, items, steering=steering)
+    work = _Items(results, model, method, compute, options, portion, prepare)
+    return loop.run(work, items, options=options)
 
 
 class _Items(Generic[Item, T]):
@@ -52,20 +52,20 @@ class _Items(Generic[Item, T]):
         model: ModelKey,
         method: Method,
         compute: Callable[[Item], T],
-        steering: Steering,
+        options: RunOptions,
         portion: int,
         prepare: Callable[[Sequence[Item]], None],
     ) -> None:
         self.claims = claims_folder(results, model, method)
         self._results, self._model, self._method = results, model, method
-        self._compute, self._steering = compute, steering
+        self._compute, self._options = compute, options
         self._portion, self._prepare = portion, prepare
 
     def key(self, item: Item) -> str:
         return "\0".join(self._results.key(item))
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
-        retry = self._steering.retry_failed
+        retry = self._options.retry_failed
         return self._results.missing(self._model, self._method, items, retry=retry)
 
     def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
@@ -76,13 +76,13 @@ class _Items(Generic[Item, T]):
         for batch in batches:
             self._prepare(batch)
             for number, item in enumerate(batch):
-                if number and self._steering.should_stop():  # the loop has asked before the first
+                if number and self._options.should_stop():  # the loop has asked before the first
                     raise Stopped("Stopped between two items.")
                 yield item, self._result(item)
 
     def _result(self, item: Item) -> T | UserError:
         try:
-            with self._steering.turn():
+            with self._options.turn():
                 return self._compute(item)
         except Stopped:
             raise

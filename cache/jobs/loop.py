@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class RunOptions:
     """What a run is told from outside, and whom it tells how far it is: it stops between batches
     once `should_stop` says so, enters `turn` for each batch (a server passes its device's queue
     there), and with `retry_failed` tries once more what failed before."""
@@ -97,7 +97,7 @@ class Work(Protocol[Item, Computed]):
 
 
 def run(
-    work: Work[Item, Computed], items: Sequence[Item], *, steering: Steering = Steering()
+    work: Work[Item, Computed], items: Sequence[Item], *, options: RunOptions = RunOptions()
 ) -> Progress:
     """Compute and store what is missing of `items`. Stops between batches, resumes anywhere; an
     item that fails is not tried again by this run. Turns and failures of earlier runs are the
@@ -107,7 +107,7 @@ def run(
         UserError: the store cannot be written, or what computes is not there any more; what was
             stored before stays.
     """
-    loop = _Loop(work, len(items), steering)
+    loop = _Loop(work, len(items), options)
     todo = loop.missing(items)
     loop.count_stored(len(items) - len(todo))
     if todo:
@@ -123,8 +123,8 @@ def run(
 class _Loop(Generic[Item, Computed]):
     """One run's bookkeeping."""
 
-    def __init__(self, work: Work[Item, Computed], total: int, steering: Steering) -> None:
-        self._work, self._total, self._steering = work, total, steering
+    def __init__(self, work: Work[Item, Computed], total: int, options: RunOptions) -> None:
+        self._work, self._total, self._options = work, total, options
         self._elsewhere = self._computed = self._failed = 0
         self._tried: set[str] = set()
         self._stopped = False
@@ -149,7 +149,7 @@ class _Loop(Generic[Item, Computed]):
     def count_stored(self, n: int) -> None:
         """So many were computed by others, before or meanwhile."""
         self._elsewhere += n
-        self._steering.on_progress(self.progress())
+        self._options.on_progress(self.progress())
 
     def run(self, todo: list[Item], claims: Claims) -> None:
         """Compute `todo`, leaving to other runs what they claim."""
@@ -167,7 +167,7 @@ class _Loop(Generic[Item, Computed]):
                     stored |= {self._work.key(item) for item in done} | failed_keys
                     self._computed += len(done) + len(failed)
                     self._failed += len(failed)
-                    self._steering.on_progress(self.progress())
+                    self._options.on_progress(self.progress())
             except Unavailable:
                 raise
             except Stopped:
@@ -186,7 +186,7 @@ class _Loop(Generic[Item, Computed]):
         Claims on what is `stored` by now are released."""
         key = self._work.key
         for batch in self._work.batches(todo):
-            if self._steering.should_stop():
+            if self._options.should_stop():
                 self._stopped = True
                 return
             if stored:

@@ -45,7 +45,7 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.audit_index import BLOCK, Index, IndexBuilder
 from cache.kinds.rankings import fingerprint
 from cache.storage.results import Fields, Key, Results, Stored, itself
@@ -127,7 +127,7 @@ class AuditStore:
         model: ModelKey,
         chunks: Chunks,
         *,
-        steering: Steering = Steering(),
+        options: RunOptions = RunOptions(),
         on_stage: Stage = lambda stage: None,
     ) -> Progress:
         """Search for every sentence that has no result yet, and store what is found document by
@@ -141,15 +141,15 @@ class AuditStore:
         require_fit(retriever, chunks)
         method = audit_method(chunks)
         # First, so that where every document has its result this is known too.
-        tried = self._try_long_texts(retriever, model, on_stage, steering)
+        tried = self._try_long_texts(retriever, model, on_stage, options)
         if tried.stopped:
             return tried
-        if not self._reaches.missing(model, method, self._items, retry=steering.retry_failed):
+        if not self._reaches.missing(model, method, self._items, retry=options.retry_failed):
             n = len(self.keys)
             return Progress(n, n, 0, 0, 0.0)
         on_stage("Counting words")
         frequent = self._frequent
-        builder = IndexBuilder(self._root, self.collection, retriever, model, chunks, steering)
+        builder = IndexBuilder(self._root, self.collection, retriever, model, chunks, options)
         indexes: list[Index] = []
         for order in ORDERS:
             on_stage("Reading documents" + (", shuffled" if order == "shuffled" else ""))
@@ -174,12 +174,12 @@ class AuditStore:
             method,
             self._items,
             compute,
-            steering=steering,
+            options=options,
             portion=BLOCK,
         )
 
     def _try_long_texts(
-        self, retriever: Retriever, model: ModelKey, on_stage: Stage, steering: Steering
+        self, retriever: Retriever, model: ModelKey, on_stage: Stage, options: RunOptions
     ) -> Progress:
         """Try where the model stops reading, unless that is known."""
         if not is_pooled(retriever):
@@ -193,7 +193,7 @@ class AuditStore:
             texts[:] = self._long_texts(retriever.max_length)
 
         def embedded(text: str) -> NDArray[np.float32]:
-            if steering.should_stop():
+            if options.should_stop():
                 raise Stopped("Stopped before all texts were tried.")
             with retriever.lock, torch.no_grad():
                 vector = retriever.embed(retriever.encode_plain([text], "document"))[0]
@@ -213,7 +213,7 @@ class AuditStore:
             items,
             compute,
             # Documents alone are tried again: the corpus has no longer texts the next time.
-            steering=replace(steering, retry_failed=False),
+            options=replace(options, retry_failed=False),
             portion=N_TRIED,
             prepare=prepare,
         )

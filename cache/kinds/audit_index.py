@@ -25,7 +25,7 @@ from attribution.retrievers.base import Pooled, Retriever
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.types import Method
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results
 from cache.storage.store import ModelKey
@@ -52,10 +52,10 @@ class IndexBuilder:
         retriever: Retriever,
         model: ModelKey,
         chunks: Chunks,
-        steering: Steering,
+        options: RunOptions,
     ) -> None:
         self._collection, self._retriever, self._model = collection, retriever, model
-        self._chunks, self._steering = chunks, steering
+        self._chunks, self._options = chunks, options
         self._embeddings = EmbeddingStore(root)
         self._chunk_vectors: Results[str, Tensor] = Results(
             root,
@@ -70,7 +70,7 @@ class IndexBuilder:
         """The index of the corpus, which has `total` documents, with these in this order.
 
         Raises:
-            Stopped: `steering` said so; vectors that were made are kept.
+            Stopped: `options` said so; vectors that were made are kept.
             UserError: the corpus cannot be read.
         """
         columns: list[int] = []
@@ -79,7 +79,7 @@ class IndexBuilder:
         first_of: dict[bytes, int] = {}
         computed, seconds = 0, 0.0
         for block in self._blocks(order):
-            if self._steering.should_stop():
+            if self._options.should_stop():
                 raise Stopped("Stopped while documents were read.")
             started, self._from_store = time.perf_counter(), True
             new: dict[int, str] = {}
@@ -95,7 +95,7 @@ class IndexBuilder:
             # Blocks from the store would flatter the estimate.
             if not self._from_store:
                 computed, seconds = computed + len(block), seconds + time.perf_counter() - started
-            self._steering.on_progress(Progress(total, len(same), computed, 0, seconds))
+            self._options.on_progress(Progress(total, len(same), computed, 0, seconds))
         if not columns:
             raise UserError(f"{self._retriever.name} can read no document of the corpus.")
         ranks = Ranks(columns, same)
@@ -144,7 +144,7 @@ class IndexBuilder:
             "document",
             texts,
             self._embeddings,
-            self._steering,
+            self._options,
         )
         self._from_store = self._from_store and not computed
         return {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
@@ -168,10 +168,10 @@ class IndexBuilder:
             todo = [number for number, known in zip(todo, ok, strict=True) if known]
         halving = Halving()
         for batch in batches(todo, length, batch_tokens(retriever.device.type)):
-            if self._steering.should_stop():
+            if self._options.should_stop():
                 raise Stopped("Stopped while documents were read; vectors are kept.")
             self._from_store = False
-            with self._steering.turn():
+            with self._options.turn():
                 made = halving(run, batch)
             vectors = [(digests[i], m) for i, m in zip(batch, made, strict=True)]
             store.put(self._model, method, vectors)

@@ -12,7 +12,7 @@ from attribution.retrievers.base import Retriever, encode
 from attribution.retrievers.scoring import Known, score_texts
 from attribution.types import Method
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.keys import text_fingerprint
 from cache.kinds.interventions import known_texts
 from cache.storage.results import Key, Results
@@ -86,7 +86,7 @@ def run(
     items: Sequence[DocumentPair],
     results: Results[DocumentPair, PairScores],
     *,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Progress:
     """Score what `results` lacks of `items`, some at a time; stops within a batch, resumes at any
     item. A pair that fails takes no other with it.
@@ -106,12 +106,12 @@ def run(
         if item.item_id not in scored:
             batch = claimed[claimed.index(item) :]
             try:
-                found = score(retriever, batch, steering.should_stop, known)
+                found = score(retriever, batch, options.should_stop, known)
             except Stopped:
                 raise
             except UserError:
                 batch = [item]
-                found = score(retriever, batch, steering.should_stop, known)
+                found = score(retriever, batch, options.should_stop, known)
             scored.update(zip((one.item_id for one in batch), found, strict=True))
         return scored.pop(item.item_id)
 
@@ -121,7 +121,7 @@ def run(
         BIAS_SCORES,
         items,
         compute,
-        steering=steering,
+        options=options,
         portion=ahead,
         prepare=prepare,
     )

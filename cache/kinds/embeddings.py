@@ -17,7 +17,7 @@ from attribution.curves.projection import Layout, project
 from attribution.errors import Stopped
 from attribution.retrievers.base import Pooled
 from attribution.types import Array, Method, Side
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.storage.codec import pack_floats, unpack_floats
 from cache.storage.store import ModelKey, Store
 
@@ -130,7 +130,7 @@ def embed(
     texts: Sequence[str],
     store: EmbeddingStore,
     *,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Progress:
     """Embed and store what the store lacks of `texts`; stops between batches, resumes anywhere.
 
@@ -162,15 +162,15 @@ def embed(
         )
 
     halving = Halving()
-    steering.on_progress(progress())
+    options.on_progress(progress())
     for batch in batches(todo, length, limit):
-        if steering.should_stop():
+        if options.should_stop():
             return progress(stopped=True)
-        with steering.turn():
+        with options.turn():
             vectors = halving(compute, batch)
         store.put(model, side, zip(batch, vectors, strict=True))
         computed += len(batch)
-        steering.on_progress(progress())
+        options.on_progress(progress())
     return progress()
 
 
@@ -180,19 +180,19 @@ def embedded(
     side: Side,
     texts: Sequence[str],
     store: EmbeddingStore,
-    steering: Steering,
+    options: RunOptions,
 ) -> tuple[dict[str, Array], int]:
     """The vector [H] of each of `texts`, and how many were computed because the store lacked
     them; tells no progress.
 
     Raises:
-        Stopped: `steering` said so; vectors that were made are kept.
+        Stopped: `options` said so; vectors that were made are kept.
         UserError: as `embed`.
     """
     known = store.select(model, side, texts)
     if missing := [text for text in texts if text not in known]:
-        silent = Steering(steering.should_stop, turn=steering.turn)
-        done = embed(retriever, model, side, missing, store, steering=silent)
+        silent = RunOptions(options.should_stop, turn=options.turn)
+        done = embed(retriever, model, side, missing, store, options=silent)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         known |= store.select(model, side, missing)

@@ -22,7 +22,7 @@ from attribution.methods import attribute_batches
 from attribution.retrievers.base import Retriever
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.storage.results import Fields, Results, pair_key
 from cache.storage.store import ModelKey, Store
 
@@ -86,7 +86,7 @@ def run(
     fstore: FaithfulnessStore,
     *,
     parameters: Parameters | None = None,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Progress:
     """Test the method on what `fstore` lacks of `pairs`; stops between batches of a pair, resumes
     at any pair.
@@ -115,7 +115,7 @@ def run(
             attribution,
             **dataclasses.asdict(settings),
             random_orders=random_orders,
-            should_stop=steering.should_stop,
+            should_stop=options.should_stop,
         )
         if random_orders is None:
             fstore.put_random_orders(model, settings, pair, result.random_orders)
@@ -127,7 +127,7 @@ def run(
         method,
         pairs,
         compute,
-        steering=steering,
+        options=options,
     )
 
 

@@ -26,7 +26,7 @@ from attribution.retrievers.family import Capability
 from attribution.retrievers.scoring import Known, score_texts, size
 from attribution.types import Array, Method, TextPair, as_array
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.recent import Recent
 from cache.storage.results import Fields, Key, Results, pair_key
@@ -83,7 +83,7 @@ def intervene_all(
     pairs: Sequence[TextPair],
     root: Path,
     *,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Progress:
     """Carry out the intervention on those of `pairs` that lack it below `root`; stops within a
     pair, resumes at any. Texts that several pairs share are read once.
@@ -97,8 +97,8 @@ def intervene_all(
         model,
         method,
         pairs,
-        lambda pair: intervene(retriever, method, pair, steering.should_stop, known),
-        steering=steering,
+        lambda pair: intervene(retriever, method, pair, options.should_stop, known),
+        options=options,
     )
 
 
@@ -176,7 +176,7 @@ def score_others(
     pair: TextPair,
     documents: Sequence[str],
     root: Path,
-    steering: Steering = Steering(),
+    options: RunOptions = RunOptions(),
 ) -> Array:
     """The query's scores [n] with other documents, whose vectors are kept below `root` for the
     pairs that come next where texts become one vector.
@@ -189,12 +189,12 @@ def score_others(
         raise UserError("The data set has no other document in this language to rank among.")
     if Capability.VECTOR not in family_of(retriever.spec).capabilities:
         texts = [(pair.query, text) for text in documents]
-        with steering.turn():
-            return score_texts(retriever, texts, should_stop=steering.should_stop)
+        with options.turn():
+            return score_texts(retriever, texts, should_stop=options.should_stop)
     pooled = cast(Pooled, retriever)
-    known, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), steering)
+    known, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), options)
     vectors = torch.from_numpy(np.stack([known[text] for text in documents]))
-    with steering.turn(), retriever.lock, torch.no_grad():
+    with options.turn(), retriever.lock, torch.no_grad():
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]
     return as_array(scores.double().cpu().numpy(), (len(documents),), "a score")

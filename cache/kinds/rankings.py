@@ -39,7 +39,7 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever
 from attribution.types import Method, Side, as_array
 from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results, itself
@@ -101,7 +101,7 @@ class RankingStore:
         retriever: Retriever,
         model: ModelKey,
         *,
-        steering: Steering = Steering(),
+        options: RunOptions = RunOptions(),
     ) -> Progress:
         """Store how much of each query's evidence the model reads of its document; progress counts
         queries with evidence.
@@ -130,7 +130,7 @@ class RankingStore:
             EVIDENCE_READ,
             [self._evidence(query) for query in self._placed],
             compute,
-            steering=steering,
+            options=options,
             portion=_TEXTS_AT_ONCE,
             prepare=prepare,
         )
@@ -170,7 +170,7 @@ class RankingStore:
         model: ModelKey,
         method: Method,
         *,
-        steering: Steering = Steering(),
+        options: RunOptions = RunOptions(),
     ) -> Progress:
         """Rank the corpus for every query and store that; progress counts documents.
 
@@ -189,12 +189,12 @@ class RankingStore:
 
         def on_block(best: TopK) -> None:
             nonlocal saved
-            steering.on_progress(progress(best.seen))
+            options.on_progress(progress(best.seen))
             if time.perf_counter() - saved > _CHECKPOINT_SECONDS:
                 self._searches.put(model, method, [(self._whole, best)])
                 saved = time.perf_counter()
 
-        steering.on_progress(progress(before))
+        options.on_progress(progress(before))
         texts = [query.text for query in self.collection.queries]
         way = family_of(retriever.spec).search
         if way == "index":
@@ -204,16 +204,16 @@ class RankingStore:
                 lexical.k1,
                 lexical.b,
                 own_corpus=own_corpus,
-                should_stop=steering.should_stop,
+                should_stop=options.should_stop,
             )
             if found is None:
                 return progress(0, stopped=True)
             best = found
         else:
             dense = cast(Pooled, retriever)
-            vectorise = self._vectors(dense, model, steering)
+            vectorise = self._vectors(dense, model, options)
             try:
-                score = scorer(dense, texts, vectorise if way == "vectors" else None, steering.turn)
+                score = scorer(dense, texts, vectorise if way == "vectors" else None, options.turn)
             except Unavailable:
                 raise
             except Stopped:
@@ -224,7 +224,7 @@ class RankingStore:
                 own_corpus=own_corpus,
                 best=best,
                 block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
-                should_stop=steering.should_stop,
+                should_stop=options.should_stop,
                 on_block=on_block,
             )
         if best.seen < total:
@@ -236,12 +236,12 @@ class RankingStore:
         return progress(total)
 
     def _vectors(
-        self, retriever: Pooled, model: ModelKey, steering: Steering
+        self, retriever: Pooled, model: ModelKey, options: RunOptions
     ) -> Callable[[Sequence[str], Side], Tensor]:
         """A dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            known, _ = embedded(retriever, model, side, texts, self.embeddings, steering)
+            known, _ = embedded(retriever, model, side, texts, self.embeddings, options)
             return torch.from_numpy(np.stack([known[text] for text in texts]))
 
         return vectorise
@@ -253,7 +253,7 @@ class RankingStore:
         method: Method,
         first: Sequence[Ranking],
         *,
-        steering: Steering = Steering(),
+        options: RunOptions = RunOptions(),
     ) -> Progress:
         """Reorder a first stage's rankings by a cross-encoder and store that; progress counts
         queries.
@@ -280,7 +280,7 @@ class RankingStore:
             method,
             items,
             compute,
-            steering=replace(steering, retry_failed=True),
+            options=replace(options, retry_failed=True),
         )
 
 

@@ -192,7 +192,7 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
             compute.retriever(model),
             model.key,
             index.chunks,
-            steering=compute.steering(index.spec, run, report),
+            options=compute.run_options(index.spec, run, report),
             on_stage=stage,
         )
 

@@ -156,11 +156,11 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
 
     def work(run: Run, report: Report) -> Progress:
         retriever = compute.retriever(model)
-        steering = replace(compute.steering(spec, run, report), retry_failed=True)
+        options = replace(compute.run_options(spec, run, report), retry_failed=True)
         haystacks = Haystacks(retriever, setup.documents, needles(setup.n, setup.seed), setup.seed)
 
         def one(item: CellItem) -> NeedleCell:
-            return cell(haystacks, item.length, item.depth, steering.should_stop)
+            return cell(haystacks, item.length, item.depth, options.should_stop)
 
         return compute_missing(
             needle_cells(compute.root),
@@ -168,7 +168,7 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
             setup.method,
             items,
             one,
-            steering=steering,
+            options=options,
         )
 
     def n_done() -> int:

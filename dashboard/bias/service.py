@@ -103,7 +103,7 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
             model.key,
             items,
             bias_scores.store(compute.root),
-            steering=compute.steering(spec, run, report),
+            options=compute.run_options(spec, run, report),
         )
 
     def n_done() -> int:

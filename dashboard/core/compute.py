@@ -35,7 +35,7 @@ from cache.jobs.attributions import (
     precompute,
 )
 from cache.jobs.claims import at_work
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.keys import used_model
 from cache.kinds.embeddings import EmbeddingStore
 from cache.recent import Recent, RecentWhileSame
@@ -378,7 +378,7 @@ class Compute:
                     method,
                     pairs,
                     store or self.store,
-                    steering=self.steering(spec, run, report),
+                    options=self.run_options(spec, run, report),
                 )
 
         return self.job(
@@ -428,9 +428,9 @@ class Compute:
         """What all processes with this cache and this device lock while they compute."""
         return self.root / f"device-{DEVICE.get().replace(':', '-')}.lock"
 
-    def steering(self, spec: RetrieverSpec, run: Run, report: Report) -> Steering:
+    def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
         """What steers the computation of a run with this model."""
-        return Steering(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
+        return RunOptions(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
 
     def cost(
         self, spec: RetrieverSpec, job: Callable[[Compute], Job]

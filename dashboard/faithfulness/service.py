@@ -8,7 +8,7 @@ from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Faithfulness, Parameters
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.faithfulness import FaithfulnessStore
 from cache.kinds.faithfulness import run as run_tests
 from cache.storage.results import Stored
@@ -63,7 +63,7 @@ def of_pair(
             compute.store,
             tests,
             parameters=parameters,
-            steering=Steering(should_stop, turn=compute.turns(spec), retry_failed=True),
+            options=RunOptions(should_stop, turn=compute.turns(spec), retry_failed=True),
         )
         stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
         if not stored.results:
@@ -92,7 +92,7 @@ def job(
             compute.store,
             FaithfulnessStore(compute.root),
             parameters=parameters,
-            steering=compute.steering(spec, run, report),
+            options=compute.run_options(spec, run, report),
         )
 
     def n_done() -> int:

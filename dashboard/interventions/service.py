@@ -35,7 +35,7 @@ from attribution.interventions.relocation import Relocation
 from attribution.interventions.segments import SegmentCurve
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import N_BINS, Array, Method, Provenance, TextPair
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.interventions import (
     Cause,
     causes,
@@ -104,8 +104,8 @@ def scores_of_others(
     found = kept.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
-        steering = Steering(turn=compute.turns(spec))
-        found = score_others(retriever, model.key, pair, documents, compute.root, steering)
+        options = RunOptions(turn=compute.turns(spec))
+        found = score_others(retriever, model.key, pair, documents, compute.root, options)
         kept.put(model.key, method, [(pair, found)])
     return found
 
@@ -144,8 +144,8 @@ def job(
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
-        retriever, steering = compute.retriever(model), compute.steering(spec, run, report)
-        return intervene_all(retriever, model.key, method, pairs, compute.root, steering=steering)
+        retriever, options = compute.retriever(model), compute.run_options(spec, run, report)
+        return intervene_all(retriever, model.key, method, pairs, compute.root, options=options)
 
     def n_done() -> int:
         return len(pairs) - len(causes(compute.root, method).missing(model.key, method, pairs))

@@ -17,7 +17,7 @@ from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Side, TextPair
 from cache.jobs.attributions import OneDevice, precompute
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
@@ -46,7 +46,7 @@ class MapSource(Protocol):
     def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
         """The items that have a stored vector, and the vectors [n, H]."""
 
-    def compute(self, compute: Compute, model: ModelIdentity, steering: Steering) -> Progress:
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Store what is missing."""
 
 
@@ -68,7 +68,7 @@ class TextMap:
         kept = [text for text in self.texts if text in found]
         return kept, np.array([found[text] for text in kept], dtype=np.float32)
 
-    def compute(self, compute: Compute, model: ModelIdentity, steering: Steering) -> Progress:
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Embed the rest."""
         if family_of(model.spec).search != "vectors":
             raise UserError(
@@ -81,7 +81,7 @@ class TextMap:
             self.side,
             self.texts,
             compute.embeddings,
-            steering=steering,
+            options=options,
         )
 
 
@@ -102,17 +102,17 @@ class CurveMap:
         stored = compute.store.curves(model.key, self.method, self.pairs)
         return list(stored.pair_ids), stored.curves
 
-    def compute(self, compute: Compute, model: ModelIdentity, steering: Steering) -> Progress:
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Attribute the rest."""
         retriever = compute.fitting(model, self.method)
-        device = OneDevice(retriever, self.method, steering.turn)
+        device = OneDevice(retriever, self.method, options.turn)
         return precompute(
             device,
             model.key,
             self.method,
             self.pairs,
             compute.store,
-            steering=steering,
+            options=options,
         )
 
 
@@ -145,7 +145,7 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
 
     def work(run: Run, report: Report) -> Progress:
         run.stage = "Computing"
-        progress = source.compute(compute, model, compute.steering(model.spec, run, report))
+        progress = source.compute(compute, model, compute.run_options(model.spec, run, report))
         if progress.stopped:
             return progress
         _, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
@@ -170,7 +170,7 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
 
     def vectors_alone(other: Compute) -> Job:
         def embedding(run: Run, report: Report) -> Progress:
-            return source.compute(other, model, other.steering(model.spec, run, report))
+            return source.compute(other, model, other.run_options(model.spec, run, report))
 
         return other.job(key, spec.name, len(source), embedding)
 

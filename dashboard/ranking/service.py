@@ -212,7 +212,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             return store.read_evidence(
                 compute.retriever(one),
                 one.key,
-                steering=compute.steering(one.spec, run, report),
+                options=compute.run_options(one.spec, run, report),
             )
 
         def search(one: ModelIdentity, how: Method) -> Progress:
@@ -223,7 +223,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
                 compute.retriever(one),
                 one.key,
                 how,
-                steering=compute.steering(one.spec, run, report),
+                options=compute.run_options(one.spec, run, report),
             )
             return read(one, progress)
 
@@ -242,7 +242,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             model.key,
             method,
             candidates,
-            steering=compute.steering(spec, run, report),
+            options=compute.run_options(spec, run, report),
         )
         return read(model, progress)
 

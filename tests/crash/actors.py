@@ -27,7 +27,7 @@ from attribution.methods import make_method
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
 from cache.jobs.attributions import OneDevice, precompute
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.keys import used_model
 from cache.storage.encoded import Encoded
 from cache.storage.store import ModelKey, Store
@@ -97,7 +97,7 @@ def kill(
                     os.kill(victim := chance.choice(executor.pids), signal.SIGKILL)
                     killed.append(victim)
 
-        precompute(executor, model, METHOD, pairs, store, steering=Steering(on_progress=maybe))
+        precompute(executor, model, METHOD, pairs, store, options=RunOptions(on_progress=maybe))
     precompute(OneDevice(load(spec, device="cpu"), METHOD), model, METHOD, pairs, whole)
     wrong = 0
     for pair in pairs:

@@ -19,7 +19,7 @@ from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Method, TextPair
 from cache.jobs.attributions import OneDevice, precompute, shard
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -66,8 +66,8 @@ def test_everything_is_computed_once(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     steps: list[Progress] = []
-    told = Steering(on_progress=steps.append)
-    last = precompute(device(retriever), MODEL, METHOD, PAIRS, store, steering=told)
+    told = RunOptions(on_progress=steps.append)
+    last = precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=told)
     assert sorted(computed) == ids(PAIRS)
     assert (last.total, last.done, last.computed, last.failed) == (12, 12, 12, 0)
     assert not last.stopped and store.missing(MODEL, METHOD, PAIRS) == []
@@ -87,8 +87,8 @@ def test_progress_counts_up_to_the_end(
 ) -> None:
     store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
     steps: list[Progress] = []
-    told = Steering(on_progress=steps.append)
-    precompute(device(retriever), MODEL, METHOD, PAIRS, store, steering=told)
+    told = RunOptions(on_progress=steps.append)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=told)
     assert (steps[0].done, steps[0].computed, steps[0].total) == (1, 0, 12)
     assert steps[0].rate is None
     assert len(steps) >= 4, "told after each batch"
@@ -112,8 +112,8 @@ def test_each_batch_is_durable_before_it_is_told(
         # Another connection sees as many as were told.
         assert len(PAIRS) - len(Store(store.root).missing(MODEL, METHOD, PAIRS)) == step.done
 
-    told = Steering(on_progress=check)
-    precompute(device(retriever), MODEL, METHOD, PAIRS, store, steering=told)
+    told = RunOptions(on_progress=check)
+    precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=told)
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
@@ -129,7 +129,7 @@ def test_stopped_and_resumed_gives_the_same_curves(
         asked.append(1)
         return len(asked) > batches
 
-    first = precompute(device(retriever), MODEL, METHOD, PAIRS, store, steering=Steering(stop))
+    first = precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=RunOptions(stop))
     assert first.stopped and first.done == first.computed == len(computed) < 12
     assert (len(computed) > 0) == (batches > 0)
     before = list(computed)
@@ -153,9 +153,9 @@ def test_a_run_that_dies_keeps_what_it_had(
         if step.computed:
             raise KeyboardInterrupt
 
-    told = Steering(on_progress=dies)
+    told = RunOptions(on_progress=dies)
     with pytest.raises(KeyboardInterrupt):
-        precompute(device(retriever), MODEL, METHOD, PAIRS, store, steering=told)
+        precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=told)
     before = list(computed)
     assert 0 < len(before) < 12
     precompute(device(retriever), MODEL, METHOD, PAIRS, store)
@@ -176,8 +176,8 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
         np.testing.assert_allclose(curve, document_curve(alone, METHOD), atol=1e-4)
     resumed = precompute(device(retriever), MODEL, METHOD, pairs, store)
     assert (resumed.computed, resumed.failed) == (0, 0)
-    retrying = Steering(retry_failed=True)
-    again = precompute(device(retriever), MODEL, METHOD, pairs, store, steering=retrying)
+    retrying = RunOptions(retry_failed=True)
+    again = precompute(device(retriever), MODEL, METHOD, pairs, store, options=retrying)
     assert (again.computed, again.failed, again.done) == (1, 1, 6)
 
 

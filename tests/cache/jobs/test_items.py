@@ -15,7 +15,7 @@ from attribution.errors import Stopped, UserError
 from attribution.types import Method, TextPair
 from cache.jobs.claims import Claims
 from cache.jobs.items import claims_folder, compute_missing
-from cache.jobs.loop import Steering
+from cache.jobs.loop import RunOptions
 from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey
 
@@ -51,7 +51,7 @@ def test_a_stopped_run_keeps_each_item_that_was_done(
         METHOD,
         PAIRS,
         compute,
-        steering=Steering(lambda: not within and len(computed) == 7),
+        options=RunOptions(lambda: not within and len(computed) == 7),
         portion=portion,
         prepare=lambda items: prepared.extend(pair.pair_id for pair in items),
     )
@@ -85,8 +85,8 @@ def test_two_runs_share_the_pairs_and_try_failures_once_each(tmp_path: Path) -> 
     assert sorted(computed) == sorted(p.pair_id for p in PAIRS)
     assert {(p.total, p.done, p.stopped) for p in progresses.values()} == {(12, 12, False)}
     assert sum(p.computed for p in progresses.values()) == 12
-    retrying = Steering(retry_failed=True)
-    again = compute_missing(kept(tmp_path), MODEL, METHOD, PAIRS, compute, steering=retrying)
+    retrying = RunOptions(retry_failed=True)
+    again = compute_missing(kept(tmp_path), MODEL, METHOD, PAIRS, compute, options=retrying)
     assert computed[12:] == ["p3"] and (again.computed, again.failed, again.done) == (1, 1, 12)
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
             METHOD,
             PAIRS,
             lambda pair: pytest.fail("claimed"),
-            steering=Steering(stop.is_set),
+            options=RunOptions(stop.is_set),
         )
         assert stopped.stopped and stopped.computed == 0
     assert compute_missing(store, MODEL, METHOD, PAIRS, lambda pair: 1).computed == len(PAIRS)

@@ -12,7 +12,7 @@ import pytest
 from attribution.errors import Stopped
 from cache.jobs import loop
 from cache.jobs.claims import Claims, at_work
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 
 
 class Numbers:
@@ -59,7 +59,7 @@ def test_every_item_is_counted_once_whatever_is_there_and_fails(tmp_path: Path, 
     before = set(work.stored)
     work.retry = bool(seed % 2)
     steps: list[Progress] = []
-    last = loop.run(work, items, steering=Steering(on_progress=steps.append))
+    last = loop.run(work, items, options=RunOptions(on_progress=steps.append))
     todo = [item for item in items if item not in before]
     assert work.batched == [todo[i : i + 3] for i in range(0, len(todo), 3)]
     assert work.stored == set(items) - work._failing and work.failed == work._failing
@@ -76,7 +76,7 @@ def test_a_stopped_run_cuts_the_rest_as_a_whole_one_does(tmp_path: Path, batches
     items = list(range(17))
     asked = iter(range(100))
     between, within = Numbers(tmp_path, {4}), Numbers(tmp_path, {4}, dies=batches)
-    first = loop.run(between, items, steering=Steering(lambda: next(asked) >= batches))
+    first = loop.run(between, items, options=RunOptions(lambda: next(asked) >= batches))
     assert loop.run(within, items).done == first.done == min(3 * batches, 17)
     assert first.stopped == (batches < 6)
     for work in (between, within):

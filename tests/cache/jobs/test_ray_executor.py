@@ -21,7 +21,7 @@ from attribution.methods.saliency import attribute
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.jobs.attributions import precompute
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.jobs.ray_executor import LOADS, UNAVAILABLE_S, RayExecutor, _Answer, _Loaded
 from cache.keys import used_model
 from cache.storage.encoded import encoded
@@ -80,8 +80,8 @@ def test_a_killed_worker_costs_nothing_and_repeats_nothing(
                 killed.append(executor.pids[0])
                 os.kill(killed[0], signal.SIGKILL)
 
-        told = Steering(on_progress=kill)
-        last = precompute(executor, model, METHOD, PAIRS, store, steering=told)
+        told = RunOptions(on_progress=kill)
+        last = precompute(executor, model, METHOD, PAIRS, store, options=told)
     assert killed and (last.total, last.done, last.computed, last.failed) == (25, 25, 25, 1)
     assert store.given == Counter(pair.pair_id for pair in PAIRS)
     assert [s.done for s in steps] == sorted({s.done for s in steps})

@@ -16,7 +16,7 @@ from attribution.evaluation.chunks import WHOLE, Chunks, chunks_of, late_vectors
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.load import load
 from attribution.retrievers.specs import presets
-from cache.jobs.loop import Steering
+from cache.jobs.loop import RunOptions
 from cache.kinds.audit import AuditStore, require_family
 from cache.storage.store import ModelKey
 
@@ -120,8 +120,8 @@ def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) 
         if stages[-1] == "Searching for sentences" and progress.done >= 4:
             stop.set()
 
-    steering = Steering(stop.is_set, report)
-    half = store.audit(retriever, KEY, WHOLE, steering=steering, on_stage=stages.append)
+    options = RunOptions(stop.is_set, report)
+    half = store.audit(retriever, KEY, WHOLE, options=options, on_stage=stages.append)
     assert half.stopped and 4 <= len(store.select(KEY, WHOLE).results) < len(expected)
     again = AuditStore(tmp_path / "parts", found)
     n_before = 15 - again.missing(KEY, WHOLE)
@@ -136,7 +136,7 @@ def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) 
 
 def test_it_can_be_stopped_while_documents_are_read(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
-    done = store.audit(tiny("bert"), KEY, WHOLE, steering=Steering(lambda: True))
+    done = store.audit(tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
     assert done.stopped and not store.select(KEY, WHOLE).results
 
 
@@ -156,7 +156,7 @@ def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
 
         collection = corpus(name="again" if again else "set")
         AuditStore(tmp_path, collection).audit(
-            retriever, KEY, WHOLE, steering=Steering(on_progress=report), on_stage=stages.append
+            retriever, KEY, WHOLE, options=RunOptions(on_progress=report), on_stage=stages.append
         )
         return found
 

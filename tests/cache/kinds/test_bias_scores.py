@@ -12,7 +12,7 @@ from attribution.evaluation.bias_tests import DocumentPair, PairScores
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.scoring import score_texts
 from attribution.types import TextPair
-from cache.jobs.loop import Steering
+from cache.jobs.loop import RunOptions
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
 from cache.storage.results import Results
@@ -66,8 +66,8 @@ def test_a_run_reads_each_text_once(bert, items, store) -> None:
 
 def test_a_run_stops_and_goes_on(bert, items, store) -> None:
     done: list[int] = []
-    steering = Steering(lambda: len(done) > 3, lambda p: done.append(p.done))
-    progress = bias_scores.run(bert, MODEL, items, store, steering=steering)
+    options = RunOptions(lambda: len(done) > 3, lambda p: done.append(p.done))
+    progress = bias_scores.run(bert, MODEL, items, store, options=options)
     assert progress.stopped and progress.done == 3
     assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
     progress = bias_scores.run(bert, MODEL, items, store)

@@ -12,7 +12,7 @@ import pytest
 from attribution import batching
 from attribution.curves.projection import Layout
 from attribution.retrievers.dense import DenseRetriever
-from cache.jobs.loop import Steering
+from cache.jobs.loop import RunOptions
 from cache.kinds import embeddings
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
 from cache.storage.store import ModelKey, Store
@@ -47,8 +47,8 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # a batch for each text
     retriever = tiny("bert")
     asked = iter([False, False, True])
-    steering = Steering(lambda: next(asked))
-    done = embed(retriever, MODEL, "document", TEXTS, store, steering=steering)
+    options = RunOptions(lambda: next(asked))
+    done = embed(retriever, MODEL, "document", TEXTS, store, options=options)
     assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
 

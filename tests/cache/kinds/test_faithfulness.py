@@ -19,7 +19,7 @@ from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
 from attribution.types import EvidenceSpan, TextPair
-from cache.jobs.loop import Progress, Steering
+from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.faithfulness import FaithfulnessStore, run
 from cache.storage.maintenance import listing
 from cache.storage.results import Results, Stored
@@ -233,8 +233,8 @@ def test_everything_is_computed_once(
     (first,) = attribute(retriever, METHOD, [PAIRS[1]])
     store.put(MODEL, METHOD, [(PAIRS[1], first)])
     steps: list[Progress] = []
-    told = Steering(on_progress=steps.append)
-    last = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW, steering=told)
+    told = RunOptions(on_progress=steps.append)
+    last = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW, options=told)
     assert computed == ["a-p0", "b-p0", "b-p1", "a-p2", "b-p2", "a-p3", "b-p3"]
     assert [step.done for step in steps] == [0, 1, 2, 3, 4]
     assert (last.total, last.done, last.computed, last.failed) == (4, 4, 4, 0) and not last.stopped
@@ -287,7 +287,7 @@ def test_stopped_and_resumed_gives_the_same(
         store,
         fstore,
         parameters=FEW,
-        steering=Steering(lambda: next(answers)),
+        options=RunOptions(lambda: next(answers)),
     )
     assert first.stopped and first.done == first.computed == allowed // 2
     assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
@@ -326,8 +326,8 @@ def test_a_failure_is_kept_and_takes_nobody_with_it(
     computed.clear()
     run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
     assert computed == []
-    retrying = Steering(retry_failed=True)
-    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW, steering=retrying)
+    retrying = RunOptions(retry_failed=True)
+    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW, options=retrying)
     assert (last.done, last.computed, last.failed) == (2, 1, 1)
 
 
@@ -345,10 +345,10 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
         taken.append(1)
 
     taken: list[int] = []
-    steering = Steering(
+    options = RunOptions(
         on_progress=lambda _: None if not held else pytest.fail("the device is held"), turn=turn
     )
-    run(retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, steering=steering)
+    run(retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, options=options)
     assert len(taken) == 3
 
 

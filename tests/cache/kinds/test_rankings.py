@@ -15,7 +15,7 @@ from attribution.datasets.types import DataSet
 from attribution.evaluation.search import BLOCK
 from attribution.retrievers.specs import presets
 from attribution.types import TextPair
-from cache.jobs.loop import Steering
+from cache.jobs.loop import RunOptions
 from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
 from cache.storage.store import ModelKey
 
@@ -49,12 +49,12 @@ def test_a_stopped_search_goes_on_and_gives_the_same(
         if progress.done >= 2 * BLOCK:
             stop.set()
 
-    half = store.search(retriever, KEY, METHOD, steering=Steering(stop.is_set, report))
+    half = store.search(retriever, KEY, METHOD, options=RunOptions(stop.is_set, report))
     assert half.stopped and half.done == 2 * BLOCK and store.select(KEY, METHOD) == []
     again = RankingStore(tmp_path / "parts", found)
     seen: list[int] = []
-    told = Steering(on_progress=lambda p: seen.append(p.done))
-    rest = again.search(retriever, KEY, METHOD, steering=told)
+    told = RunOptions(on_progress=lambda p: seen.append(p.done))
+    rest = again.search(retriever, KEY, METHOD, options=told)
     assert seen[0] == 2 * BLOCK and rest.computed == 3 * BLOCK
     for ours, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
         assert ours.document_ids == theirs.document_ids
@@ -114,8 +114,8 @@ def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
     assert complete(first, found)
     method = ranking_method(False, "BM25")
     stop = iter([False, True])
-    steering = Steering(lambda: next(stop))
-    half = store.rerank(Longest(), KEY, method, first, steering=steering)
+    options = RunOptions(lambda: next(stop))
+    half = store.rerank(Longest(), KEY, method, first, options=options)
     assert half.stopped and half.done == 1
     done = store.rerank(Longest(), KEY, method, first)
     ranked = store.select(KEY, method)

@@ -176,15 +176,15 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
 def test_a_run_steers_its_computation(spec: RetrieverSpec, tmp_path: Path) -> None:
     compute, told = Compute(tmp_path / "home"), list[Progress]()
     run = Run("", 1, retry_failed=True)
-    steering = compute.steering(spec, run, told.append)
-    assert steering.retry_failed and not steering.should_stop()
+    options = compute.run_options(spec, run, told.append)
+    assert options.retry_failed and not options.should_stop()
     run.stop()
-    assert steering.should_stop()
-    steering.on_progress(run.progress)
+    assert options.should_stop()
+    options.on_progress(run.progress)
     assert told == [run.progress]
-    assert steering.turn == compute.queue.turn
+    assert options.turn == compute.queue.turn
     elsewhere = replace(spec, source="endpoint:far")
-    first_time = compute.steering(elsewhere, Run("", 1), told.append)
+    first_time = compute.run_options(elsewhere, Run("", 1), told.append)
     assert first_time.turn is nullcontext and not first_time.retry_failed
 
 
