@@ -16,7 +16,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -139,6 +139,21 @@ class _Batch:
     attempts: int = 0
 
 
+@dataclass(slots=True)
+class _Work:
+    """Who is at what: workers that are free, once for each batch they may be given; batches to be
+    tried again; and by Ray's reference to what will come of it, who computes which batch and who
+    loads the model."""
+
+    free: deque[Any]
+    again: deque[_Batch] = field(default_factory=deque)
+    running: dict[Any, tuple[Any, _Batch]] = field(default_factory=dict)
+    loading: dict[Any, Any] = field(default_factory=dict)
+    unavailable_since: dict[Any, float] = field(default_factory=dict)
+    lost: int = 0
+    """Times in a row that a worker did not come up."""
+
+
 class RayExecutor:
     """Actors on a cluster, one for each GPU of it, or else one for each core. A context manager:
     entering starts Ray and loads the model everywhere, leaving ends what it started.
@@ -245,80 +260,95 @@ class RayExecutor:
         """
         import ray
 
-        free = deque(worker for _ in range(IN_FLIGHT) for worker in self._workers)
-        again: deque[_Batch] = deque()
-        running: dict[Any, tuple[Any, _Batch]] = {}
-        loading: dict[Any, Any] = {}
-        unavailable_since: dict[Any, float] = {}
-        lost = 0
+        work = _Work(deque(worker for _ in range(IN_FLIGHT) for worker in self._workers))
         while True:
-            while free:
-                batch = again.popleft() if again else None
-                if batch is None and (pairs := next(batches, None)) is not None:
-                    batch = _Batch(pairs)
-                if batch is None:
-                    break
-                worker = free.popleft()
-                rows = [self._row(pair) for pair in batch.pairs]
-                running[worker.compute.remote(self._texts, rows)] = (worker, batch)
-            if not running and not again:
+            self._give(work, batches)
+            if not work.running and not work.again:
                 return
-            waited = [*running, *loading]
+            waited = [*work.running, *work.loading]
             ray.wait(waited, num_returns=1)
             # Those that came together are stored together.
             ended, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
             found: list[Computed] = []
             for ready in ended:
-                if ready in loading:
-                    worker = loading.pop(ready)
-                    try:
-                        self._accept(worker, _result(ready))
-                        unavailable_since.pop(worker, None)
-                        lost = 0
-                        busy = sum(other is worker for other, _ in running.values())
-                        free += [worker] * (IN_FLIGHT - busy)
-                    except _lost() as error:
-                        # One that Ray is just starting again answers at once that it cannot.
-                        if isinstance(error, ray.exceptions.ActorUnavailableError):
-                            time.sleep(_PAUSE_S)
-                            began = unavailable_since.setdefault(worker, time.monotonic())
-                            waiting = time.monotonic() - began < UNAVAILABLE_S
-                        else:
-                            waiting = False
-                        if not waiting:
-                            unavailable_since.pop(worker, None)
-                            lost += 1
-                        if lost >= LOADS * len(self._workers):
-                            raise _gone() from error
-                        loading[worker.load.remote()] = worker
-                    continue
-                worker, batch = running.pop(ready)
-                try:
-                    found.append(_computed(batch.pairs, _result(ready)))
-                    lost = 0
-                except _lost():
-                    # Ray starts it again, maybe elsewhere; until it has its model, others go on.
-                    free = deque(other for other in free if other is not worker)
-                    if worker not in loading.values():
-                        loading[worker.load.remote()] = worker
-                    batch.attempts += 1
-                    if batch.attempts < ATTEMPTS:
-                        again.append(batch)
-                    elif len(batch.pairs) > 1:
-                        again += [_Batch([pair]) for pair in batch.pairs]
-                    else:
-                        why = f"{ATTEMPTS} workers died computing this pair: it may take more "
-                        failure = (batch.pairs[0], why + "memory than they have.")
-                        found.append(Computed([], encoded([], self._method), [failure]))
-                    continue
-                if worker not in loading.values():
-                    free.append(worker)
+                if ready in work.loading:
+                    self._welcome(work, ready)
+                elif (answer := self._collect(work, ready)) is not None:
+                    found.append(answer)
             if found:
                 yield Computed(
                     [pair for one in found for pair in one.pairs],
                     joined([one.results for one in found]),
                     [failure for one in found for failure in one.failures],
                 )
+
+    def _give(self, work: _Work, batches: Iterator[list[TextPair]]) -> None:
+        """A batch to each worker that is free, as long as there are any."""
+        while work.free:
+            if work.again:
+                batch = work.again.popleft()
+            elif (pairs := next(batches, None)) is not None:
+                batch = _Batch(pairs)
+            else:
+                return
+            worker = work.free.popleft()
+            rows = [self._row(pair) for pair in batch.pairs]
+            work.running[worker.compute.remote(self._texts, rows)] = (worker, batch)
+
+    def _welcome(self, work: _Work, ready: Any) -> None:
+        """A worker that was started again has its model, or has not come up once more.
+
+        Raises:
+            UserError: none comes up any more.
+        """
+        from ray.exceptions import ActorUnavailableError
+
+        worker = work.loading.pop(ready)
+        try:
+            self._accept(worker, _result(ready))
+        except _lost() as error:
+            waiting = False
+            # One that Ray is just starting again answers at once that it cannot.
+            if isinstance(error, ActorUnavailableError):
+                time.sleep(_PAUSE_S)
+                began = work.unavailable_since.setdefault(worker, time.monotonic())
+                waiting = time.monotonic() - began < UNAVAILABLE_S
+            if not waiting:
+                work.unavailable_since.pop(worker, None)
+                work.lost += 1
+            if work.lost >= LOADS * len(self._workers):
+                raise _gone() from error
+            work.loading[worker.load.remote()] = worker
+            return
+        work.unavailable_since.pop(worker, None)
+        work.lost = 0
+        busy = sum(other is worker for other, _ in work.running.values())
+        work.free += [worker] * (IN_FLIGHT - busy)
+
+    def _collect(self, work: _Work, ready: Any) -> Computed | None:
+        """What a worker made of its batch; None where it died, and the batch is for another."""
+        worker, batch = work.running.pop(ready)
+        try:
+            found = _computed(batch.pairs, _result(ready))
+        except _lost():
+            # Ray starts it again, maybe elsewhere; until it has its model, others go on.
+            work.free = deque(other for other in work.free if other is not worker)
+            if worker not in work.loading.values():
+                work.loading[worker.load.remote()] = worker
+            batch.attempts += 1
+            if batch.attempts < ATTEMPTS:
+                work.again.append(batch)
+            elif len(batch.pairs) > 1:
+                work.again += [_Batch([pair]) for pair in batch.pairs]
+            else:
+                why = f"{ATTEMPTS} workers died computing this pair: it may take more "
+                failure = (batch.pairs[0], why + "memory than they have.")
+                return Computed([], encoded([], self._method), [failure])
+            return None
+        work.lost = 0
+        if worker not in work.loading.values():
+            work.free.append(worker)
+        return found
 
     def _start(self) -> None:
         import ray
