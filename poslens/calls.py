@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -23,8 +24,7 @@ from attribution.retrievers import own_object, resolve
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.specs import RetrieverSpec, data_folder
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from attribution.types import TextPair
 from dashboard.check import service as checking
 from dashboard.check.baseline import read_baseline
 from dashboard.check.service import Check
@@ -35,6 +35,7 @@ from dashboard.interventions import service as interventions
 from dashboard.passport import service as passports
 from dashboard.passport.subject import MAX_PAIRS
 from dashboard.ranking import service as rankings
+from poslens.inputs import Option, evidence_span, listed, option_words, text_of
 from poslens.results import Curve, Explanation, Passport, Ranking
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def explain(
     method: str = "saliency",
     evidence: str | tuple[int, int] | None = None,
     language: str | None = None,
-    dataset: str = SAMPLE,
-    **options: str,
+    dataset: str | Path = SAMPLE,
+    **options: Option,
 ) -> Explanation:
     """Which tokens of the query and of the document carry the score.
 
@@ -99,38 +100,41 @@ def compare(
     method: str = "saliency",
     evidence: str | tuple[int, int] | None = None,
     language: str | None = None,
-    dataset: str = SAMPLE,
-    **options: str,
+    dataset: str | Path = SAMPLE,
+    **options: Option,
 ) -> Explanation:
     """The same of several models side by side; arguments and errors as in `explain`."""
-    text = clean(document, "document").text
+    text = text_of(document, "document")
     pair = TextPair(
         "typed",
-        clean(query, "query").text,
+        text_of(query, "query"),
         text,
-        evidence=_span(text, evidence),
+        evidence=evidence_span(text, evidence),
         language=language,
     )
-    data, how, compute = _data(dataset), make_method(method, options), service()
+    data, how, compute = _data(dataset), make_method(method, option_words(options)), service()
+    specs = [_spec(model, data) for model in listed(models, "models", "compare", "MiniLM")]
+    if not specs:
+        raise UserError("There is no model to explain: name at least one.")
+    names = [spec.name for spec in specs]
+    if again := {name for name in names if names.count(name) > 1}:
+        raise UserError(f"{min(again)} is compared with itself: name each model once.")
     results, rails = [], []
-    for model in models:
-        spec = _spec(model, data)
+    for spec in specs:
         result = compute.explain(pair, spec, how)
         against = explaining.average(compute, spec, how, data, None)
         results.append(result)
         rails.append(explaining.rail(result, against, None))
-    if not results:
-        raise UserError("There is no model to explain: name at least one.")
     return Explanation(tuple(results), tuple(rails))
 
 
 def curve(
     model: Model,
-    dataset: str = SAMPLE,
+    dataset: str | Path = SAMPLE,
     *,
     method: str = "saliency",
     pairs: int = 0,
-    **options: str,
+    **options: Option,
 ) -> Curve:
     """A method's mean curve over a data set; what is not stored is computed, with a progress bar on
     stderr, and kept. Interrupted, it goes on where it was.
@@ -141,7 +145,7 @@ def curve(
     Raises:
         UserError: as `explain`, or nothing could be computed.
     """
-    data, how, compute = _data(dataset), make_method(method, options), service()
+    data, how, compute = _data(dataset), make_method(method, option_words(options)), service()
     spec = _spec(model, data)
     chosen, words = _chosen(data.pairs, pairs)
     _run(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
@@ -159,7 +163,7 @@ def curve(
 
 def relocate(
     model: Model,
-    dataset: str = SAMPLE,
+    dataset: str | Path = SAMPLE,
     *,
     pairs: int = interventions.DEFAULT_PAIRS,
 ) -> Curve:
@@ -178,7 +182,7 @@ def relocate(
     return Curve(found.summary.curve, numbers, found.provenance(), "Score by place, less its mean")
 
 
-def rank(model: Model, dataset: str = SAMPLE) -> Ranking:
+def rank(model: Model, dataset: str | Path = SAMPLE) -> Ranking:
     """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by the
     evidence's place, PSI beside chance. Kept like all else.
 
@@ -196,7 +200,7 @@ def rank(model: Model, dataset: str = SAMPLE) -> Ranking:
     return Ranking(found)
 
 
-def passport(model: Model, dataset: str = SAMPLE, *, compute: bool = True) -> Passport:
+def passport(model: Model, dataset: str | Path = SAMPLE, *, compute: bool = True) -> Passport:
     """What is known of a model's position bias over a data set, on one card. Without `compute` as
     far as it is stored.
 
@@ -215,7 +219,7 @@ def passport(model: Model, dataset: str = SAMPLE, *, compute: bool = True) -> Pa
 def check(
     model: Model,
     baseline: str | Path,
-    dataset: str = SAMPLE,
+    dataset: str | Path = SAMPLE,
     *,
     only: Sequence[str] = checking.NAMES,
     pairs: int = MAX_PAIRS,
@@ -232,6 +236,7 @@ def check(
     Raises:
         UserError: as `explain`, or the file is no passport, or has nothing to check against.
     """
+    only = listed(only, "checks", "only", checking.NAMES[0])
     if unknown := {*only, *tolerances} - {*checking.NAMES}:
         raise UserError(
             f"There is no check {min(unknown)!r}: choose of {', '.join(checking.NAMES)}."
@@ -298,10 +303,10 @@ def datasets() -> pd.DataFrame:
 # -- names into what they mean ---------------------------------------------------------------------
 
 
-def _data(dataset: str) -> DataSet:
+def _data(dataset: str | Path) -> DataSet:
     from dashboard.core.command_options import data_name
 
-    return known_datasets.read(data_name(dataset))
+    return known_datasets.read(data_name(str(dataset)))
 
 
 def _spec(model: Model, data: DataSet) -> RetrieverSpec:
@@ -345,26 +350,9 @@ def _saved(model: Any) -> str:
         shutil.rmtree(written, ignore_errors=True)
 
 
-def _span(text: str, evidence: str | tuple[int, int] | None) -> EvidenceSpan | None:
-    if evidence is None:
-        return None
-    if isinstance(evidence, str):
-        start = text.find(evidence) if evidence else -1
-        if start < 0:
-            raise UserError("The evidence does not stand in the document, letter for letter.")
-        return EvidenceSpan(start, start + len(evidence))
-    start, end = evidence
-    if not 0 <= start < end <= len(text):
-        raise UserError(
-            f"The evidence {start:,} to {end:,} does not lie within the document's {len(text):,} "
-            "characters."
-        )
-    return EvidenceSpan(start, end)
-
-
 def _chosen(pairs: Sequence[TextPair], n: int) -> tuple[list[TextPair], str]:
     """`n` pairs, or all where it is 0, and the choice in words."""
-    if n < 0:
+    if not isinstance(n, Integral) or n < 0:
         raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
     chosen = list(spread_evenly(pairs, min(n or len(pairs), len(pairs))))
     return chosen, "" if len(chosen) == len(pairs) else f"{len(chosen)} pairs spread evenly"

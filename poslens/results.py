@@ -32,7 +32,7 @@ from dashboard.export.files import (
     table_bytes,
 )
 from dashboard.heatmap import Pane, Rail, View
-from dashboard.heatmap.data import payload
+from dashboard.heatmap.data import MAX_COLUMNS, payload
 from dashboard.heatmap.results import heatmap_bytes, panes
 from dashboard.passport import service as passports
 from dashboard.passport.document import FORMATS as PASSPORT_FORMATS
@@ -107,7 +107,8 @@ class Explanation:
         or .json.
 
         Raises:
-            UserError: another suffix, no browser for a picture, or the file cannot be written.
+            UserError: another suffix, no browser for a picture, more models than a heatmap shows,
+                or the file cannot be written.
         """
         fmt = _suffix(path, (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
@@ -137,6 +138,8 @@ class Explanation:
         return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
 
     def _repr_html_(self) -> str:
+        if len(self.results) > MAX_COLUMNS:  # no heatmap has room for them
+            return str(pd.Series(self.scores, name="score").to_frame().to_html(escape=True))
         return _framed(self._heatmap("html"))
 
     def __repr__(self) -> str:

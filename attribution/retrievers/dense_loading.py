@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,8 @@ def _merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
+    # Of what one library asks of another: nobody who loads a model can change it.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
     backbone = model[0].auto_model
     # Saved without the device, so that loading asks neither a hub nor a GPU.
     merged = PeftModel.from_pretrained(backbone, str(adapter), local_files_only=True)

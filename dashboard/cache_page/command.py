@@ -24,7 +24,7 @@ from dashboard.cache_page.answers import (
     VerifiedParts,
 )
 from dashboard.core.answers import Lines, answers, print_answer
-from dashboard.core.command_output import LineFormat, complain, is_quiet, spoken
+from dashboard.core.command_output import LineFormat, complain, is_quiet, spoken, suffix_of
 
 if TYPE_CHECKING:
     from cache.exchange.transfer import Report
@@ -52,6 +52,13 @@ def _store() -> Store:
     from cache.storage.store import Store
 
     return Store(data_folder() / "cache")
+
+
+def _require_parts(folder: str, n: int) -> None:
+    if not n:
+        raise UserError(
+            f"{folder} holds no parts: name the folder or address that precompute --parts wrote to."
+        )
 
 
 def _files(models: list[str] | None, method: str) -> list[StoredFile]:
@@ -132,6 +139,7 @@ def export(
     from cache.exchange.transfer import export
     from dashboard.core.provenance import poslens_version
 
+    suffix_of(output, ["parquet"])
     files = _files(model, method)
     for file in files:
         if file.problem:
@@ -210,6 +218,7 @@ def ingest(
 
     with _progress("Ingesting", "part") as report:
         found = ingest(_store(), PartFolder(folder), report=report)
+    _require_parts(folder, found.parts)
     for problem in found.problems:
         complain(problem)
     answer: Ingested = {
@@ -241,6 +250,7 @@ def verify(
 
         with _progress("Verifying", "part") as report:
             n, problems = verify_parts(PartFolder(parts), report)
+        _require_parts(parts, n or len(problems))
         for problem in problems:
             complain(problem)
         checked: VerifiedParts = {"folder": parts, "parts": n, "damaged": len(problems)}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attribution.errors import UserError
+from dashboard.core.settings import PEOPLE
 
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = (LOOPBACK, "localhost")
@@ -117,6 +118,11 @@ def access_of(
     )
     if found.beyond_this_machine and not found.knows_people and login is None:
         raise UserError(BEYOND)
+    if found.beyond_this_machine and not found.knows_people and PEOPLE.get():
+        raise UserError(
+            f"{PEOPLE.name} says who may come in, and without a login nobody is asked who they "
+            f"are: add --login or --trusted-proxy ADDRESS, or unset {PEOPLE.name}."
+        )
     if address.is_unspecified and not named:
         raise UserError(
             f"Say by which names browsers reach {host}: --allowed-host NAME, as in --allowed-host "

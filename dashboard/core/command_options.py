@@ -216,7 +216,8 @@ def sources(values: list[str] | None) -> dict[str, str]:
     parted = (
         _parted(
             value,
-            f"--data takes NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME, not {value!r}.",
+            f"--data takes NAME=PATH, NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or "
+            f"NAME=mteb:TASK, not {value!r}.",
         )
         for value in values or []
     )

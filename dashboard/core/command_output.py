@@ -201,9 +201,8 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
     found = output.suffix.lstrip(".").lower()
     if found not in formats:
         *most, last = (f".{name}" for name in formats)
-        raise UserError(
-            f"{output.name} has no suffix that can be written: use {', '.join(most)} or {last}."
-        )
+        choices = f"{', '.join(most)} or {last}" if most else last
+        raise UserError(f"{output.name} has no suffix that can be written: use {choices}.")
     return found
 
 

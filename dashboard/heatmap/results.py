@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attribution.errors import UserError
 from attribution.methods import METHODS
 from attribution.text import sentences, words
 from attribution.types import Provenance
@@ -11,7 +12,7 @@ from dashboard.core.compute import Explained
 from dashboard.core.provenance import in_units
 from dashboard.drawing.figure_base import provenance_entries
 from dashboard.drawing.palettes import Style
-from dashboard.heatmap.data import Head, Pane, Rail, View, pane
+from dashboard.heatmap.data import MAX_COLUMNS, Head, Pane, Rail, View, pane
 from dashboard.heatmap.standalone import to_html, to_image
 
 
@@ -28,7 +29,16 @@ def labels(results: Sequence[Explained]) -> list[str]:
 def panes(
     results: Sequence[Explained], rails: Sequence[Rail] = (), heads: Sequence[Head] = ()
 ) -> list[Pane]:
-    """A query and a document pane for each result, with its rail and head if there are any."""
+    """A query and a document pane for each result, with its rail and head if there are any.
+
+    Raises:
+        UserError: there are more results than a heatmap has room for.
+    """
+    if len(results) > MAX_COLUMNS:
+        raise UserError(
+            f"A heatmap shows {MAX_COLUMNS} models at most, not {len(results)}: name fewer, or "
+            "take the numbers alone."
+        )
     drawn = []
     for number, (label, result) in enumerate(zip(labels(results), results, strict=True)):
         entry = METHODS[result.attribution.method.name]

@@ -57,8 +57,9 @@ def cause(
         ),
     ] = "relocation",
     by: Annotated[
-        str, typer.Option(help="How ablation takes parts out: delete, mask or filler.")
-    ] = "delete",
+        str | None,
+        typer.Option(help="How ablation takes parts out: delete (unless said), mask or filler."),
+    ] = None,
     pairs: Annotated[
         int,
         typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 is all of them."),
@@ -79,6 +80,8 @@ def cause(
     from attribution.interventions.relocation import movable, relocation_method
     from attribution.methods import make_method
 
+    if by is not None and intervention != "ablation":
+        raise UserError("--by says how ablation takes parts out: add --intervention ablation.")
     of_documents: dict[str, Method] = {cut: segments.segments_method(cut) for cut in segments.CUTS}
     of_documents.update((edit, segments.edits_method(edit)) for edit in segments.EDITS)
     if intervention in of_documents:
@@ -92,7 +95,7 @@ def cause(
     if intervention not in ("relocation", "ablation"):
         known = ", ".join(("relocation", "ablation", *of_documents))
         raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {known}.")
-    what = relocation_method() if intervention == "relocation" else ablation_method(by)  # type: ignore[arg-type]
+    what = relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)
     data, found = pairs_of(dataset, False)

@@ -272,7 +272,7 @@ def figure5(
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
     if palette not in PALETTES:
         raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
-    files = [named(value, "--curves") for value in curves]
+    files = [named(value, "--curves", "FILE") for value in curves]
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
     provenance = [of_published(one) for one in found]
     if fmt in ("csv", "parquet"):

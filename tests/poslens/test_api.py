@@ -104,6 +104,22 @@ def test_models_side_by_side() -> None:
     assert [trace.name for trace in found.figure().data] == ["MiniLM", "BM25"]
 
 
+def test_more_models_than_a_heatmap_has_room_for_show_their_scores() -> None:
+    names = ["BM25", "MiniLM", "MiniLM@cls", "MiniLM@last", "MiniLM@max"]
+    found = poslens.compare(names, QUERY, DOCUMENT, method="occlusion", level="sentence")
+    shown = found._repr_html_()
+    assert "<iframe" not in shown and all(name in shown for name in names)
+    with pytest.raises(poslens.UserError, match="4 models at most"):
+        found.save("five.html")
+
+
+def test_options_are_given_as_python_has_them() -> None:
+    linked = poslens.explain("MiniLM", QUERY, DOCUMENT, method="decomposition", matrix=True)
+    assert linked.results[0].attribution.matrix is not None
+    counted = poslens.explain("MiniLM", QUERY, DOCUMENT, method="integrated_gradients", steps=16)
+    assert counted.results[0].attribution.method.params["steps"] == "16"
+
+
 def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     curve = poslens.curve("BM25", _data, method="terms")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
@@ -183,6 +199,18 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.compare([], QUERY, DOCUMENT), "There is no model"),
         (lambda: poslens.curve("BM25", pairs=-1), "There are no -1 pairs"),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
+        (lambda: poslens.rank("BM25", Path("nope.csv")), "no data set 'nope.csv'"),
+        (lambda: poslens.curve("BM25", pairs="many"), "There are no many pairs"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query is no text but of type None"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, 1.5), "document is no text but of type float"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=5), r"or its \(start, end\)"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, normalization=3), "cannot be '3'"),
+        (
+            lambda: poslens.compare("MiniLM", QUERY, DOCUMENT),
+            r"a list of models, such as \['MiniLM'",
+        ),
+        (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "compared with itself"),
+        (lambda: poslens.check("MiniLM", "nope.json", only="lean"), r"such as \['lean'\]"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) -> None:

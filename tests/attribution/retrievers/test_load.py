@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -477,3 +478,9 @@ def test_an_adapter_is_merged_into_the_weights(
     pair = TextPair("p", "tide", "the Moon pulls the water")
     (one,), (other,) = (attribute(r, METHOD, [pair]) for r in (plain, adapted))
     assert np.abs(one.document_scores - other.document_scores).max() > 1e-4
+
+
+def test_a_model_with_an_adapter_loads_without_a_librarys_warning(one_thread: None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        load(resolve.resolve("MiniLM-primacy"))

@@ -17,8 +17,9 @@ from streamlit import config
 
 from attribution.errors import UserError
 from dashboard.core import access
-from dashboard.core.access import Access, access_of
+from dashboard.core.access import OWN_HOSTS, Access, access_of
 from dashboard.core.door import Door
+from dashboard.core.settings import PEOPLE
 
 
 def test_nothing_said_is_this_machine_alone() -> None:
@@ -80,6 +81,14 @@ def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], message: str) -> 
     with pytest.raises(UserError, match=message) as refused:
         access_of(**asked)
     assert "\n" not in str(refused.value)
+
+
+def test_who_may_come_in_is_not_said_where_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PEOPLE.name, "anna@example.org")
+    with pytest.raises(UserError, match=f"{PEOPLE.name} says who may come in"):
+        access_of(allowed_hosts=["poslens.example.org"], login=False)
+    assert access_of().hosts == OWN_HOSTS, "this machine's user alone"
+    assert access_of(allowed_hosts=["poslens.example.org"], login=True).login
 
 
 @pytest.mark.parametrize("given", ["poslens", "/poslens", "poslens/", "/poslens/"])

@@ -138,6 +138,15 @@ def test_the_heatmap_is_written_as_a_page(tmp_path: Path) -> None:
     assert "Ice melts." in alone and "MiniLM-recency" not in alone and "MiniLM-recency" in both
 
 
+def test_more_models_than_a_heatmap_shows_are_compared_in_numbers(tmp_path: Path) -> None:
+    names = ("MiniLM", *(f"MiniLM@{pooling}" for pooling in ("cls", "last", "max", "weightedmean")))
+    texts = ("--query", "what melts", "--document", "Ice melts.")
+    asked = ("compare", *texts, *(word for name in names for word in ("--model", name)))
+    assert [row["model"] for row in json.loads(run(*asked).stdout)["rows"]] == list(names)
+    refused = run(*asked, "--out", str(tmp_path / "five.html"))
+    assert refused.exit_code == 2 and "A heatmap shows 4 models at most, not 5" in refused.stderr
+
+
 def test_models_are_compared_on_one_pair() -> None:
     pair = datasets.read("sample").pairs[0]
     names = ("MiniLM-primacy", "MiniLM-recency")
@@ -198,7 +207,8 @@ def test_a_model_is_alike_to_itself() -> None:
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["export", "x.bmp"], "use .png"),
         (["models", "fetch", "nope"], "nope"),
-        (["run", "--data", "nope"], "NAME=FOLDER"),
+        (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
+        (["cause", "--by", "mask"], "add --intervention ablation"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:

@@ -268,7 +268,7 @@ def test_figure5_is_one_command(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["figure5", "x.bmp", "--curves", "a=b.npz"], "use .png"),
-        (["figure5", "x.pdf", "--curves", "a"], "--curves takes NAME=FOLDER"),
+        (["figure5", "x.pdf", "--curves", "a"], "--curves takes NAME=FILE"),
         (["figure5", "x.pdf", "--curves", "a=/nonexistent.npz"], "cannot be read"),
         (["figure5", "x.pdf", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
