@@ -39,8 +39,12 @@ class Headers:
 def install() -> None:
     """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
     `Door` lets in, and give pages their style."""
+    from streamlit import net_util
     from streamlit.web.server.starlette import starlette_server
 
+    # Each time that a page of another site knocks it would ask a host on the internet for this
+    # machine's address, let everybody wait for that, and let in pages of the address it is told.
+    net_util.get_external_ip = lambda: None
     server: Any = starlette_server  # what it makes an app with is none of its documented names
     create = server.create_starlette_app
 

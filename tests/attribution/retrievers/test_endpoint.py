@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +178,62 @@ def test_every_wrong_answer_is_one_sentence(
     # One text alone is refused, or the endpoint as a whole.
     of_text = name in ("nan", "infinity", "beyond-float", "too-long", "bad-request")
     assert isinstance(raised.value, Unavailable) != of_text
+
+
+@contextmanager
+def dripping(first: bytes, then: bytes) -> Iterator[tuple[str, threading.Event]]:
+    """The address of a server whose answers never end, and whether it was asked."""
+    ended, asked = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(first)
+            asked.set()
+            while not ended.wait(0.05):
+                connection.sendall(then)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", asked
+        finally:
+            ended.set()
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+HEADER = b"HTTP/1.1 200 OK\r\nX-Slow: "
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (HEADER, b"a"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"a"),
+    ],
+    ids=["header", "continue", "chunk-extension"],
+)
+def test_an_answer_that_never_begins_is_given_up(first: bytes, then: bytes) -> None:
+    with (
+        dripping(first, then) as (address, _),
+        pytest.raises(Unavailable, match=r"does not answer in 0\.2 s"),
+    ):
+        EndpointClient(parse(f"E5={address}#timeout=0.2"))
+
+
+def test_an_answer_that_nobody_wants_any_more_is_not_waited_for() -> None:
+    with dripping(HEADER, b"a") as (address, asked), stoppable(asked.is_set):  # noqa: SIM117
+        with pytest.raises(Stopped) as raised:
+            EndpointClient(parse(f"E5={address}#timeout=3600"))
+    assert not isinstance(raised.value, Unavailable)
 
 
 @pytest.mark.parametrize("name", ["wait-nonsense", "cut-off"])

@@ -13,10 +13,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from streamlit import config
+from streamlit import config, net_util
+from streamlit.web.server import server_util
+from streamlit.web.server.starlette import starlette_server
 
 from attribution.errors import UserError
-from dashboard.core import access
+from dashboard.core import access, headers
 from dashboard.core.access import OWN_HOSTS, Access, access_of
 from dashboard.core.door import Door
 from dashboard.core.settings import PEOPLE
@@ -130,6 +132,19 @@ def client(found: Access, monkeypatch: pytest.MonkeyPatch, peer: str = "10.0.0.1
 PROXY = access_of(allowed_hosts=["poslens.example.org"], trusted_proxies=["10.0.0.0/24"])
 SOCKET = "ws://poslens.example.org/_stcore/stream"
 ANNA = {"X-Forwarded-User": "anna"}
+
+
+def test_nobody_on_the_internet_is_asked_about_another_sites_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(net_util, "_make_blocking_http_get", lambda url, **_: asked.append(url))
+    monkeypatch.setattr(net_util, "get_external_ip", net_util.get_external_ip)
+    monkeypatch.setattr(
+        starlette_server, "create_starlette_app", starlette_server.create_starlette_app
+    )
+    headers.install()
+    assert not server_util.is_url_from_allowed_origins("http://evil.example.org") and not asked
 
 
 def test_a_host_that_is_not_allowed_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
