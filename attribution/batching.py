@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -106,6 +106,25 @@ class Halving:
         found = self._run(run, part[:middle], n) + self._run(run, part[middle:], n)
         self._parts = max(self._parts, -(-n // (len(part) - middle)))
         return found
+
+
+def run_batches(
+    run: Callable[[list[T]], R],
+    batches: Iterable[list[T]],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[list[T], R]]:
+    """Each batch with what `run` makes of it, or each part of one that does not fit into memory
+    whole; asks `should_stop` before each batch.
+
+    Raises:
+        Stopped: it said so.
+        UserError: a single item does not fit.
+    """
+    halving = Halving()
+    for batch in batches:
+        if should_stop():
+            raise Stopped("Stopped before all was computed; start again to go on.")
+        yield from halving(lambda part: [(part, run(part))], batch)
 
 
 _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)

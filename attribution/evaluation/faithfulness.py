@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import Halving
+from attribution.batching import batches, run_batches
 from attribution.curves.bootstrap import SEED
 from attribution.curves.positions import aggregated, evidence_share
-from attribution.errors import Stopped, UserError
+from attribution.errors import UserError
 from attribution.methods import METHODS
 from attribution.methods.occlusion import units
 from attribution.methods.perturbation import Perturbed, perturbed
@@ -345,12 +345,9 @@ class _Document:
             stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
             return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
 
-        found: list[float] = []
-        halving = Halving()
-        for start in range(0, len(positions), text.batch):
-            if should_stop():
-                raise Stopped("Stopped before all scores were there; start again to go on.")
-            found += halving(score, list(positions[start : start + text.batch]))
+        # Copies of one document: so many at a time, in their order.
+        parts = batches(list(positions), lambda copy: 1, text.batch)
+        found = [one for _, scores in run_batches(score, parts, should_stop) for one in scores]
         return np.array(found, dtype=np.float32)[where.reshape(-1)]
 
 

@@ -4,24 +4,24 @@ that reads documents one by one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
+from attribution.batching import estimated_tokens
 from attribution.errors import Stopped, UserError
 from attribution.retrievers.base import Pooled, Representation, Separate
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Search
 from attribution.retrievers.late_interaction import Vectors
+from attribution.retrievers.scoring import Turn, in_batches
 from attribution.types import Side
 
 _QUERIES_AT_ONCE = 512
 
 Vectorise = Callable[[Sequence[str], Side], Tensor]
-Turn = Callable[[], AbstractContextManager[object]]
 
 
 class Scorer(Protocol):
@@ -74,20 +74,13 @@ def _read(
 ) -> Iterator[tuple[list[int], Representation]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
-    limit = batch_tokens(retriever.device.type)
-    known = readable(retriever, texts, side)
+    known = [number for number, ok in enumerate(readable(retriever, texts, side)) if ok]
 
-    def length(number: int) -> int:
-        return min(estimated_tokens(texts[number]), retriever.max_length)
+    def embed(numbers: list[int]) -> Representation:
+        encoded = retriever.encode_texts([texts[number] for number in numbers], side)
+        return retriever.embed(encoded).detach()
 
-    def run(numbers: list[int]) -> list[tuple[list[int], Representation]]:
-        with turn(), retriever.lock, torch.no_grad():
-            encoded = retriever.encode_texts([texts[number] for number in numbers], side)
-            return [(numbers, retriever.embed(encoded).detach())]
-
-    halving = Halving()
-    for batch in batches([n for n, ok in enumerate(known) if ok], length, limit):
-        yield from halving(run, batch)
+    return in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]), turn=turn)
 
 
 class Dense:

@@ -13,11 +13,12 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
+from attribution.batching import estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.scorers import Scorer
 from attribution.retrievers.base import Joint
+from attribution.retrievers.scoring import in_batches
 from attribution.types import Array, TextPair, as_array
 
 DEPTH = 100
@@ -213,29 +214,25 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
     pairs = [
         TextPair(key, query, text) for key, text in zip(candidates.document_ids, texts, strict=True)
     ]
-    limit = batch_tokens(retriever.device.type)
     scores = torch.full((1, len(pairs)), float("-inf"))
 
-    def length(number: int) -> int:
-        pair = pairs[number]
-        return min(estimated_tokens(pair.query + pair.document), retriever.max_length)
+    def tokens(number: int) -> int:
+        return estimated_tokens(pairs[number].query + pairs[number].document)
 
-    def run(numbers: list[int]) -> list[float]:
+    def score(numbers: list[int]) -> list[float]:
         try:
-            with retriever.lock, torch.no_grad():
-                encoded = retriever.encode_pairs([pairs[number] for number in numbers])[0]
-                logits: list[float] = retriever.embed(encoded).float().cpu().tolist()
-                return logits
+            encoded = retriever.encode_pairs([pairs[number] for number in numbers])[0]
+            logits: list[float] = retriever.embed(encoded).float().cpu().tolist()
+            return logits
         except Stopped:
             raise
         except UserError:
             if len(numbers) == 1:
                 return [float("-inf")]
-        return run(numbers[: len(numbers) // 2]) + run(numbers[len(numbers) // 2 :])
+        return score(numbers[: len(numbers) // 2]) + score(numbers[len(numbers) // 2 :])
 
-    halving = Halving()
-    for batch in batches(list(range(len(pairs))), length, limit):
-        scores[0, batch] = torch.tensor(halving(run, batch))
+    for numbers, logits in in_batches(retriever, score, range(len(pairs)), tokens):
+        scores[0, numbers] = torch.tensor(logits)
     best = TopK(1, max(1, len(pairs)))
     best.add([0], scores, 0)
     places, found = best.found(0)

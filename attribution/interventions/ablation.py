@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from attribution.batching import Halving
-from attribution.errors import Stopped, UserError
+from attribution.batching import batches, run_batches
+from attribution.errors import UserError
 from attribution.interventions.filler import filler, filler_note
 from attribution.interventions.relocation import read_share, tokens_of
 from attribution.methods.perturbation import perturbed
@@ -180,20 +180,18 @@ def _masked(
         content = np.flatnonzero(text.content)
         kept[unit_of(text, spans)[content] + 1, begin + content] = False
 
-        def embed(rows: list[Any]) -> list[Representation]:
+        def embed(rows: list[Any]) -> Representation:
             stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
-            return [document.embed(torch.where(stays, document.inputs, document.baseline))]
+            return document.embed(torch.where(stays, document.inputs, document.baseline))
 
         key = ("masked", pair.document, spans)
         # Read together with the query, a document is another one for each query.
         shared = None if reads_jointly(retriever) else known
         made: list[Representation] = [] if shared is None else shared.find(key) or []
         if not made:
-            halving = Halving()
-            for start in range(0, len(kept), document.batch):
-                if should_stop():
-                    raise Stopped("Stopped before all scores were there; start again to go on.")
-                made += halving(embed, list(kept[start : start + document.batch]))
+            # Copies of one document: so many at a time, in their order.
+            parts = batches(list(kept), lambda copy: 1, document.batch)
+            made = [one for _, one in run_batches(embed, parts, should_stop)]
             if shared is not None:
                 shared.keep(key, made)
         found = [score for one in made for score in document.compare(one).float().tolist()]

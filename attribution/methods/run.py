@@ -81,7 +81,8 @@ def attribute_batch(
     retriever: Retriever, method: Method, batch: Sequence[TextPair], halving: Halving
 ) -> list[Outcome]:
     """Attribute pairs together. One that fails takes nobody with it: the batch is then computed
-    again one by one. `halving` is the run's."""
+    again one by one. `halving` is the run's; it works in here, and not around batches as in
+    `run_batches`, so that a pair that does not fit into memory is that pair's failure."""
     entry = METHODS[method.name]
     if entry.needs_query and not all(pair.query for pair in batch):
         some = [pair for pair in batch if pair.query]

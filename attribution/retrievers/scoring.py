@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import Halving, T, batch_tokens, batches, estimated_tokens
-from attribution.errors import Stopped
+from attribution.batching import R, T, batch_tokens, batches, estimated_tokens, run_batches
 from attribution.retrievers.base import (
     Joint,
     Representation,
@@ -31,6 +32,9 @@ from attribution.types import Array, Side, TextPair, as_array
 
 Text = tuple[str, str]
 """A query and a document."""
+
+Turn = Callable[[], AbstractContextManager[object]]
+"""What is entered for each batch: a server passes its device's queue there."""
 
 
 class Known(Protocol):
@@ -59,16 +63,14 @@ def score_texts(
     pairs: Sequence[Text],
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    max_tokens: int | None = None,
     known: Known | None = None,
 ) -> Array:
     """Scores [n] of `pairs` (query, document), in their order, for a retriever of any family.
 
     Equal pairs are scored once. Where query and document are read apart, queries are embedded
     first and kept; a document's vectors are compared with every query that asks for it and
-    dropped. What is `known` of either is not embedded again. A batch holds `max_tokens` (what suits
-    the device by default); `retriever.lock` is held for a batch at a time, and `should_stop` is
-    asked before each.
+    dropped. What is `known` of either is not embedded again. `retriever.lock` is held for a batch
+    at a time, and `should_stop` is asked before each.
 
     Raises:
         Stopped: `should_stop` said so.
@@ -79,14 +81,43 @@ def score_texts(
     for number, pair in enumerate(pairs):
         wanted[pair].append(number)
     if reads_jointly(retriever):
-        limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
-        scored = _joint(retriever, list(wanted), limit, should_stop)
+        scored = _joint(retriever, list(wanted), should_stop)
     else:
-        scored = _separate(separate(retriever), list(wanted), max_tokens, should_stop, known)
+        scored = _separate(separate(retriever), list(wanted), should_stop, known)
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in scored:
         scores[wanted[pair]] = value
     return as_array(scores, (len(pairs),), "a score")
+
+
+def in_batches(
+    retriever: Retriever,
+    read: Callable[[list[T]], R],
+    items: Sequence[T],
+    tokens: Callable[[T], int],
+    should_stop: Callable[[], bool] = lambda: False,
+    turn: Turn = nullcontext,
+    max_tokens: int | None = None,
+) -> Iterator[tuple[list[T], R]]:
+    """What `read` makes of items without gradients, batch by batch of like length by their
+    estimated `tokens`, in parts where one does not fit into memory.
+
+    A batch holds `max_tokens` (what suits the device by default); `turn` is entered and
+    `retriever.lock` held for each, and `should_stop` is asked before.
+
+    Raises:
+        Stopped, UserError: as `run_batches`.
+    """
+
+    def run(part: list[T]) -> R:
+        # No gradients rather than inference mode: what a model keeps of a run (tables of
+        # positions, say) has to serve the next one that needs gradients. It is as fast.
+        with turn(), retriever.lock, torch.no_grad():
+            return read(part)
+
+    limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
+    alike = batches(items, lambda item: min(tokens(item), retriever.max_length), limit)
+    return run_batches(run, alike, should_stop)
 
 
 def read_texts(
@@ -95,7 +126,7 @@ def read_texts(
     side: Side,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    max_tokens: int | None = None,
+    turn: Turn = nullcontext,
     known: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
     """What the model makes of each distinct text of one side, batch by batch and without
@@ -104,30 +135,23 @@ def read_texts(
     Raises:
         Stopped, UserError: as `score_texts`.
     """
-    limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
+    limit = None
     if retriever.family == "lexical":
         limit, known = 1, None  # it counts one text at a time, and runs no model
 
-    def length(text: str) -> int:
-        return min(estimated_tokens(text), retriever.max_length)
-
-    def run(batch: list[str]) -> list[tuple[list[str], Representation]]:
-        # No gradients rather than inference mode: what a model keeps of a run (tables of
-        # positions, say) has to serve the next one that needs gradients. It is as fast.
-        with retriever.lock, torch.no_grad():
-            return [(batch, retriever.embed(retriever.encode_plain(batch, side)))]
+    def embed(batch: list[str]) -> Representation:
+        return retriever.embed(retriever.encode_plain(batch, side))
 
     # All are looked up before the first is read: what is kept then may take the place of others.
     found = {text: None if known is None else known.find((side, text)) for text in texts}
     yield from (([text], made) for text, made in found.items() if made is not None)
     new = [text for text, made in found.items() if made is None]
-    halving = Halving()
-    for batch in _asking(should_stop, batches(new, length, limit)):
-        for some, made in halving(run, batch):
-            if known is not None:
-                for row, text in enumerate(some):
-                    known.keep((side, text), rows_of(made, [row]))
-            yield some, made
+    read = in_batches(retriever, embed, new, estimated_tokens, should_stop, turn, limit)
+    for batch, made in read:
+        if known is not None:
+            for row, text in enumerate(batch):
+                known.keep((side, text), rows_of(made, [row]))
+        yield batch, made
 
 
 def rows_of(made: Representation, rows: list[int]) -> Representation:
@@ -136,42 +160,33 @@ def rows_of(made: Representation, rows: list[int]) -> Representation:
 
 
 def _joint(
-    retriever: Joint, pairs: list[Text], limit: int, should_stop: Callable[[], bool]
+    retriever: Joint, pairs: list[Text], should_stop: Callable[[], bool]
 ) -> Iterator[tuple[Text, float]]:
-    def run(batch: list[Text]) -> list[float]:
-        with retriever.lock, torch.no_grad():
-            encoded, _ = retriever.encode_pairs([TextPair("", q, d) for q, d in batch])
-            scores: list[float] = retriever.embed(encoded).cpu().double().tolist()
-            return scores
+    def score(batch: list[Text]) -> list[float]:
+        encoded, _ = retriever.encode_pairs([TextPair("", q, d) for q, d in batch])
+        scores: list[float] = retriever.embed(encoded).cpu().double().tolist()
+        return scores
 
-    def length(pair: Text) -> int:
-        return min(estimated_tokens(pair[0]) + estimated_tokens(pair[1]), retriever.max_length)
+    def tokens(pair: Text) -> int:
+        return estimated_tokens(pair[0]) + estimated_tokens(pair[1])
 
-    halving = Halving()
-    for batch in _asking(should_stop, batches(pairs, length, limit)):
-        yield from zip(batch, halving(run, batch), strict=True)
+    for batch, scores in in_batches(retriever, score, pairs, tokens, should_stop):
+        yield from zip(batch, scores, strict=True)
 
 
 def _separate(
     retriever: Separate,
     pairs: list[Text],
-    limit: int | None,
     should_stop: Callable[[], bool],
     known: Known | None,
 ) -> Iterator[tuple[Text, float]]:
     queries_of: dict[str, list[str]] = defaultdict(list)
     for query, document in pairs:
         queries_of[document].append(query)
-    queries = [query for query, _ in pairs]
-
-    def read(texts: Iterable[str], side: Side) -> Iterator[tuple[list[str], Representation]]:
-        return read_texts(
-            retriever, texts, side, should_stop=should_stop, max_tokens=limit, known=known
-        )
-
+    read = partial(read_texts, retriever, should_stop=should_stop, known=known)
     held = {
         query: rows_of(made, [row])
-        for batch, made in read(queries, "query")
+        for batch, made in read([query for query, _ in pairs], "query")
         for row, query in enumerate(batch)
     }
     for batch, made in read(queries_of, "document"):
@@ -188,10 +203,3 @@ def _separate(
             )
         texts = [(query, batch[row]) for query, rows in places.items() for row in rows]
         yield from zip(texts, scores.cpu().double().tolist(), strict=True)
-
-
-def _asking(should_stop: Callable[[], bool], parts: Iterable[list[T]]) -> Iterator[list[T]]:
-    for part in parts:
-        if should_stop():
-            raise Stopped("Stopped before all scores were there; start again to go on.")
-        yield part

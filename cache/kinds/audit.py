@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
+from attribution.batching import estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.audit import (
@@ -43,6 +43,7 @@ from attribution.retrievers.base import Pooled, Retriever, is_pooled
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
+from attribution.retrievers.scoring import in_batches
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
@@ -263,25 +264,23 @@ def _reach(
 def _query_vectors(retriever: Pooled, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
     """Vectors [P, H] of those texts of which the model reads a token, and which these are."""
 
-    def run(numbers: list[int]) -> list[tuple[int, Tensor]]:
-        with retriever.lock, torch.no_grad():
-            encoded = retriever.encode_plain([texts[i] for i in numbers], "query")
-            return list(zip(numbers, retriever.embed(encoded).float().cpu(), strict=True))
+    def embed(numbers: list[int]) -> Tensor:
+        encoded = retriever.encode_plain([texts[i] for i in numbers], "query")
+        vectors: Tensor = retriever.embed(encoded).float().cpu()
+        return vectors
 
-    def length(number: int) -> int:
-        return min(estimated_tokens(texts[number]), retriever.max_length)
+    def embedded(known: Sequence[int]) -> dict[int, Tensor]:
+        read = in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]))
+        return {i: one for part, made in read for i, one in zip(part, made, strict=True)}
 
-    known = list(range(len(texts)))
-    limit, halving = batch_tokens(retriever.device.type), Halving()
     try:
-        found = [one for batch in batches(known, length, limit) for one in halving(run, batch)]
+        found = embedded(range(len(texts)))
     except UserError:
-        known = [i for i, ok in enumerate(readable(retriever, texts, "query")) if ok]
-        found = [one for batch in batches(known, length, limit) for one in halving(run, batch)]
-    found.sort(key=lambda one: one[0])
+        found = embedded([i for i, ok in enumerate(readable(retriever, texts, "query")) if ok])
     if not found:
         raise UserError(f"{retriever.name} reads no token of the document's sentences.")
-    return torch.stack([vector for _, vector in found]), [number for number, _ in found]
+    numbers = sorted(found)
+    return torch.stack([found[number] for number in numbers]), numbers
 
 
 def _read(retriever: Retriever, chunks: Chunks, text: str, made: Probes) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
+from attribution.batching import estimated_tokens
 from attribution.datasets.corpus import Collection
 from attribution.errors import Stopped, UserError
 from attribution.evaluation.audit import Order, shuffled
@@ -24,6 +24,7 @@ from attribution.evaluation.scorers import readable
 from attribution.retrievers.base import Pooled, Retriever
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
+from attribution.retrievers.scoring import in_batches
 from attribution.types import Method
 from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EmbeddingStore, embedded
@@ -153,30 +154,25 @@ class IndexBuilder:
         """Vectors [W, H] of each text's late chunks; none of a text that cannot be read."""
         retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
-        digests = [hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:32] for t in texts]
-        found = dict(store.select(self._model, method, digests).results)
+        digest_of = {
+            t: hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:32] for t in texts
+        }
+        found = dict(store.select(self._model, method, list(digest_of.values())).results)
 
-        def run(numbers: list[int]) -> list[Tensor]:
-            return late_vectors(retriever, [texts[i] for i in numbers], self._chunks.size)
+        def read(part: list[str]) -> list[Tensor]:
+            return late_vectors(retriever, part, self._chunks.size)
 
-        def length(number: int) -> int:
-            return min(estimated_tokens(texts[number]), retriever.max_length)
-
-        todo = [number for number, digest in enumerate(digests) if digest not in found]
+        todo = [text for text in texts if digest_of[text] not in found]
         if todo:
-            ok = readable(retriever, [texts[i] for i in todo], "document")
-            todo = [number for number, known in zip(todo, ok, strict=True) if known]
-        halving = Halving()
-        for batch in batches(todo, length, batch_tokens(retriever.device.type)):
-            if self._options.should_stop():
-                raise Stopped("Stopped while documents were read; vectors are kept.")
+            ok = readable(retriever, todo, "document")
+            todo = [text for text, known in zip(todo, ok, strict=True) if known]
+        stop, turn = self._options.should_stop, self._options.turn
+        for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, turn):
             self._from_store = False
-            with self._options.turn():
-                made = halving(run, batch)
-            vectors = [(digests[i], m) for i, m in zip(batch, made, strict=True)]
+            vectors = [(digest_of[text], one) for text, one in zip(part, made, strict=True)]
             store.put(self._model, method, vectors)
             found |= dict(vectors)
-        return [found.get(digest, torch.zeros(0, 1)) for digest in digests]
+        return [found.get(digest_of[text], torch.zeros(0, 1)) for text in texts]
 
 
 def _pack_vectors(found: Tensor) -> Fields:

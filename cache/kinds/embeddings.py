@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from attribution.batching import Halving, batch_tokens, batches, estimated_tokens
 from attribution.curves.projection import Layout, project
-from attribution.errors import Stopped
+from attribution.errors import Stopped, Unavailable
 from attribution.retrievers.base import Pooled
+from attribution.retrievers.scoring import read_texts
 from attribution.types import Array, Method, Side
 from cache.jobs.loop import Progress, RunOptions
 from cache.storage.codec import pack_floats, unpack_floats
@@ -140,16 +139,7 @@ def embed(
     """
     known = store.select(model, side, texts)
     todo = [text for text in dict.fromkeys(texts) if text not in known]
-    limit = batch_tokens(retriever.device.type)
     started, computed = time.perf_counter(), 0
-
-    def length(text: str) -> int:
-        return min(estimated_tokens(text), retriever.max_length)
-
-    def compute(batch: list[str]) -> list[Array]:
-        with retriever.lock, torch.no_grad():
-            vectors = retriever.embed(retriever.encode_texts(batch, side))
-        return list(vectors.float().cpu().numpy())
 
     def progress(stopped: bool = False) -> Progress:
         return Progress(
@@ -161,16 +151,18 @@ def embed(
             stopped,
         )
 
-    halving = Halving()
     options.on_progress(progress())
-    for batch in batches(todo, length, limit):
-        if options.should_stop():
-            return progress(stopped=True)
-        with options.turn():
-            vectors = halving(compute, batch)
-        store.put(model, side, zip(batch, vectors, strict=True))
-        computed += len(batch)
-        options.on_progress(progress())
+    try:
+        for batch, made in read_texts(
+            retriever, todo, side, should_stop=options.should_stop, turn=options.turn
+        ):
+            store.put(model, side, zip(batch, made.float().cpu().numpy(), strict=True))
+            computed += len(batch)
+            options.on_progress(progress())
+    except Unavailable:
+        raise
+    except Stopped:
+        return progress(stopped=True)
     return progress()
 
 

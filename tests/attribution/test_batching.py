@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution import methods
-from attribution.batching import Halving, batches, out_of_memory
-from attribution.errors import UserError
+from attribution.batching import Halving, batches, out_of_memory, run_batches
+from attribution.errors import Stopped, UserError
 from attribution.methods import attribute_batches, make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
@@ -130,6 +130,20 @@ def test_other_errors_are_not_halved() -> None:
 
     with pytest.raises(RuntimeError, match="planted"):
         Halving()(run, [1, 2, 3])
+
+
+def test_batches_run_in_parts_until_somebody_says_stop() -> None:
+    def run(part: list[int]) -> int:
+        if len(part) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return sum(part)
+
+    asked = iter([False, False, True])
+    found = run_batches(run, [[1, 2, 3], [4, 5], [6]], lambda: next(asked))
+    seen = [next(found) for _ in range(4)]
+    assert seen == [([1], 1), ([2, 3], 5), ([4], 4), ([5], 5)], "in as many parts from then on"
+    with pytest.raises(Stopped):
+        next(found)
 
 
 # -- attribute_batches -------------------------------------------------------------------------

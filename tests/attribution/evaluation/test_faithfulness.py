@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attribution.curves.positions import evidence_share
-from attribution.errors import UserError
+from attribution.errors import Stopped, UserError
 from attribution.evaluation.faithfulness import (
     ERASER_FRACTIONS,
     FRACTIONS,
     Faithfulness,
     Parameters,
     RandomOrders,
-    Stopped,
     deletion_insertion,
 )
 from attribution.evaluation.faithfulness_summary import summarize

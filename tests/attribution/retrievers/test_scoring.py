@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from attribution import batching
 from attribution.errors import Stopped, UserError
 from attribution.methods import METHODS, make_method
 from attribution.retrievers import resolve
@@ -84,10 +85,14 @@ def make(
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_scores_are_those_of_attributions(kind: str, make: Callable[[str], Any]) -> None:
+def test_scores_are_those_of_attributions(
+    kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     retriever = make(kind)
     texts = [*PAIRS[::-1], PAIRS[3]]
-    found = score_texts(retriever, texts, max_tokens=40)
+    together = score_texts(retriever, texts)
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 40)
+    found = score_texts(retriever, texts)
     method = make_method("occlusion", {"level": "sentence"})
     expected = [
         METHODS["occlusion"].compute(retriever, method, [TextPair("p", q, d)])[0].score
@@ -96,12 +101,10 @@ def test_scores_are_those_of_attributions(kind: str, make: Callable[[str], Any])
     assert np.ptp(expected) > 0
     assert found.shape == (len(texts),) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
-    np.testing.assert_allclose(
-        score_texts(retriever, texts), found, rtol=2e-5, atol=2e-5 * np.abs(expected).max()
-    )
+    np.testing.assert_allclose(together, found, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
     known: Recent[Any] = Recent(2**20, weigh=size)
     for some in (texts[:2], texts):
-        again = score_texts(retriever, some, max_tokens=40, known=known)
+        again = score_texts(retriever, some, known=known)
         np.testing.assert_allclose(
             again, found[: len(some)], rtol=2e-5, atol=2e-5 * np.abs(expected).max()
         )
@@ -109,7 +112,10 @@ def test_scores_are_those_of_attributions(kind: str, make: Callable[[str], Any])
     assert (known.weight > 0) == apart
 
 
-def test_each_text_is_embedded_once(make: Callable[[str], Any]) -> None:
+def test_each_text_is_embedded_once(
+    make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 30)
     retriever = make("dense")
     read: dict[str, list[str]] = {"query": [], "document": []}
     encode = retriever.encode_plain
@@ -119,14 +125,17 @@ def test_each_text_is_embedded_once(make: Callable[[str], Any]) -> None:
         return encode(texts, side)
 
     retriever.encode_plain = counting
-    score_texts(retriever, PAIRS * 2, max_tokens=30)
+    score_texts(retriever, PAIRS * 2)
     assert sorted(read["query"]) == sorted(QUERIES)
     assert sorted(read["document"]) == sorted(DOCUMENTS)
     assert read["document"][0] == max(DOCUMENTS, key=len)
 
 
 @pytest.mark.parametrize("kind", ["dense", "cross-encoder", "lexical"])
-def test_stops_between_batches_and_releases_the_lock(kind: str, make: Callable[[str], Any]) -> None:
+def test_stops_between_batches_and_releases_the_lock(
+    kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 20)
     retriever, asked = make(kind), []
 
     def should_stop() -> bool:
@@ -143,7 +152,7 @@ def test_stops_between_batches_and_releases_the_lock(kind: str, make: Callable[[
         return len(asked) == 3
 
     with pytest.raises(Stopped):
-        score_texts(retriever, PAIRS, should_stop=should_stop, max_tokens=20)
+        score_texts(retriever, PAIRS, should_stop=should_stop)
     assert asked[0] and len(asked) == 3
 
 

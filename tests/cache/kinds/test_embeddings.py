@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +48,17 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # a batch for each text
     retriever = tiny("bert")
     asked = iter([False, False, True])
-    options = RunOptions(lambda: next(asked))
+    turns: list[int] = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        turns.append(len(store.select(MODEL, "document", TEXTS)))
+        yield
+
+    options = RunOptions(lambda: next(asked), turn=turn)
     done = embed(retriever, MODEL, "document", TEXTS, store, options=options)
     assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
+    assert turns == [0, 1], "one for each batch, and none while it is stored"
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import cache.kinds.faithfulness
 from attribution import methods
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Faithfulness, Parameters, RandomOrders, Stopped
+from attribution.errors import Stopped, UserError
+from attribution.evaluation.faithfulness import Faithfulness, Parameters, RandomOrders
 from attribution.methods import make_method
 from attribution.methods.saliency import attribute
 from attribution.retrievers.dense import DenseRetriever
