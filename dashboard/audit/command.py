@@ -20,7 +20,7 @@ from dashboard.audit.answers import (
     TruncationRow,
 )
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import Endpoints, data_name, resolve
+from dashboard.core.command_options import Endpoints, data_name, for_data, resolve
 from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.core.completion import model_names
 
@@ -129,7 +129,7 @@ def audit(
     unfit: list[str] = []
     for name in dict.fromkeys(model or ["MiniLM"]):
         for way in ways:
-            index = audits.Index(resolve(name), way)
+            index = audits.Index(for_data(resolve(name), setup.collection.name), way)
             try:
                 job = audits.job(service(), index, setup)
                 base = audits.base_of(found, index)

@@ -12,7 +12,6 @@ from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.evaluation.audit import PROBES, TOP, Reach
 from attribution.evaluation.chunks import Chunks, chunks_of
-from attribution.retrievers import resolve
 from dashboard.audit import service as audits
 from dashboard.audit import tables
 from dashboard.audit.figures import dark_curves
@@ -84,7 +83,7 @@ def jobs_of(setup: Setup) -> tuple[list[Index], list[Job], list[str]]:
     for name in names:
         for way in ways:
             try:
-                index = Index(resolve.resolve(name), way)
+                index = Index(choices.spec(name, data.name), way)
                 jobs.append(audits.job(compute, index, setup))
                 indexes.append(index)
             except UserError as reason:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from attribution.evaluation.bias_tests import TESTS, BiasResult
 from dashboard.drawing.figure_base import (
     Provenances,
+    bar_pattern,
     canvas,
     faint,
     legend_name,
@@ -23,8 +24,6 @@ MEASURES = {
     "mean difference": "Mean s(d1) − s(d2), in each model's own score units",
 }
 """What the bars show, with the axis title. Only mean differences depend on the score's scale."""
-
-_PATTERNS = ("", "/", ".", "x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,7 @@ def bias_chart(
                 marker={
                     "color": faint(colour, 0.85),
                     "line": {"color": colour, "width": 1},
-                    "pattern": {
-                        "shape": _PATTERNS[index % len(_PATTERNS)],
-                        "fillmode": "overlay",
-                        "fgcolor": style.colours.paper,
-                        "size": 6,
-                        "solidity": 0.25,
-                    },
+                    "pattern": bar_pattern(index, style),
                 },
                 error_y={
                     "type": "data",

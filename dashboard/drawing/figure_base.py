@@ -60,6 +60,20 @@ def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
     }
 
 
+_PATTERNS = ("", "/", ".", "x")
+
+
+def bar_pattern(index: int, style: Style) -> dict[str, Any]:
+    """Hatching that tells a model's bars from the others' without colour; `pattern` of a marker."""
+    return {
+        "shape": _PATTERNS[index % len(_PATTERNS)],
+        "fillmode": "overlay",
+        "fgcolor": style.colours.paper,
+        "size": 6,
+        "solidity": 0.25,
+    }
+
+
 def legend_name(name: str, style: Style) -> str:
     """A name from data as a legend shows it: escaped, on as many lines as it takes."""
     room = min(style.width_px - 9 * style.font_size, _LEGEND_EM * style.font_size)

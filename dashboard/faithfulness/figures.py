@@ -93,7 +93,10 @@ def gains(
     """Points with their intervals, one above the other, with a zero line. A point of too few
     documents for an interval has none."""
     figure = canvas("gains", style, title, "", provenance)
-    labels = [legend_name(label, style) for label, _ in rows][::-1]
+    # On two lines each: a narrow window needs its room for the points.
+    labels = [
+        "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1)) for label, _ in rows
+    ][::-1]
     values = np.array([(one.value, *(one.interval or (one.value,) * 2)) for _, one in rows])[::-1]
     figure.add_trace(
         go.Scatter(

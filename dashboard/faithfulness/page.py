@@ -143,7 +143,8 @@ with panels.guarded():
                     f"{kind} curves of each method and of random orders",
                 )
         table = pair_frame()
-        st.dataframe(table, hide_index=True)
+        four = st.column_config.NumberColumn(format="%.4f")
+        st.dataframe(table, hide_index=True, column_config=dict.fromkeys(table.columns[1:], four))
         known = provenance()
         panels.caption(known)
         panels.downloads(
@@ -266,7 +267,7 @@ def board() -> None:
 
         def draw(style: Style) -> go.Figure:
             """Gain of each method over random order."""
-            return gains(rows, "Gain of deletion area over random", style, made)
+            return gains(rows, "Deletion gain", style, made)
 
         height = 140 + 34 * len(rows)
         with chart:

@@ -13,6 +13,7 @@ from attribution.evaluation.position_groups import GroupedRanking
 from attribution.evaluation.ranking_measures import N_EVIDENCE_BINS, NDCG, EvidenceProfile
 from dashboard.drawing.figure_base import (
     Provenances,
+    bar_pattern,
     canvas,
     faint,
     intervals,
@@ -139,7 +140,10 @@ def length_buckets(
                 x=known,
                 y=[None if one is None else one.mean for one in shown],
                 name=legend_name(model, style),
-                marker={"color": style.line(index)["color"]},
+                marker={
+                    "color": style.line(index)["color"],
+                    "pattern": bar_pattern(index, style),
+                },
                 customdata=[0 if one is None else one.n for one in shown],
                 hovertemplate="%{y:.3f}, %{customdata} queries",
             )

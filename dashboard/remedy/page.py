@@ -199,6 +199,8 @@ def curves_section(choice: CurveChoice) -> None:
                         f"{one.summary.curve.n} pairs"
                     )
                 )
+            for each in known:
+                panels.caption(each)
             panels.downloads(
                 "remedy.relocation",
                 [data.name, "remedy", "relocation"],

@@ -23,6 +23,8 @@ from attribution.evaluation.remedy import (
     recommend,
 )
 from attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
+from attribution.retrievers.dense import FAMILY as DENSE
+from attribution.retrievers.detect import family_of
 from attribution.retrievers.resolve import locate
 from attribution.retrievers.specs import RetrieverSpec, contents_of, with_calibration
 from attribution.types import Provenance
@@ -64,6 +66,8 @@ def grid(
     Raises:
         UserError: a number out of range, too many combinations, or a model that is not calibrated.
     """
+    if family_of(spec) is not DENSE:
+        raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
     n = n_layers(spec)
     found: dict[str, RetrieverSpec] = {}
     for depth, basket, strength in product(layers, baskets, strengths):

@@ -14,6 +14,7 @@ SHOWN = {
     "curves": "Mean attribution over relative positions",
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
+    "audit": "Dark sentences by place",
     "bias": "Bias tests, a group of bars",
     "map": "Map of documents",
     "faithfulness": "deletion curves of each method",
@@ -34,6 +35,8 @@ def test_every_page_is_full_and_computes_nothing(shipped_app: App, visit: Visit,
     page = visit(f"{shipped_app.url}/{path}")
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(page.get_by_role("button", name=RUNNING)).to_have_count(0)
+    if path == "audit":  # each model of those chosen, BM25 with the data set's statistics too
+        expect(page.get_by_text(re.compile("^BM25: "))).to_be_visible()
     nothing_was_computed(shipped_app, page)
 
 

@@ -242,6 +242,8 @@ def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str)
     assert not page.exception and not page.error
     assert any("72 sentences of 12 documents" in one.value for one in page.markdown)
     assert '"audit"' in page.get("plotly_chart")[0].proto.spec
+    # The key under which every other page and what ships has BM25.
+    assert any(f"bm25, statistics of {things}" in one.value for one in page.caption)
     tables_shown = [set(one.value.columns) for one in page.dataframe]
     assert any("dark, shuffled" in columns for columns in tables_shown)
 

@@ -139,6 +139,7 @@ def test_figures_hold_the_numbers(ranked: Ranked) -> None:
     assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
     bars = length_buckets({"M": {"Q1": profile}, "N": {}}, Style()).data
     assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
+    assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not by colour alone
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
     one = averaged("M", curves, "f")
     band, mean = published_curves([one], Style()).data
