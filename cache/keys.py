@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
-from attribution.types import TextPair
+from attribution.types import Method, TextPair
 from cache.digests import Digests, Key, key_of
 
 _digests: dict[Key, str] = {}
@@ -58,6 +58,16 @@ def files_fingerprint(files: ModelFiles) -> str:
 def model_fingerprint(weights: str, settings: str) -> str:
     """16 hexadecimal digits over a files' fingerprint and the settings of use."""
     return hashlib.sha256(f"{weights}\0{settings}".encode()).hexdigest()[:16]
+
+
+def method_fingerprint(method: Method) -> str:
+    """16 hexadecimal digits over what a method's results depend on, its curve settings left out."""
+    return hashlib.sha256(method.core.encode()).hexdigest()[:16]
+
+
+def text_digest(text: str) -> str:
+    """32 hexadecimal digits over one text."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 _texts: dict[tuple[int, int], str] = {}

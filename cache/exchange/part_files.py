@@ -29,7 +29,7 @@ from cache.exchange.incoming import LIMITS, require_readable, require_whole
 from cache.exchange.parquet_file import ROW, SealedWriter, Source, attributions, opened
 from cache.exchange.rows import ENTRY, curve_columns, ingested
 from cache.exchange.transfer import Report, Taken, take
-from cache.keys import text_fingerprint
+from cache.keys import method_fingerprint, text_fingerprint
 from cache.storage.blocks import variant_params
 from cache.storage.encoded import Encoded, encoded
 from cache.storage.store import ModelKey, Store, latest
@@ -153,8 +153,7 @@ def _explained(name: str) -> Iterator[None]:
 
 def folder_of(model: ModelKey, method: Method) -> str:
     """Where the parts of a model and a method's core lie within the folder."""
-    core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
-    return f"{model.fingerprint}/{method.name}-{core}"
+    return f"{model.fingerprint}/{method.name}-{method_fingerprint(method)}"
 
 
 class PartWriter:

@@ -17,7 +17,7 @@ from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.jobs import loop
 from cache.jobs.loop import Progress, RunOptions
-from cache.keys import text_fingerprint
+from cache.keys import method_fingerprint, text_fingerprint
 from cache.storage.encoded import Encoded, encoded
 from cache.storage.store import ModelKey
 
@@ -164,8 +164,7 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
 
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
     """Where jobs on a model and a method's core say what they are computing."""
-    core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
-    return store.root / "claims" / f"{model.fingerprint}-{core}"
+    return store.root / "claims" / f"{model.fingerprint}-{method_fingerprint(method)}"
 
 
 class _Attributions:

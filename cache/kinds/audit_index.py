@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -27,6 +26,7 @@ from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.retrievers.scoring import in_batches
 from attribution.types import Method
 from cache.jobs.loop import Progress, RunOptions
+from cache.keys import text_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.storage.results import Fields, Key, Results
 from cache.storage.store import ModelKey
@@ -77,7 +77,7 @@ class IndexBuilder:
         columns: list[int] = []
         same: list[int] = []
         chunks: list[Any] = []
-        first_of: dict[bytes, int] = {}
+        first_of: dict[str, int] = {}
         computed, seconds = 0, 0.0
         for block in self._blocks(order):
             if self._options.should_stop():
@@ -85,8 +85,7 @@ class IndexBuilder:
             started, self._from_store = time.perf_counter(), True
             new: dict[int, str] = {}
             for text in block:
-                digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
-                number = first_of.setdefault(digest, len(same))
+                number = first_of.setdefault(text_digest(text), len(same))
                 if number == len(same):
                     new[number] = text
                 same.append(number)
@@ -154,9 +153,7 @@ class IndexBuilder:
         """Vectors [W, H] of each text's late chunks; none of a text that cannot be read."""
         retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
-        digest_of = {
-            t: hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:32] for t in texts
-        }
+        digest_of = {text: text_digest(text) for text in texts}
         found = dict(store.select(self._model, method, list(digest_of.values())).results)
 
         def read(part: list[str]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from attribution.retrievers.base import Pooled
 from attribution.retrievers.scoring import read_texts
 from attribution.types import Array, Method, Side
 from cache.jobs.loop import Progress, RunOptions
+from cache.keys import text_digest
 from cache.storage.codec import pack_floats, unpack_floats
 from cache.storage.store import ModelKey, Store
 
@@ -54,7 +55,7 @@ class EmbeddingStore:
         Raises:
             UserError: the folder cannot be written.
         """
-        rows = [(side, _digest(text), pack_floats(vector)) for text, vector in vectors]
+        rows = [(side, text_digest(text), pack_floats(vector)) for text, vector in vectors]
         with self._writing(model) as db:
             db.executemany("INSERT OR REPLACE INTO embedding VALUES (?, ?, ?)", rows)
 
@@ -96,7 +97,7 @@ def _reading(files: Store, model: ModelKey) -> Iterator[sqlite3.Connection]:
 
 
 def _vectors(files: Store, model: ModelKey, side: Side, texts: Sequence[str]) -> dict[str, Array]:
-    names = {_digest(text): text for text in texts}
+    names = {text_digest(text): text for text in texts}
     found: dict[str, Array] = {}
     asked = list(names)
     with _reading(files, model) as db:
@@ -216,7 +217,3 @@ def make_map(
         found = project(vectors, layout, report)
         store.put_map(model, key, found)
     return found
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -4,7 +4,6 @@ written in transactions; what a disk can do wrong becomes one sentence."""
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Protocol, Self, TypeVar
 
 from attribution.errors import UserError
 from attribution.types import Method
+from cache.keys import method_fingerprint
 from cache.storage.connections import borrowed, checkpoint, founded, locked, release, retire
 
 LAYOUT = "v2"
@@ -89,8 +89,8 @@ class Files:
 
     def path(self, model: ModelKey, method: Method) -> Path:
         """The file of a model and a method's core."""
-        core = hashlib.sha256(method.core.encode()).hexdigest()[:16]
-        return self.folder / model.fingerprint / f"{method.name}-{core}.db"
+        name = f"{method.name}-{method_fingerprint(method)}.db"
+        return self.folder / model.fingerprint / name
 
     def stamp(self, model: ModelKey, method: Method) -> tuple[tuple[int, int], ...]:
         """Sizes and times of the file and of its log of late writes: the same as before only where
