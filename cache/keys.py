@@ -10,8 +10,12 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from attribution.types import Method, TextPair
@@ -81,12 +85,30 @@ def text_fingerprint(pair: TextPair) -> str:
     key = (hash(pair.query), hash(pair.document))
     found = _texts.get(key)
     if found is None:
-        text = f"{pair.query}\0{pair.document}".encode("utf-8", "surrogatepass")
-        found = hashlib.sha256(text).hexdigest()[:16]
+        found = _digest(pair)[:8].hex()
         if len(_texts) >= _MAX_TEXTS:
             _texts.clear()
         _texts[key] = found
     return found
+
+
+def _digest(pair: TextPair) -> bytes:
+    text = f"{pair.query}\0{pair.document}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def text_number(pair: TextPair) -> int:
+    """The same as SQLite's integer."""
+    return int.from_bytes(bytes.fromhex(text_fingerprint(pair)), "big", signed=True)
+
+
+def text_numbers(pairs: Sequence[TextPair], *, remembered: bool = True) -> NDArray[np.int64]:
+    """That of each pair [n]. What whoever asks keeps need not be `remembered` pair by pair, which
+    takes longer and as much memory as the names of the pairs."""
+    if remembered:
+        return np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
+    heads = b"".join([_digest(pair)[:8] for pair in pairs])
+    return np.frombuffer(heads, ">i8").astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

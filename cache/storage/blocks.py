@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from attribution.curves import positions
 from attribution.curves.text_axis import over_text
 from attribution.types import N_BINS, Array, Method, TextPair
-from cache.keys import text_fingerprint
+from cache.keys import text_number
 
 ROW = pa.schema(
     [
@@ -103,11 +103,6 @@ def curve_rows(
     sizes = np.asarray(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
     same = curves is magnitudes or np.array_equal(values, sizes, equal_nan=True)
     return CurveRows(np.asarray(serials, np.int64), values, values if same else sizes)
-
-
-def text_number(pair: TextPair) -> int:
-    """The texts' fingerprint as SQLite's integer."""
-    return signed(text_fingerprint(pair))
 
 
 def signed(fingerprint: str) -> int:

@@ -7,14 +7,17 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from attribution.types import N_BINS, Array
+from cache.columns import PairColumns
 from cache.storage.blocks import CurveRows, Serials, numbers, read_blocks, read_curves
 
 KEPT_BYTES = 512 << 20
@@ -88,9 +91,15 @@ class Index:
         default_factory=lambda: {name: [] for name in _COLUMNS}
     )
     _curves: dict[int, _Curves] = field(default_factory=dict)
-    _unnamed: list[tuple[Serials, list[pa.Array]]] = field(default_factory=list)
+    _unnamed: dict[str, list[tuple[Serials, pa.Array]]] = field(
+        default_factory=lambda: {name: [] for name in _NAMES}
+    )
     _named: dict[str, list[str | None]] = field(default_factory=dict)
+    _unjoined: list[tuple[Serials, pa.RecordBatch]] = field(default_factory=list)
     _rows: dict[str, dict[str, int]] = field(default_factory=dict)
+    _joined: WeakKeyDictionary[PairColumns, tuple[int, Serials]] = field(
+        default_factory=WeakKeyDictionary
+    )
     _strings: dict[str | None, str | None] = field(default_factory=dict)
 
     # -- keeping up ----------------------------------------------------------------------------
@@ -133,7 +142,9 @@ class Index:
         # Most questions are about one or two columns.
         for name, unread in self._unread.items():
             unread.append((serials, rows.column(name)))
-        self._unnamed.append((serials, [rows.column(name) for name in _NAMES]))
+        for name, unnamed in self._unnamed.items():
+            unnamed.append((serials, rows.column(name)))
+        self._unjoined.append((serials, rows.select(["dataset", "pair"])))
 
     def _grow(self, size: int) -> None:
         self.size = max(self.size, size)
@@ -188,17 +199,31 @@ class Index:
         """Values of one of the columns of numbers [n]."""
         return self._column(name)[_places(serials)]
 
-    def serials(self, dataset: str, pairs: list[str]) -> Serials:
-        """The latest serial of each pair [n]; 0 where there is none."""
-        self._name()
-        rows = self._rows.get(dataset, {})
-        return np.array([rows.get(pair, 0) for pair in pairs], dtype=np.int64)
+    def serials(self, pairs: PairColumns) -> Serials:
+        """The latest serial of each pair [n]; 0 where there is none. Pairs that are asked for again
+        are not looked up again until there is another block."""
+        known = self._joined.get(pairs)
+        if known is None or known[0] != self.last:
+            self._join()
+            found = np.zeros(len(pairs), np.int64)
+            for dataset, places in pairs.places.items():
+                ids = pairs.ids[places].tolist()
+                rows = self._rows.get(dataset, {})
+                found[places] = np.fromiter(map(rows.get, ids, repeat(0)), np.int64, len(ids))
+            found.flags.writeable = False
+            known = self._joined[pairs] = self.last, found
+        return known[1]
 
     def names(self, name: str, serials: Serials) -> list[str | None]:
         """Data sets, pairs, languages or domains [n]."""
-        self._name()
-        column = self._named.get(name, [])
-        return [column[serial] for serial in serials.tolist()]
+        listed, known = self._named.setdefault(name, []), self._strings
+        listed.extend([None] * (len(self.state) - len(listed)))
+        for places, column in self._unnamed[name]:
+            # One string for all that are equal; pairs have names of their own.
+            for place, value in zip(places.tolist(), column.to_pylist(), strict=True):
+                listed[place] = value if name == "pair" else known.setdefault(value, value)
+        self._unnamed[name].clear()
+        return [listed[serial] for serial in serials.tolist()]
 
     def rows(self, serials: Serials) -> list[dict[str, Any]]:
         """All that is known of each [n], missing values as None."""
@@ -211,26 +236,21 @@ class Index:
         columns["reason"] = [self.reasons.get(serial) for serial in serials.tolist()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _name(self) -> None:
-        """Bring names up to date; apart, since most questions are not about names."""
-        for serials, columns in self._unnamed:
-            places = serials.tolist()
-            size = len(self.state)
-            for name, column in zip(_NAMES, columns, strict=True):
-                values, known = column.to_pylist(), self._strings
-                listed = self._named.setdefault(name, [])
-                listed.extend([None] * (size - len(listed)))
-                # One string for all that are equal; pairs have names of their own.
-                for place, value in zip(places, values, strict=True):
-                    listed[place] = value if name == "pair" else known.setdefault(value, value)
-            datasets, pairs = self._named["dataset"], self._named["pair"]
-            for place in places:
-                if self.dead[place]:
-                    continue
-                rows = self._rows.setdefault(datasets[place] or "", {})
-                pair = pairs[place] or ""
-                rows[pair] = max(rows.get(pair, 0), place)
-        self._unnamed.clear()
+    def _join(self) -> None:
+        """Bring the serials by pair up to date; apart, since many questions are not about pairs."""
+        for serials, names in self._unjoined:
+            live = ~self.dead[serials]
+            if not live.all():
+                serials, names = serials[live], names.filter(pa.array(live))
+            datasets, pairs = (column.fill_null("") for column in names.columns)
+            ids, places = pairs.to_pylist(), serials.tolist()
+            distinct = datasets.unique().to_pylist()
+            if len(distinct) == 1:
+                _keep_latest(self._rows.setdefault(distinct[0], {}), ids, places)
+                continue
+            for dataset, pair, place in zip(datasets.to_pylist(), ids, places, strict=True):
+                _keep_latest(self._rows.setdefault(dataset, {}), [pair], [place])
+        self._unjoined.clear()
 
     @property
     def bytes(self) -> int:
@@ -246,6 +266,17 @@ def _places(serials: Serials) -> slice | Serials:
     if n and serials[-1] - serials[0] == n - 1 and (np.diff(serials) == 1).all():
         return slice(int(serials[0]), int(serials[-1]) + 1)
     return serials
+
+
+def _keep_latest(rows: dict[str, int], ids: list[str], places: list[int]) -> None:
+    """Add serials by pair, of several of one pair the latest."""
+    if rows.keys().isdisjoint(ids):
+        expected = len(rows) + len(ids)
+        rows.update(zip(ids, places, strict=True))
+        if len(rows) == expected:
+            return
+    for pair, place in zip(ids, places, strict=True):
+        rows[pair] = max(rows.get(pair, 0), place)
 
 
 def _larger(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 
 from attribution.curves.positions import positions
 from attribution.types import N_BINS, Array, Attribution, Method, TextPair
+from cache.columns import PairColumns, columns_of
+from cache.keys import text_number
 from cache.storage import blocks
-from cache.storage.blocks import Serials, text_number, variant_params
+from cache.storage.blocks import Serials, variant_params
 from cache.storage.codec import DamagedPayload, decode, identity_of
 from cache.storage.encoded import Encoded, curve_columns, encoded
 from cache.storage.files import LAYOUT, Files, ModelKey
@@ -163,15 +166,12 @@ class Store(Files):
     ) -> list[TextPair]:
         """The pairs with neither a result nor, unless `retry`, a stored failure."""
 
-        def ask(db: sqlite3.Connection, index: Index) -> NDArray[np.int8]:
-            return _states(index, _serials(index, pairs), pairs)
-
-        state = self._asked(model, method, ask)
+        columns = columns_of(pairs)
+        state = self._asked(model, method, lambda _, index: _states(index, columns)[1])
         missing = list(pairs)
         if state is not None:
             stored = (state == RESULT) | (state == FAILED) & (not retry)
-            known = zip(pairs, stored.tolist(), strict=True)
-            missing = [pair for pair, there in known if not there]
+            missing = list(compress(pairs, (~stored).tolist()))
         if not missing:
             return missing
         left = self.ask_beneath(model, method, lambda it: it.missing(model, method, missing))
@@ -180,23 +180,21 @@ class Store(Files):
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
         """Curves of those of `pairs` that have a result, under the method's normalization and
         resampling; curves of another choice are derived from the stored results, not computed."""
-        asked = _once(pairs)
+        asked = columns_of(pairs).once
         own = self._own_curves(model, method, asked)
         if len(own.pair_ids) == len(asked):
             return own
-        there = set(own.pair_ids)
-        lacking = [pair for pair in asked if pair.pair_id not in there]
-        if not lacking:
-            return own
-        beneath = self.ask_beneath(model, method, lambda it: it.curves(model, method, lacking))
-        return own if beneath is None else _joined(asked, own, beneath)
 
-    def _own_curves(
-        self, model: ModelKey, method: Method, asked: Sequence[TextPair]
-    ) -> StoredCurves:
+        def beneath(store: Store) -> StoredCurves:
+            there = set(own.pair_ids)
+            lacking = [pair for pair in asked.pairs if pair.pair_id not in there]
+            return _joined(asked, own, store.curves(model, method, lacking)) if lacking else own
+
+        return self.ask_beneath(model, method, beneath) or own
+
+    def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
         def ask(db: sqlite3.Connection, index: Index) -> tuple[StoredCurves, list[TextPair]]:
-            serials = _serials(index, asked)
-            state = _states(index, serials, asked)
+            serials, state = _states(index, asked)
             places = np.flatnonzero(state == RESULT)
             there, curves = index.curves(
                 db, blocks.variants(db).get(variant_params(method), 0), serials[places]
@@ -204,15 +202,15 @@ class Store(Files):
             kept = places[there]
             failed = np.flatnonzero(state == FAILED).tolist()
             found = StoredCurves(
-                pair_ids=tuple(asked[place].pair_id for place in kept.tolist()),
+                pair_ids=tuple(asked.ids[kept].tolist()),
                 curves=curves.curves,
                 magnitudes=curves.magnitudes,
                 scores=index.column("score", serials[kept]),
                 truncated=index.column("truncated", serials[kept]),
                 positions=positions(method.curve_params["resampling"]),
-                failed={asked[k].pair_id: index.reasons[int(serials[k])] for k in failed},
+                failed={asked.ids[k]: index.reasons[int(serials[k])] for k in failed},
             )
-            return found, [asked[place] for place in places[~there].tolist()]
+            return found, [asked.pairs[place] for place in places[~there].tolist()]
 
         answer = self._asked(model, method, ask)
         if answer is not None and answer[1]:
@@ -272,26 +270,18 @@ class Store(Files):
                 blocks.append_curves(db, number, made.at(serials > 0))
 
 
-def _once(pairs: Sequence[TextPair]) -> list[TextPair]:
-    """Each pair once, in its first place and with its last texts."""
-    # Names alone where that is enough: a million tuples take 70 MB.
-    if len({pair.dataset for pair in pairs}) < 2:
-        return list({pair.pair_id: pair for pair in pairs}.values())
-    return list({(pair.dataset, pair.pair_id): pair for pair in pairs}.values())
-
-
 def _nothing(method: Method) -> StoredCurves:
     curves, flags = np.zeros((0, N_BINS), np.float32), np.zeros(0, np.bool_)
     at = positions(method.curve_params["resampling"])
     return StoredCurves((), curves, curves, flags.astype(np.float32), flags, at, {})  # type: ignore[arg-type]
 
 
-def _joined(asked: Sequence[TextPair], own: StoredCurves, beneath: StoredCurves) -> StoredCurves:
+def _joined(asked: PairColumns, own: StoredCurves, beneath: StoredCurves) -> StoredCurves:
     """What is stored of `asked` here and beneath, in their order; a result beneath takes the place
     of a failure here."""
     if not beneath.pair_ids and not beneath.failed:
         return own
-    places = {pair.pair_id: place for place, pair in enumerate(asked)}
+    places = {pair_id: place for place, pair_id in enumerate(asked.ids.tolist())}
     ids = own.pair_ids + beneath.pair_ids
     order = np.argsort([places[pair_id] for pair_id in ids], kind="stable")
 
@@ -363,19 +353,9 @@ def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
 # -- the index ------------------------------------------------------------------------------------
 
 
-def _serials(index: Index, pairs: Sequence[TextPair]) -> Serials:
-    """The latest serial of each pair [n], in whatever order data sets come; 0 for none."""
-    places: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        places.setdefault(pair.dataset, []).append(place)
-    found = np.zeros(len(pairs), dtype=np.int64)
-    for dataset, own in places.items():
-        found[own] = index.serials(dataset, [pairs[place].pair_id for place in own])
-    return found
-
-
-def _states(index: Index, serials: Serials, pairs: Sequence[TextPair]) -> NDArray[np.int8]:
-    """Absent, result or failed [n]; what is stored of other texts is absent."""
-    texts = np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
-    same = index.column("text", serials) == texts
-    return np.where(same, index.state[serials], 0).astype(np.int8)
+def _states(index: Index, pairs: PairColumns) -> tuple[Serials, NDArray[np.int8]]:
+    """The latest serial of each pair [n], 0 for none, and absent, result or failed [n]; what is
+    stored of other texts is absent."""
+    serials = index.serials(pairs)
+    same = index.column("text", serials) == pairs.texts
+    return serials, np.where(same, index.state[serials], 0).astype(np.int8)

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from attribution.curves.bootstrap import numbered
 from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.curves.text_axis import average, is_over_text
 from attribution.errors import Stopped, UserError
@@ -27,6 +26,7 @@ from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.sparse import SparseRetriever, Term
 from attribution.retrievers.specs import RetrieverSpec, data_folder
 from attribution.types import Attribution, Method, Provenance, TextPair
+from cache.columns import columns_of
 from cache.jobs.attributions import (
     Destination,
     Executor,
@@ -304,8 +304,11 @@ class Compute:
         """
         model = self.identify(spec)
         stored = self.store.curves(model.key, method, pairs)
-        documents = {pair.pair_id: pair.document for pair in pairs}
-        groups = numbered([documents[pair_id] for pair_id in stored.pair_ids])
+        columns = columns_of(pairs).once
+        groups = columns.documents
+        if len(stored.pair_ids) < len(columns):
+            document_of = dict(zip(columns.ids.tolist(), groups.tolist(), strict=True))
+            groups = np.array([document_of[pair_id] for pair_id in stored.pair_ids], np.int64)
         about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
         digest = hashlib.blake2b(repr(about).encode())
         digest.update(groups.data)

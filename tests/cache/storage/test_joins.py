@@ -1,0 +1,123 @@
+"""Pairs that are asked for again are not looked up again, and still get what is stored of them
+now: against a plain dictionary, through everything that can happen to a file."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attribution.curves.text_axis import curves_of
+from attribution.methods import make_method
+from attribution.types import Array, Attribution, TextPair
+from cache.storage import blocks, index
+from cache.storage.maintenance import compact, drop_file, listing
+from cache.storage.store import ModelKey, Store, serial_of
+
+Make = Callable[..., tuple[TextPair, Attribution]]
+Known = dict[tuple[str, str], tuple[TextPair, Attribution | str]]
+MODEL = ModelKey("M", "0123456789abcdef")
+METHOD = make_method("saliency")
+
+
+def _same(store: Store, asked: tuple[TextPair, ...], known: Known) -> None:
+    """What is stored of a kept tuple is what the dictionary says, and what a process that
+    remembers nothing reads."""
+    expected: list[tuple[str, Array]] = []
+    failed: dict[str, str] = {}
+    for pair in asked:
+        if (pair.dataset, pair.pair_id) not in known:
+            continue
+        of, what = known[pair.dataset, pair.pair_id]
+        if (of.query, of.document) != (pair.query, pair.document):
+            continue
+        if isinstance(what, str):
+            failed[pair.pair_id] = what
+        else:
+            expected.append((pair.pair_id, curves_of(what, METHOD, len(pair.document))[0]))
+    missing = [p for p in asked if p.pair_id not in {*failed, *(name for name, _ in expected)}]
+    for _ in range(2):
+        found = store.curves(MODEL, METHOD, asked)
+        assert found.pair_ids == tuple(name for name, _ in expected)
+        assert found.failed == failed
+        if expected:
+            assert np.array_equal(found.curves, np.stack([curve for _, curve in expected]))
+        assert store.missing(MODEL, METHOD, asked) == missing
+    remembered = index._kept.copy()
+    index.forget_all()
+    fresh = store.curves(MODEL, METHOD, list(asked))
+    index._kept.update(remembered)
+    assert fresh.pair_ids == found.pair_ids and fresh.failed == found.failed
+    assert np.array_equal(fresh.curves, found.curves)
+    assert np.array_equal(fresh.scores, found.scores)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kept_tuple_gets_what_is_stored_now(
+    store: Store, result: Make, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(blocks, "MERGE_EVERY", 5)
+    chance = random.Random(seed)
+    makers = {f"p{n}": ("set", "other")[n % 2] for n in range(8)}
+    made = {name: result(name, dataset=dataset) for name, dataset in makers.items()}
+    changed = {
+        name: result(name, dataset=dataset, document=f"another text {name} here")
+        for name, dataset in makers.items()
+    }
+    # The same ids in another data set, with a result of their own.
+    elsewhere = {name: result(name, dataset="third", query=f"q {name}") for name in list(made)[:3]}
+    asked = tuple(pair for pair, _ in made.values())
+    other = tuple(pair for pair, _ in changed.values())
+    mixed = (*asked[:4], *other[4:])
+    third = tuple(pair for pair, _ in elsewhere.values())
+    known: Known = {}
+    for step in range(40):
+        pool = chance.choice([made, changed, elsewhere])
+        names = chance.sample(list(pool), chance.randint(1, 3))
+        rows = [pool[name] for name in names]
+        what = chance.choice(["put", "put", "put", "fail", "remove", "compact", "drop"])
+        if what == "put":
+            # A result of other numbers than before.
+            rows = [
+                (pair, replace(one, document_scores=one.document_scores + np.float32(step + 1)))
+                for pair, one in rows
+            ]
+            store.put(MODEL, METHOD, rows)
+            known |= {(pair.dataset, pair.pair_id): (pair, one) for pair, one in rows}
+        elif what == "fail":
+            store.put_failures(MODEL, METHOD, [(pair, f"why {step}") for pair, _ in rows])
+            known |= {(pair.dataset, pair.pair_id): (pair, f"why {step}") for pair, _ in rows}
+        elif what == "remove":
+            with store.changing(MODEL, METHOD) as db:
+                if db is not None:
+                    for pair, _ in rows:
+                        if (serial := serial_of(db, pair)) is not None:
+                            blocks.remove(db, [serial])
+                            del known[pair.dataset, pair.pair_id]
+        elif what == "compact" and store.path(MODEL, METHOD).exists():
+            compact(store, MODEL, METHOD)
+        elif what == "drop" and step % 4 == 0:
+            for file in listing(store):
+                drop_file(file)
+            known.clear()
+        for pairs in (asked, other, mixed, third):
+            _same(store, pairs, known)
+
+
+def test_two_files_that_began_as_one_are_told_apart(store: Store, result: Make) -> None:
+    """A copy has the same epoch and serials, and may go on otherwise."""
+    first, second = result("p1"), result("p2")
+    store.put(MODEL, METHOD, [first])
+    store.release()
+    copied = Store(store.root.with_name("copied"))
+    shutil.copytree(store.root, copied.root)
+    asked = (first[0], second[0])
+    store.put(MODEL, METHOD, [second])
+    copied.put_failures(MODEL, METHOD, [(second[0], "too long")])
+    for _ in range(2):
+        assert store.curves(MODEL, METHOD, asked).pair_ids == ("p1", "p2")
+        assert copied.curves(MODEL, METHOD, asked).failed == {"p2": "too long"}
