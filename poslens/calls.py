@@ -365,4 +365,4 @@ def _run(job: Job) -> None:
     if job.total and job.n_done() >= job.total:
         return
     quiet()
-    watched(job.label, job, unit="item")
+    watched(job.label, job, unit="item", own_process=False)

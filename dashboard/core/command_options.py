@@ -4,9 +4,9 @@ models, methods and pairs."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from attribution.datasets import DataSet
     from attribution.retrievers.specs import RetrieverSpec
     from attribution.types import Method, TextPair
+
+T = TypeVar("T")
 
 Model = Annotated[
     str,
@@ -211,6 +213,20 @@ def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
     return name, expanded(folder)
 
 
+def once(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
+    """What was named, by its name.
+
+    Raises:
+        UserError: two have one name; `what` is the option.
+    """
+    found: dict[str, T] = {}
+    for name, value in given:
+        if name in found:
+            raise UserError(f"{what} gives the name {name} twice: give each its own.")
+        found[name] = value
+    return found
+
+
 def sources(values: list[str] | None) -> dict[str, str]:
     """`--data` options: names and where their data sets are, `~` resolved."""
     parted = (
@@ -221,7 +237,7 @@ def sources(values: list[str] | None) -> dict[str, str]:
         )
         for value in values or []
     )
-    return {name: str(expanded(source)) for name, source in parted}
+    return once(((name, str(expanded(source))) for name, source in parted), "--data")
 
 
 def _parted(value: str, message: str) -> tuple[str, str]:

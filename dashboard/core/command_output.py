@@ -142,9 +142,16 @@ def quiet() -> None:
     logging.getLogger("attribution.retrievers").setLevel(logging.CRITICAL)
 
 
-def watched(name: str, job: Job, unit: str = "pair", *, retry_failed: bool = False) -> None:
+def watched(
+    name: str,
+    job: Job,
+    unit: str = "pair",
+    *,
+    retry_failed: bool = False,
+    own_process: bool = True,
+) -> None:
     """Start a job and wait for its run, with a bar on stderr; Ctrl-C ends it and keeps what is
-    there. What it would send to an endpoint is said before.
+    there. What it would send to an endpoint is said before. `own_process` as in `wait`.
 
     Raises:
         UserError: the run ended with a sentence.
@@ -159,7 +166,7 @@ def watched(name: str, job: Job, unit: str = "pair", *, retry_failed: bool = Fal
             bar.refresh()
 
         running = job.start(show, retry_failed=retry_failed)
-        wait(running)
+        wait(running, own_process=own_process)
     if running.error:
         raise UserError(running.error)
 
@@ -172,8 +179,10 @@ def say_cost(job: Job) -> None:
         print(f"To be sent to {job.label}: {said}.", file=sys.stderr, flush=True)
 
 
-def wait(running: Any) -> None:
-    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand.
+def wait(running: Any, *, own_process: bool = True) -> None:
+    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand, and
+    a second one the process. Without `own_process`, as in a notebook, that stays and takes signals
+    as before: the second one leaves the run to end by itself.
 
     Raises:
         KeyboardInterrupt: once it has ended so.
@@ -182,13 +191,15 @@ def wait(running: Any) -> None:
         running.wait()
     except KeyboardInterrupt:
         # Some process managers signal more than once; a second Ctrl-C means now.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if own_process:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
         running.stop()
         try:
             running.wait()
         except KeyboardInterrupt:
-            os._exit(130)  # the batch is lost, what is stored is whole
+            if own_process:
+                os._exit(130)  # the batch is lost, what is stored is whole
         raise
 
 

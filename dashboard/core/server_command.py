@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dashboard.core.access import LOOPBACK, USER_HEADER, access_of
-from dashboard.core.command_options import Data, Endpoints, named, sources
+from dashboard.core.command_options import Data, Endpoints, named, once, sources
 from dashboard.core.command_output import one_sentence
 
 app = typer.Typer()
@@ -97,10 +97,10 @@ def run(
 
     serve(
         port,
-        dict(named(value, "--model") for value in model or []),
+        once((named(value, "--model") for value in model or []), "--model"),
         sources(data),
         allow_code or [],
         published or [],
         access,
-        dict(named(value, "--run", "FILE") for value in trec_run or []),
+        once((named(value, "--run", "FILE") for value in trec_run or []), "--run"),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,6 +219,43 @@ def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) ->
     with pytest.raises(poslens.UserError, match=said) as found:
         call()  # type: ignore[operator]
     assert "\n" not in str(found.value)
+
+
+class Interrupted:
+    """A job and its run, whose reader presses Ctrl-C as long as it is waited for."""
+
+    label, total, sends, error = "a run", 3, False, ""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def n_done(self) -> int:
+        """Pairs that are stored."""
+        return 0
+
+    def start(self, show: object, *, retry_failed: bool) -> Interrupted:
+        """The run."""
+        return self
+
+    def wait(self) -> None:
+        """Interrupted."""
+        self.done.append("wait")
+        raise KeyboardInterrupt
+
+    def stop(self) -> None:
+        """Asked to end."""
+        self.done.append("stop")
+
+
+def test_ctrl_c_pressed_twice_ends_the_call_and_not_the_notebook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("the notebook's process ended"))
+    before, job = signal.getsignal(signal.SIGTERM), Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        calls._run(job)  # type: ignore[arg-type]
+    assert job.done == ["wait", "stop", "wait"]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_it_says_what_there_is() -> None:

@@ -208,6 +208,9 @@ def test_a_model_is_alike_to_itself() -> None:
         (["export", "x.bmp"], "use .png"),
         (["models", "fetch", "nope"], "nope"),
         (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
+        (["run", "--model", "a=x", "--model", "a=y"], "--model gives the name a twice"),
+        (["datasets", "--data", "a=x", "--data", "a=y"], "--data gives the name a twice"),
+        (["run", "--run", "a=x", "--run", "a=y"], "--run gives the name a twice"),
         (["cause", "--by", "mask"], "add --intervention ablation"),
     ],
 )

@@ -46,9 +46,9 @@ def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("mine", "NAME=FOLDER, NAME=FILE or NAME=hf:ORGANISATION/NAME"),
-        ("mine=", "NAME=FOLDER"),
-        ("=x", "NAME=FOLDER"),
+        ("mine", "NAME=PATH, NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID"),
+        ("mine=", "NAME=PATH"),
+        ("=x", "NAME=PATH"),
         ("mine=/nonexistent", "is not a folder or a file"),
         ("mine=hf:BeIR/scifact", "The hub cannot be reached"),
         ("mine=hf:x", "is not hf:"),
