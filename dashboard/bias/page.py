@@ -29,6 +29,7 @@ from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs
 from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.sending import agreed
 from dashboard.widgets.tables import chosen_row
 
 MAX_PAIRS = 250  # as many a test as the paper has
@@ -292,10 +293,13 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
             f"{METHODS[name].title} (adds up)" if METHODS[name].additive else METHODS[name].title
         ),
     )
+    compute, made_by = service_for(the_data.name), make_method(method or "")
+    sides = (("d1", pair.first), ("d2", pair.second))
+    may = [agreed(compute, spec, made_by, one, label) for label, one in sides]
+    if not all(may):  # both questions stand there at once
+        return
     with st.spinner(f"Computing {METHODS[method].title}", show_time=True):
-        found = bias_service.contrasted(
-            service_for(the_data.name), pair, spec, make_method(method or "")
-        )
+        found = bias_service.contrasted(compute, pair, spec, made_by)
     shown = found.shown()
     st.markdown(f"**{panels.plain(pair.first.query)}**")
     scores = one.scores[pair.item_id]
@@ -324,7 +328,6 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     made_of = (pair.source, pair.first.query)
     source = next((p for p in the_data.pairs if (p.document, p.query) == made_of), None)
     if source is not None:
-        made_by = make_method(method or "")
         links.other_views("bias", the_data.name, source.pair_id, [spec.name], made_by)
 
 

@@ -16,6 +16,7 @@ from dashboard.explain.service import Average, Difference
 from dashboard.interventions import null_controls
 from dashboard.interventions import service as interventions
 from dashboard.widgets import choices, panels
+from dashboard.widgets.sending import agreed
 
 
 class Subject:
@@ -77,8 +78,10 @@ class Subject:
     def _control(self, result: Explained, data: DataSet, kind: Control) -> Attribution | None:
         for pair in interventions.controls(kind, [result.pair], data.pairs):
             how = null_method(kind, self.method)
-            place = service_for(data.name).ask(pair, result.model.spec, how)
-            return wait(place).attribution
+            compute, spec = service_for(data.name), result.model.spec
+            if not agreed(compute, spec, how, pair, "this pair's null control"):
+                return None
+            return wait(compute.ask(pair, spec, how)).attribution
         return None
 
     def incomplete(self, job: Job, averages: Sequence[Average | None], number: int) -> bool:

@@ -10,9 +10,16 @@ from dashboard.core.compute import Compute
 from dashboard.drawing.plain import plain
 
 
-def agreed(compute: Compute, spec: RetrieverSpec, method: Method, pair: TextPair) -> bool:
+def agreed(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pair: TextPair,
+    what: str = "this pair",
+) -> bool:
     """Whether a pair may be attributed: it is stored, or nothing is sent for it, or the reader has
     seen how much and said so. Occlusion sends a text of thousands of words thousands of times.
+    `what` is the pair's name in the question.
 
     Raises:
         UserError: the endpoint does not answer, or the method does not fit.
@@ -28,7 +35,7 @@ def agreed(compute: Compute, spec: RetrieverSpec, method: Method, pair: TextPair
     cost = job.cost()
     said = "an unknown number of texts" if cost is None else cost.words
     with st.container(horizontal=True, vertical_alignment="center"):
-        told = f"{spec.name} is an endpoint. For this pair it would be sent {said}."
+        told = f"{spec.name} is an endpoint. For {what} it would be sent {said}."
         st.caption(plain(told), width="content")
         st.button(
             plain(f"Send to {spec.name}"),

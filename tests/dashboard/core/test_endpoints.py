@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from attribution import datasets
-from attribution.datasets import SAMPLE
+from attribution.datasets import SAMPLE, SAMPLE_BIAS
 from attribution.errors import Unavailable, UserError
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.interventions.null_controls import CONTROLS
 from attribution.interventions.relocation import relocation_method
 from attribution.interventions.segments import segments_method
 from attribution.methods import make_method
@@ -24,11 +27,13 @@ from attribution.types import EvidenceSpan, TextPair
 from cache import probes
 from dashboard.__main__ import app
 from dashboard.audit import service as audits
-from dashboard.core.compute import Compute
+from dashboard.bias import service as bias_service
+from dashboard.core.compute import Compute, service
 from dashboard.export.files import attribution_frame, table_bytes
 from dashboard.interventions import service as interventions
 from dashboard.ranking import service as rankings
 from tests.support.endpoint_server import EndpointServer, hashed, running
+from tests.support.pages import open_page
 
 SENTENCE = make_method("occlusion", {"level": "sentence"})
 
@@ -58,6 +63,14 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(resolve, "_registered", {})
     started_anew(monkeypatch)
+
+
+@pytest.fixture
+def own_service(apart: None) -> Iterator[Compute]:
+    """What pages compute with, in that home."""
+    service.cache_clear()
+    yield service()
+    service.cache_clear()
 
 
 def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +138,39 @@ def test_the_cost_is_of_what_is_not_stored_yet(server: EndpointServer, tmp_path:
     rest = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
     assert whole is not None and rest is not None
     assert 6 * rest.texts == 5 * whole.texts
+
+
+def asked_before_sending(page: AppTest, server: EndpointServer, questions: int) -> None:
+    """An address alone sends nothing: the page asks so many questions first."""
+    server.sent.clear()
+    page.run()
+    assert not page.exception and not page.error
+    assert [b.label for b in page.button].count("Send to E5") == questions
+    assert not server.sent
+
+
+def test_a_link_to_a_contrast_of_documents_sends_nothing(
+    server: EndpointServer, own_service: Compute
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    tests = [pairs_for(datasets.read(SAMPLE_BIAS), "brevity", "end", 250)]
+    assert finished(bias_service.job(own_service, spec, tests, "all")) == ""
+    asked = {"models": ["E5"], "test": "brevity", "item": "brevity_bias/iss"}
+    asked_before_sending(open_page("bias", tests=["brevity"], **asked), server, 2)
+
+
+def test_a_link_to_a_null_control_sends_nothing(
+    server: EndpointServer, own_service: Compute
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    first = datasets.read(SAMPLE).pairs[0]
+    own_service.explain(first, spec, SENTENCE)
+    asked = {"models": ["E5"], "pair": first.pair_id, "method": "occlusion", "level": "sentence"}
+    page = open_page("explain", dataset=SAMPLE, null=CONTROLS["unrelated"], **asked)
+    asked_before_sending(page, server, 1)
+    page.button[[b.label for b in page.button].index("Send to E5")].click().run()
+    assert not page.error and server.sent
+    assert "Send to E5" not in [b.label for b in page.button]
 
 
 def test_a_local_model_has_no_cost(tmp_path: Path) -> None:
