@@ -36,7 +36,8 @@ terms. Untyped, since each family has its own and nothing but its own `similarit
 
 
 class Retriever(Protocol):
-    """What every family has. Whoever runs the model holds `lock`."""
+    """What every family has. Whoever runs the model holds `lock`; making tokens of texts takes it
+    by itself."""
 
     family: str
     name: str

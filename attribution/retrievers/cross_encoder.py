@@ -122,6 +122,12 @@ class CrossEncoderRetriever:
         Raises:
             UserError: a side has no token that is text, or a chat template changes the texts.
         """
+        # The tokenizer is set to a length and then called, several times a pair: in between nobody
+        # else may set it, whether or not the caller runs the model as well.
+        with self.lock:
+            return self._encoded(pairs)
+
+    def _encoded(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         both = [(pair.query, pair.document) for pair in pairs]
         batch = self.model.preprocess(both, prompt=self.prompt or None)
         require_vectors(self.name, batch["input_ids"], self.embeddings)

@@ -228,12 +228,15 @@ class DenseRetriever:
     def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
         """Texts of one side as sentence-transformers tokenizes them, and which ids are special."""
         encoder = self.encoder(side)
-        batch = encoder.preprocess(
-            list(texts),
-            prompt=self.prompts[side] or None,
-            task=side,
-            max_length=self.max_length_of(side),
-        )
+        # The tokenizer is set to this side's length and then called: in between nobody else may
+        # set it, whether or not the caller runs the model as well.
+        with self.lock:
+            batch = encoder.preprocess(
+                list(texts),
+                prompt=self.prompts[side] or None,
+                task=side,
+                max_length=self.max_length_of(side),
+            )
         require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
         tokenizer = encoder.tokenizer
         # An unknown word is special to the tokenizer and a word to everybody else.

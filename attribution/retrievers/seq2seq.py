@@ -112,8 +112,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         """Tokens of query and document together, those of the prompt included."""
         return self.model.max_seq_length or MAX_LENGTH
 
-    def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
-        """Tokenize prompt, query and document as one text, the document cut where it is too long.
+    def _encoded(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
+        """Prompt, query and document as one text, the document cut where it is too long.
 
         Raises:
             UserError: a side has no token that is text, or the query leaves no room.

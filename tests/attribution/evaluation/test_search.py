@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from attribution.evaluation.search import (
     search_lexical,
 )
 from attribution.retrievers.lexical import statistics_of, terms_of
+from attribution.types import TextPair
 from tests.support import tiny_families
 
 TEXTS = [
@@ -165,6 +167,40 @@ def test_texts_that_a_model_cannot_read_are_found_by_nobody_and_find_nothing(
     assert sorted(got[0].document_ids) == ["d0", "d2"] and got[1].document_ids == ()
 
 
+@pytest.mark.parametrize("family", ["dense", "late_interaction", "sparse", "cross_encoder"])
+def test_nobody_else_sets_the_tokenizer_while_texts_of_one_side_are_read(
+    tiny: Callable[..., object],
+    tiny_family: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+) -> None:
+    retriever: Any = tiny("bert") if family == "dense" else tiny_family(family)
+    tokenize = retriever.model.preprocess
+    free: list[bool] = []
+
+    def other_thread() -> None:
+        free.append(retriever.lock.acquire(blocking=False))
+        if free[-1]:
+            retriever.lock.release()
+
+    def preprocess(*args: object, **options: object) -> object:
+        thread = Thread(target=other_thread)
+        thread.start()
+        thread.join()
+        return tokenize(*args, **options)
+
+    monkeypatch.setattr(retriever.model, "preprocess", preprocess)
+    if family == "cross_encoder":
+        retriever.encode_pairs([TextPair("p", ASKED[0], TEXTS[0])])
+    else:
+        readable(retriever, ASKED, "query")
+        retriever.encode_texts(TEXTS, "document")
+        retriever.encode_plain(TEXTS, "document")
+    assert free and not any(free)
+    other_thread()
+    assert free[-1]  # and it is given back
+
+
 def test_dense_scores_are_the_models_own(tiny: Callable[..., object]) -> None:
     retriever = tiny("bert")
     found = collection()
@@ -185,7 +221,6 @@ def test_other_families_score_as_their_pairs_do(
     family: str, tiny_family: Callable[[str], object]
 ) -> None:
     from attribution.retrievers.base import encode
-    from attribution.types import TextPair
 
     retriever = tiny_family(family)
     found = collection()
@@ -203,8 +238,6 @@ def test_other_families_score_as_their_pairs_do(
 
 
 def test_a_cross_encoder_reorders_what_it_is_given(tiny_family: Callable[[str], object]) -> None:
-    from attribution.types import TextPair
-
     retriever = tiny_family("cross_encoder")
     first = Ranking("q", ("d3", "d1", "d0"), np.array([3.0, 2.0, 1.0]), ("eng", "pol", None))
     texts = [TEXTS[3], TEXTS[1], TEXTS[0]]
