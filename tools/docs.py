@@ -44,8 +44,8 @@ Made by `python -m tools.docs` from the types of the commands. Every [command](c
 `--format json`, but for `run`, which opens the dashboard and answers nothing; nor does
 `--install-completion`. The answer is one line of JSON in UTF-8 on stdout, or several lines where it
 says so below. Progress, notes and errors are on stderr, and exit codes are the same in every
-format. With `--out`, `--figure` or `--export` the result is in that file, and stdout has its path
-as text.
+format. With `--out` the answer is in that file, and stdout has its path as text. What `--figure`
+and `--export` write comes beside the answer; its path is on stderr.
 
 A number that is not defined is null: NaN and infinity are in no answer. Fields keep their order. A
 table's rows are those of its CSV.
@@ -93,7 +93,7 @@ def kind_of(option: TyperOption) -> str:
     if option.is_flag or inner is bool:
         return ""
     if isinstance(inner, type) and issubclass(inner, Enum):
-        return " \\| ".join(str(choice.value) for choice in inner)
+        return " | ".join(str(choice.value) for choice in inner)
     return {int: "whole number", float: "number", Path: "path"}.get(inner, "text")
 
 

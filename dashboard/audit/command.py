@@ -20,8 +20,15 @@ from dashboard.audit.answers import (
     TruncationRow,
 )
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import Endpoints, data_name, for_data, resolve
-from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
+from dashboard.core.command_options import Dataset, Endpoints, data_name, for_data, resolve
+from dashboard.core.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write_beside,
+)
 from dashboard.core.completion import model_names
 
 if TYPE_CHECKING:
@@ -64,18 +71,11 @@ def audit(
         typer.Option(
             "--model",
             autocompletion=model_names,
-            help="Repeat for several, MiniLM@calibrated among them.",
+            help="Repeat for several, MiniLM@calibrated among them; MiniLM by default.",
         ),
     ] = None,
     endpoint: Endpoints = None,
-    corpus: Annotated[
-        str,
-        typer.Option(
-            "--corpus",
-            help="A data set's name, or the path of documents: .jsonl, .csv, .tsv or .parquet "
-            "with the column text, or a BEIR folder. Queries are not needed.",
-        ),
-    ] = "sample",
+    dataset: Dataset = "sample",
     top: Annotated[
         int, typer.Option(help="A sentence is dark when its document is not among so many.")
     ] = 10,
@@ -92,7 +92,9 @@ def audit(
     ] = SearchedFor.sentence,
     figure: Annotated[
         Path | None,
-        typer.Option("--figure", help="Also draw dark sentences by place: .png .svg .pdf .html"),
+        typer.Option(
+            "--figure", help="Also draw dark sentences by place: .png .svg .pdf .html .json"
+        ),
     ] = None,
     table: Annotated[
         Table, typer.Option(help="summary, positions, groups, worst (documents) or truncation.")
@@ -114,7 +116,7 @@ def audit(
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     ways = [chunks_of(one) for one in dict.fromkeys(chunks or ["whole"])]
     require_top(top, sys.maxsize)
-    setup = audits.Setup(datasets.corpus_of(data_name(corpus)), top, search_for.value)
+    setup = audits.Setup(datasets.corpus_of(data_name(dataset)), top, search_for.value)
     if rejected := setup.collection.survey.rejected:
         first = rejected[0]
         print(
@@ -157,8 +159,7 @@ def audit(
 
         style = PRESETS["double column"]
         drawn = dark_curves(found, style, provenance=known)
-        write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-        return
+        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     makers: dict[Table, Callable[[Sequence[audits.Audit]], pd.DataFrame]] = {
         Table.summary: tables.summary_frame,
         Table.positions: tables.positions_frame,

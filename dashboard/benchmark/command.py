@@ -13,8 +13,22 @@ import typer
 from attribution.errors import UserError
 from dashboard.benchmark.answers import CellRow, NeedleRow
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import Endpoints, for_data, pairs_of, resolve
-from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
+from dashboard.core.command_options import (
+    Dataset,
+    DatasetOrData,
+    Endpoints,
+    for_data,
+    pairs_of,
+    resolve,
+)
+from dashboard.core.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write_beside,
+)
 from dashboard.core.completion import model_names
 from dashboard.ranking.answers import GroupsRow, PositionsRow
 
@@ -41,10 +55,6 @@ Models = Annotated[
         "--model", autocompletion=model_names, help="Repeat for several; MiniLM by default."
     ),
 ]
-Data = Annotated[
-    str,
-    typer.Option("--data", help="The data set: a path, or hf:ORGANISATION/NAME."),
-]
 Seed = Annotated[int, typer.Option(help="What the lot is drawn with.")]
 FirstStage = Annotated[
     str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
@@ -58,7 +68,7 @@ Printed = Annotated[
 ]
 Figure = Annotated[
     Path | None,
-    typer.Option("--figure", help="Draw it instead: .png .svg .pdf .html .json"),
+    typer.Option("--figure", help="Also draw it: .png .svg .pdf .html .json"),
 ]
 Format = Annotated[TextFormat, typer.Option(help="csv or json.")]
 
@@ -72,7 +82,7 @@ BY_GROUPS = {
 @spoken
 @answers(BY_GROUPS)
 def squad_posq(
-    data: Data,
+    dataset: DatasetOrData,
     model: Models = None,
     endpoint: Endpoints = None,
     queries: Annotated[
@@ -88,14 +98,14 @@ def squad_posq(
     character, all passages searched; stop with Ctrl-C, resume by running again."""
     from attribution.datasets.squad import GROUPS
 
-    _by_groups(GROUPS, data, model, queries, seed, first_stage, table, figure, format)
+    _by_groups(GROUPS, dataset, model, queries, seed, first_stage, table, figure, format)
 
 
 @benchmark.command("fineweb-posq")
 @spoken
 @answers(BY_GROUPS)
 def fineweb_posq(
-    data: Data,
+    dataset: DatasetOrData,
     model: Models = None,
     endpoint: Endpoints = None,
     queries: Annotated[
@@ -111,7 +121,7 @@ def fineweb_posq(
     all passages searched; stop with Ctrl-C, resume by running again."""
     from attribution.datasets.fineweb_posq import GROUPS
 
-    _by_groups(GROUPS, data, model, queries, seed, first_stage, table, figure, format)
+    _by_groups(GROUPS, dataset, model, queries, seed, first_stage, table, figure, format)
 
 
 class NeedleTable(StrEnum):
@@ -127,9 +137,7 @@ class NeedleTable(StrEnum):
 def needle(
     model: Models = None,
     endpoint: Endpoints = None,
-    corpus: Annotated[
-        str, typer.Option(help="Name or path of the data set whose documents texts are cut from.")
-    ] = "sample",
+    dataset: Dataset = "sample",
     lengths: Annotated[
         str,
         typer.Option(
@@ -150,7 +158,8 @@ def needle(
     format: Format = TextFormat.json,
 ) -> None:
     """Hide one sentence at every depth of texts of every length and ask for it, beside as many
-    texts with other sentences; stop with Ctrl-C, resume by running again."""
+    texts with other sentences; the texts are cut from the data set's documents; stop with Ctrl-C,
+    resume by running again."""
     from dashboard.benchmark import service as benchmarks
     from dashboard.core.compute import service
     from dashboard.export.files import FIGURE_FORMATS, figure_bytes
@@ -159,7 +168,7 @@ def needle(
     grid = _numbers(lengths, "--lengths"), _numbers(depths, "--depths")
     if any(not one.is_integer() for one in grid[0]):
         raise UserError("--lengths takes whole numbers of tokens, as in 256,512.")
-    data, _ = pairs_of(corpus, False)
+    data, _ = pairs_of(dataset, False)
     setup = benchmarks.needle_setup(data, [int(one) for one in grid[0]], grid[1], needles, seed)
     quiet()
     found = []
@@ -188,8 +197,7 @@ def needle(
 
         style = PRESETS["double column"]
         drawn = needle_heatmap(found, style, provenance=known)
-        write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-        return
+        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     make = benchmarks.cells_frame if table is NeedleTable.cells else benchmarks.summary_frame
     print_table(make(found), format.value, known)
 
@@ -220,7 +228,7 @@ def _by_groups(
     figure: Path | None,
     format: TextFormat,
 ) -> None:
-    """Rank a data set with such groups of queries and print or draw what the groups give.
+    """Rank a data set with such groups of queries and print, and draw, what the groups give.
 
     Raises:
         UserError: the data set is another one, or a model cannot rank.
@@ -257,7 +265,6 @@ def _by_groups(
             style,
             provenance=known,
         )
-        write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-        return
+        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     frame = (groups_frame if table is Table.groups else positions_frame)(found)
     print_table(frame, format.value, known)

@@ -11,7 +11,14 @@ import typer
 
 from dashboard.check.answers import CheckAnswer
 from dashboard.core.answers import answers, print_json
-from dashboard.core.command_options import Endpoints, Model, for_data, pairs_of, resolve
+from dashboard.core.command_options import (
+    DatasetOrData,
+    Endpoints,
+    Model,
+    for_data,
+    pairs_of,
+    resolve,
+)
 from dashboard.core.command_output import LineFormat, quiet, spoken, watched
 
 app = typer.Typer()
@@ -35,9 +42,7 @@ def check(
     ],
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
-    dataset: Annotated[
-        str, typer.Option("--dataset", "--data", help="Name, or path, of a data set.")
-    ] = "sample",
+    dataset: DatasetOrData = "sample",
     only: Annotated[
         list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
     ] = None,

@@ -46,14 +46,18 @@ Readable = Annotated[
         "more than 10% are unknown to it.",
     ),
 ]
+_DATASET_HELP = (
+    "Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
+    "ir_datasets:ID or mteb:TASK."
+)
 Dataset = Annotated[
     str,
+    typer.Option("--dataset", "--corpus", autocompletion=dataset_names, help=_DATASET_HELP),
+]
+DatasetOrData = Annotated[  # of commands that first called it --data
+    str,
     typer.Option(
-        "--dataset",
-        "--corpus",
-        autocompletion=dataset_names,
-        help="Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
-        "ir_datasets:ID or mteb:TASK.",
+        "--dataset", "--corpus", "--data", autocompletion=dataset_names, help=_DATASET_HELP
     ),
 ]
 Data = Annotated[

@@ -223,12 +223,26 @@ def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> No
     Raises:
         UserError: it cannot be written.
     """
-    from cache.exchange.atomic_file import replacing
-
-    with replacing(output) as file:
-        file.write(data)
+    _replace(output, data)
     if format is LineFormat.json:
         written: File = {"file": str(output), "bytes": len(data)}
         print_json(written)
     else:
         print(output)
+
+
+def write_beside(output: Path, data: bytes) -> None:
+    """Write a file beside the result, which alone is on stdout: stderr says where the file is.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    _replace(output, data)
+    print(output, file=sys.stderr)
+
+
+def _replace(output: Path, data: bytes) -> None:
+    from cache.exchange.atomic_file import replacing
+
+    with replacing(output) as file:
+        file.write(data)

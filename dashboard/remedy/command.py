@@ -12,7 +12,14 @@ import typer
 from attribution.errors import UserError
 from dashboard.core.answers import answers, print_json, print_table, source
 from dashboard.core.command_options import Dataset, Model, for_data, pairs_of, resolve
-from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
+from dashboard.core.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write_beside,
+)
 from dashboard.remedy.answers import RemedyAnswer, RemedyTable
 
 app = typer.Typer()
@@ -54,7 +61,8 @@ def remedy(
         typer.Option(
             "--curves",
             min=0,
-            help="Pairs whose relocation and saliency are compared before and after; 0 is none.",
+            help="Pairs whose relocation and saliency are compared before and after; 0 is none. "
+            "In JSON alone.",
         ),
     ] = 0,
     figure: Annotated[
@@ -65,7 +73,8 @@ def remedy(
         Path | None,
         typer.Option(
             "--export",
-            help="New folder for the recommended model, as sentence-transformers saves one.",
+            help="Also write the recommended model to this new folder, as sentence-transformers "
+            "saves one.",
         ),
     ] = None,
     table: Annotated[
@@ -110,16 +119,14 @@ def remedy(
     print(remedies.verdict(found), file=sys.stderr)
     if export is not None:
         remedies.export_point(compute, found.judgement.point, export)
-        print(export)
-        return
+        print(export, file=sys.stderr)
     if figure is not None:
         from dashboard.drawing.palettes import PRESETS
         from dashboard.remedy.figures import front
 
         style = PRESETS["double column"]
         drawn = front(found, "harmonic", style, provenance=known)
-        write(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-        return
+        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     frame = (
         tables.points_frame(found)
         if table is Table.points

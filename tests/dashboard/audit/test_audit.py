@@ -155,7 +155,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("table", ["summary", "positions", "groups", "worst", "truncation"])
 def test_the_command_prints_each_table(home: Path, path: Path, table: str) -> None:
     code, out, said = run(
-        "--corpus", str(path), "--model", "BM25", "--top", "2", "--table", table, "--format", "csv"
+        "--dataset", str(path), "--model", "BM25", "--top", "2", "--table", table, "--format", "csv"
     )
     assert code == 0, said
     frame = pd.read_csv(io.StringIO(out), comment="#")
@@ -179,7 +179,8 @@ def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, pa
         "--figure",
         str(figure),
     )
-    assert code == 0 and str(figure) in out
+    assert code == 0 and str(figure) in said
+    assert [row["model"] for row in json.loads(out)["rows"]] == ["BM25"]
     assert "BM25 cannot be chunked late" in said
     assert json.loads(figure.read_text())["data"]
 

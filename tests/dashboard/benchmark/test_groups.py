@@ -102,7 +102,8 @@ def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: 
     (provenance,) = found["provenance"]
     assert provenance["selection"] == "up to 11 queries of each group, drawn with seed 0"
     assert re.fullmatch("95%, resampling 1[12] documents", provenance["interval"])
-    assert run(*asked, "--figure", str(file)).exit_code == 0
+    beside = run(*asked, "--figure", str(file))
+    assert json.loads(beside.stdout) == found and str(file) in beside.stderr
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "position_groups"
     (trace,) = drawn["data"]
@@ -121,7 +122,7 @@ def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
     ]
     path = tmp_path / "posq.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ("benchmark", "fineweb-posq", "--data", str(path), "--model", "BM25")
+    asked = ("benchmark", "fineweb-posq", "--dataset", str(path), "--model", "BM25")
     (row,) = json.loads(run(*asked, "--queries", "2").stdout)["rows"]
     assert row["queries"] == 6 and [row[n] for n in ("beginning", "middle", "end")] == [1, 1, 1]
     assert row["PSI"] == 0 and row["harmonic mean"] == 1

@@ -42,7 +42,7 @@ def run(*arguments: str) -> Any:
 def test_cells_are_computed_once_and_printed(
     corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = ("--model", "BM25", "--corpus", corpus, "--needles", "12", "--depths", "0,50,100")
+    asked = ("--model", "BM25", "--dataset", corpus, "--needles", "12", "--depths", "0,50,100")
     found = json.loads(run(*asked, "--lengths", "64,128").stdout)
     assert [(row["length"], row["depth"]) for row in found["rows"]] == [
         (length, depth) for length in (64, 128) for depth in (0, 50, 100)
@@ -58,7 +58,8 @@ def test_cells_are_computed_once_and_printed(
     assert [row["length"] for row in summary] == ["64", "128", "all"]
     assert summary[-1]["cells"] == 6 and summary[-1]["late less early"] == 0
     file = tmp_path / "grid.json"
-    assert run(*asked, "--lengths", "64,128", "--figure", str(file)).exit_code == 0
+    beside = run(*asked, "--lengths", "64,128", "--figure", str(file))
+    assert json.loads(beside.stdout) == found and str(file) in beside.stderr
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "needle_grid"
     assert drawn["data"][0]["z"] == [[1.0] * 3] * 2

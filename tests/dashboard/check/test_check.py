@@ -84,7 +84,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *more: str) -> Any:
-    data = ["--data", str(folder / "checked.jsonl"), "--model", "BM25"]
+    data = ["--corpus", str(folder / "checked.jsonl"), "--model", "BM25"]
     if "--baseline" not in more:
         data += ["--baseline", str(folder / "baseline.json")]
     return CliRunner().invoke(app, ["check", *data, *more])

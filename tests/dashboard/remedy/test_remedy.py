@@ -152,14 +152,22 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
-def test_the_command_and_then_the_page(mine: str) -> None:
+def test_the_command_and_then_the_page(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = ["remedy", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["recommended"] in ("MiniLM", "MiniLM@calibrated(basket=64)")
     assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
-    table = CliRunner().invoke(app, [*asked, "--table", "queries", "--format", "csv"])
+    # Here the plain model is recommended, of which there is nothing to export.
+    monkeypatch.setattr(remedies, "export_point", lambda _, point, to: to.mkdir())
+    figure, folder = tmp_path / "front.json", tmp_path / "mended"
+    files = ["--figure", str(figure), "--export", str(folder)]
+    table = CliRunner().invoke(app, [*asked, *files, "--table", "queries", "--format", "csv"])
+    assert json.loads(figure.read_text())["data"] and folder.is_dir()
+    assert str(figure) in table.stderr and str(folder) in table.stderr
     lines = [line for line in table.stdout.splitlines() if not line.startswith("#")]
     assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(NOUNS)
 
