@@ -56,6 +56,11 @@ class Access:
         elsewhere = not ipaddress.ip_address(self.host).is_loopback
         return elsewhere or bool(self.proxies) or any(map(_foreign, self.hosts))
 
+    @property
+    def root(self) -> str:
+        """The path of the first page."""
+        return f"/{self.base_path}/" if self.base_path else "/"
+
     def url(self, port: int) -> str:
         """Where a browser on this machine finds it."""
         host = self.host

@@ -42,7 +42,7 @@ def refusal(access: Access, scope: Scope) -> Refusal | None:
     """Why a request is not let in, as a status and a sentence; None where it is."""
     from streamlit.web.server.starlette.starlette_websocket import is_host_allowed
 
-    base = f"/{access.base_path}/" if access.base_path else "/"
+    base = access.root
     path = scope["path"].removeprefix(base)
     if scope["path"] == base + HEALTH:
         return None  # what watches the server asks by its address

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from attribution.evaluation.ranking_measures import NDCG, TOP
+from dashboard.core import access
 from dashboard.ranking import tables
 from dashboard.ranking.runs import AGAINST, DIFFERENCE, differences_frame, mean_difference
 from dashboard.ranking.service import Measured
@@ -107,13 +108,13 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
 def explain_texts(query: str, document: str, models: Sequence[str]) -> None:
     """A link that opens a query with a document that is no pair of the data set."""
     texts = {"text": "Own text", "q": query, "d": document}
-    if len(document) > url_state.MAX_TEXT_IN_LINK:
+    if not url_state.in_link(query, document):
         st.caption("The chosen document is too long for a link; copy its text to Explain.")
         return
     address = urlencode({**texts, "models": models}, doseq=True)
     st.link_button(
         "Explain the chosen document",
-        f"/?{address}",
+        f"{access.current().root}?{address}",
         icon=":material/highlight:",
         help="In a new tab, as own text.",
     )

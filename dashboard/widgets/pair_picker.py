@@ -358,8 +358,7 @@ def _own_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
         )
         if asked:
             # A link holds what is on screen; texts that are not shown are the session's alone.
-            fits = [url_state.text("q", query or ""), url_state.text("d", document or "")]
-            if not all(fits):
+            if not url_state.put_texts(q=query or "", d=document or ""):
                 st.caption("These texts are too long for a link: the address does not hold them.")
         elif any(written()):
             st.button("Show this text", key="own.show", on_click=show, type="primary")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote_plus
 
 import streamlit as st
 
 from dashboard.drawing.plain import plain
 
-MAX_TEXT_IN_LINK = 8000
-"""Characters of one text that still go into a link; servers cut addresses above some 64 KB."""
+MAX_IN_LINK = 32_000
+"""Bytes of an address that texts may take: the server takes 64 KiB of it and all headers
+together."""
 
 
 def get(name: str, default: str = "") -> str:
@@ -79,8 +81,14 @@ def put_all(name: str, values: Sequence[str], default: Sequence[str] = ()) -> No
         st.query_params[name] = list(values)
 
 
-def text(name: str, value: str) -> bool:
-    """Put a text into the address where it is short enough; returns whether it is there."""
-    short = len(value) <= MAX_TEXT_IN_LINK
-    put(name, value if short else "")
-    return short
+def in_link(*texts: str) -> bool:
+    """Whether these texts fit into one address: a byte that is no plain letter takes three."""
+    return sum(len(quote_plus(one, errors="replace")) for one in texts) <= MAX_IN_LINK
+
+
+def put_texts(**texts: str) -> bool:
+    """Put texts into the address by their names there, where they fit together; whether they do."""
+    fit = in_link(*texts.values())
+    for name, value in texts.items():
+        put(name, value if fit else "")
+    return fit

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from cache.storage.files import Files
 from cache.storage.maintenance import listing
+from dashboard.widgets.url_state import MAX_IN_LINK
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_app import no_error, ready
 from tests.support.ports import free_port
@@ -205,3 +206,9 @@ def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:
     through = proxied.url.replace(HOST, "127.0.0.1") + f"/{BASE}"
     assert status(f"{through}/_stcore/health") == 200
     assert status(f"{through}/", **anna) == 401
+
+
+def test_a_link_may_hold_as_much_text_as_a_page_puts_into_it(proxied: Proxied) -> None:
+    asked = f"/{BASE}/?d={MAX_IN_LINK * 'a'}&models=MiniLM"
+    assert status(f"http://127.0.0.1:{proxied.app.port}{asked}") == 403
+    assert status(proxied.url.replace(HOST, "127.0.0.1") + asked) == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,11 @@ from streamlit.testing.v1 import AppTest
 
 from attribution import datasets
 from attribution.curves import published
+from dashboard.core import access
 from dashboard.core.compute import service
 from dashboard.ranking import service as ranking_service
-from tests.support.pages import page_file
+from dashboard.widgets.url_state import MAX_IN_LINK
+from tests.support.pages import open_page, page_file
 
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
@@ -67,6 +70,33 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     frames = [frame.value for frame in app.dataframe]
     queries = next(frame for frame in frames if "rank" in frame.columns)
     assert len(queries) == 3
+
+
+def linked(query: str, document: str) -> AppTest:
+    """The Ranking page's link to a document that is no pair of the data set."""
+
+    def part(query: str, document: str) -> None:
+        from dashboard.ranking.queries import explain_texts
+
+        explain_texts(query, document, ["BM25"])
+
+    return AppTest.from_function(part, kwargs={"query": query, "document": document}).run()
+
+
+def test_the_link_to_a_document_that_is_no_pair_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_current", access.Access(base_path="tools/poslens"))
+    (link,) = linked("what melts", "Ice & snow melt. Stone does not.").get("link_button")
+    path, _, texts = link.proto.url.partition("?")
+    assert path == "/tools/poslens/"
+    page = open_page("explain", **parse_qs(texts)).run()
+    assert not page.exception and not page.error
+    (drawn,) = page.get("bidi_component")
+    assert "Ice & snow melt." in drawn.proto.json
+
+
+def test_a_link_holds_as_much_text_as_servers_take() -> None:
+    wide = MAX_IN_LINK // 9 * "文"  # nine bytes each
+    assert linked("", wide).get("link_button") and not linked("what melts", wide).get("link_button")
 
 
 def test_each_query_among_the_documents_of_its_language(
