@@ -3,8 +3,8 @@
 Columns `query` and `document`; optional are `evidence` (a passage of the document, letter for
 letter: its first occurrence counts) or `evidence_start` and `evidence_end` (characters of the
 document, [start, end)), `language`, `domain`, `query_type`, `pair_id`, `query_id` and
-`document_id`. Rows without `pair_id` are called after query_id and document_id, else after their
-row.
+`document_id`. Rows without `pair_id` are called after query_id and document_id; what of these they
+lack is their file (of several) and row.
 """
 
 from __future__ import annotations
@@ -138,10 +138,14 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
             if known[0] != hash(text):
                 raise UserError(f"{name} {value} is another text in {known[1]}")
     pair_id = ids["pair_id"]
-    if pair_id is None and ids["query_id"] is not None:
-        pair_id = f"{ids['query_id']}/{ids['document_id'] or row.number}"
     if pair_id is None:
         pair_id = f"{prefix}row-{row.number}"
+        if ids["query_id"] is not None:
+            # A number alone could be another file's row, or a document's id.
+            alone = not prefix and "document_id" not in cells
+            pair_id = (
+                f"{ids['query_id']}/{ids['document_id'] or (row.number if alone else pair_id)}"
+            )
     if pair_id in seen.pairs:
         raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
     pair = TextPair(

@@ -201,6 +201,8 @@ def search_lexical(
             if should_stop():
                 return None
             asked = list(terms_of(collection.queries[row].text))
+            if not asked:  # signs alone: such a query finds nothing
+                continue
             scores = torch.from_numpy(index.get_scores(asked))[None].float()
             scores[scores <= 0] = float("-inf")
             if row in own:

@@ -199,7 +199,17 @@ def test_rows_are_named_after_their_ids_or_their_place() -> None:
         {"query": "b", "document": "3"},
     ]
     found = read_upload("x.parquet", parquet_bytes(rows))
-    assert [pair.pair_id for pair in found.pairs] == ["q1/7", "q1/2", "row-3"]
+    assert [pair.pair_id for pair in found.pairs] == ["q1/7", "q1/row-2", "row-3"]
+
+
+def test_no_row_has_the_name_of_another() -> None:
+    # The row in line 3 has no document_id, that in line 4 has 3 for one.
+    data = b"query,document,query_id,document_id\na,1,q1,1\na,2,q1,\na,3,q1,3\n"
+    found = read_upload("x.csv", data)
+    assert [p.pair_id for p in found.pairs] == ["q1/1", "q1/row-3", "q1/3"] and not found.rejected
+    # Where no row has a document_id there is one number alone.
+    found = read_upload("x.csv", b"query,document,query_id\na,1,q1\na,2,q1\n")
+    assert [p.pair_id for p in found.pairs] == ["q1/2", "q1/3"]
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.parquet"])
@@ -394,6 +404,12 @@ def test_a_folder_of_files_names_rows_by_file(tmp_path: Path, monkeypatch: Any) 
     assert [pair.pair_id for pair in datasets.read("mine").pairs] == ["a.csv/row-2", "b.csv/row-2"]
     datasets.register("one", tmp_path / "a.csv")
     assert len(datasets.read("one").pairs) == 1
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"query,document,query_id\nq,document of {name},q1\n")
+    datasets.register("named", tmp_path)
+    found = datasets.read("named")
+    assert [p.pair_id for p in found.pairs] == ["q1/a.csv/row-2", "q1/b.csv/row-2"]
+    assert not found.rejected
 
 
 def test_equal_names_of_other_contents_are_other_data_sets() -> None:

@@ -283,6 +283,15 @@ def test_bm25_by_its_formula() -> None:
     assert search_lexical(found, 1.2, 0.75, should_stop=lambda: True) is None
 
 
+def test_a_query_of_signs_alone_finds_nothing_with_bm25() -> None:
+    found = collection(queries=["what melts", "???", "🔥🔥"])
+    best = search_lexical(found, 1.2, 0.75)
+    assert best is not None and best.seen == len(TEXTS)
+    got = rankings(found, best)
+    assert len(got[0].document_ids) > 0
+    assert got[1].document_ids == got[2].document_ids == ()
+
+
 def test_a_corpus_is_read_once_a_search_and_never_held(tmp_path: Path) -> None:
     passes = 0
 
