@@ -264,9 +264,9 @@ class RankingStore:
         candidates = {one.query_id: one for one in first}
         queries = {query.query_id: query for query in self.collection.queries}
         items = [self._item(query) for query in self.collection.queries]
-        missing = [item.item for item in self._rankings.missing(model, method, items)]
+        missing = self._rankings.missing(model, method, items, retry=True)
         texts = self.collection.texts(
-            key for name in missing for key in candidates[name].document_ids
+            key for item in missing for key in candidates[item.item].document_ids
         )
 
         def compute(item: Key) -> Ranking:

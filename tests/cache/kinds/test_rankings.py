@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from attribution.datasets import from_pairs
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.datasets.types import DataSet
-from attribution.evaluation.search import BLOCK
+from attribution.errors import UserError
+from attribution.evaluation.search import BLOCK, Ranking
 from attribution.retrievers.specs import presets
 from attribution.types import TextPair
 from cache.jobs.loop import RunOptions
@@ -84,42 +86,66 @@ def test_a_changed_corpus_or_question_is_another_collection(tmp_path: Path) -> N
     assert fingerprint(replace(one, files=(file,))) != first
 
 
-def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
-    import torch
+class Longest:
+    """Scores a pair by its document's length; reads one pair after the other."""
 
-    class Longest:
-        """Scores a pair by its document's length; reads one pair after the other."""
+    family, name, max_length = "cross_encoder", "longest", 100
+    device, lock = torch.device("cpu"), threading.RLock()
 
-        family, name, max_length = "cross_encoder", "longest", 100
-        device, lock = torch.device("cpu"), threading.RLock()
-        read = 0
+    def __init__(self) -> None:
+        self.read = 0
 
-        def encode_pairs(self, pairs):
-            Longest.read += len(pairs)
-            return [len(pair.document) for pair in pairs], None
+    def encode_pairs(self, pairs):
+        self.read += len(pairs)
+        return [len(pair.document) for pair in pairs], None
 
-        def embed(self, lengths):
-            return torch.tensor(lengths, dtype=torch.float32)
+    def embed(self, lengths):
+        return torch.tensor(lengths, dtype=torch.float32)
 
-    class Bm25:
-        spec, k1, b = presets()["BM25"], 1.2, 0.75
 
+class Bm25:
+    spec, k1, b = presets()["BM25"], 1.2, 0.75
+
+
+def first_stage(folder: Path) -> tuple[RankingStore, list[Ranking]]:
+    """BM25's rankings of two queries."""
     pairs = tuple(
         TextPair(str(n), "which ice", f"ice {'very ' * n}cold", dataset="p") for n in range(5)
     )
     found = from_pairs(DataSet("p", "P", (*pairs, TextPair("s", "what stone", "ice stone ice"))))
-    store = RankingStore(tmp_path, found)
+    store = RankingStore(folder, found)
     store.search(Bm25(), ModelKey("BM25", "1" * 16), METHOD)
     first = store.select(ModelKey("BM25", "1" * 16), METHOD)
     assert complete(first, found)
-    method = ranking_method(False, "BM25")
+    return store, first
+
+
+def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
+    store, first = first_stage(tmp_path)
+    method, longest = ranking_method(False, "BM25"), Longest()
     stop = iter([False, True])
     options = RunOptions(lambda: next(stop))
-    half = store.rerank(Longest(), KEY, method, first, options=options)
+    half = store.rerank(longest, KEY, method, first, options=options)
     assert half.stopped and half.done == 1
-    done = store.rerank(Longest(), KEY, method, first)
+    done = store.rerank(longest, KEY, method, first)
     ranked = store.select(KEY, method)
-    assert done.computed == 1 and complete(ranked, found)
-    assert ranked[0].document_ids[:2] == ("4", "3") and Longest.read == 6 + 1
+    assert done.computed == 1 and complete(ranked, store.collection)
+    assert ranked[0].document_ids[:2] == ("4", "3") and longest.read == 6 + 1
     assert set(ranked[0].document_ids) == set(first[0].document_ids)
     assert ranked[1].document_ids == ("s",)
+
+
+def test_a_query_that_failed_is_reranked_at_the_next_start(tmp_path: Path) -> None:
+    store, first = first_stage(tmp_path)
+    method = ranking_method(False, "BM25")
+
+    def fails(*arguments: object) -> None:
+        raise UserError("A score is no number.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cache.kinds.rankings.rerank", fails)
+        failed = store.rerank(Longest(), KEY, method, first)
+    assert (failed.failed, failed.stopped) == (2, False)
+    done = store.rerank(Longest(), KEY, method, first)
+    assert (done.computed, done.failed) == (2, 0)
+    assert complete(store.select(KEY, method), store.collection)
