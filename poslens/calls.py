@@ -231,6 +231,7 @@ def check(
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
         only: of lean, psi, truncation and drift.
+        pairs: that are attributed, at most, from 2 on.
         tolerances: by the same names, see `dashboard.check.service.Tolerances`.
 
     Raises:
@@ -241,6 +242,8 @@ def check(
         raise UserError(
             f"There is no check {min(unknown)!r}: choose of {', '.join(checking.NAMES)}."
         )
+    if not isinstance(pairs, Integral) or pairs < 2:
+        raise UserError(f"check attributes from 2 pairs on, not {pairs}.")
     data, here = _data(dataset), service()
     spec = _spec(model, data)
     try:

@@ -118,14 +118,13 @@ def _lean(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     }
     if not before:
         return _absent("lean", "The baseline has no primacy-recency index.")
-    now = _numbers(found, "attribution")
-    key = next((one for one in now if one in before), None)
-    if key is None:
-        old = next(iter(before.values()))
-        return _lost("lean", "primacy-recency index", found, "attribution", old)
-    old, new = before[key], now[key]
-    excess = max(new - max(old, 0.0), min(old, 0.0) - new, 0.0)
+    # The baseline's own curve: another method's, such as the profile, is another question's answer.
+    key, old = next(iter(before.items()))
     method = key.removesuffix(_INDEX)
+    new = _numbers(found, "attribution").get(key)
+    if new is None:
+        return _lost("lean", f"primacy-recency index of {method}", found, "attribution", old)
+    excess = max(new - max(old, 0.0), min(old, 0.0) - new, 0.0)
     return _judged(
         "lean",
         f"The primacy-recency index of {method} is {new:+.3f}, the baseline's {old:+.3f}; it lies "

@@ -213,6 +213,8 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         ),
         (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "compared with itself"),
         (lambda: poslens.check("MiniLM", "nope.json", only="lean"), r"such as \['lean'\]"),
+        (lambda: poslens.check("MiniLM", "nope.json", pairs=0), "from 2 pairs on, not 0"),
+        (lambda: poslens.check("MiniLM", "nope.json", pairs="5"), "from 2 pairs on, not 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) -> None:

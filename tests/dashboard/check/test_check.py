@@ -101,8 +101,9 @@ def only(made: list[Check]) -> Check:
 
 def with_number(stored: Baseline, part: str, key: str, value: float | None) -> Baseline:
     """The baseline with another number; without it where the value is None."""
-    rest = {k: v for k, v in stored.numbers[part].items() if k != key}
-    numbers = rest if value is None else {**rest, key: value}
+    numbers = {k: v for k, v in stored.numbers[part].items() if k != key or value is not None}
+    if value is not None:
+        numbers[key] = value
     return replace(stored, numbers={**stored.numbers, part: numbers})
 
 
@@ -153,6 +154,19 @@ def test_a_lean_counts_where_it_lies_further_out(
         )
         assert (one.outcome, one.excess) == (outcome, pytest.approx(excess))
         assert f"{0.12:+.3f}" in one.line and f"{old:+.3f}" in one.line
+
+
+def test_a_lean_that_was_lost_fails_although_another_method_has_one(
+    cards: Callable[[str], Passport], stored: Baseline
+) -> None:
+    """The profile's index is in both; it is blind to the query, and no answer for saliency."""
+    card = cards("MiniLM")
+    assert "profile_primacy_recency_index" in stored.numbers["attribution"]
+    part = next(one for one in card.parts if one.key == "attribution")
+    left = tuple(n for n in part.numbers if n.key != "saliency_primacy_recency_index")
+    card = replace(card, parts=(replace(part, numbers=left),))
+    (one,) = checking.checks(card, stored, Tolerances(), ["lean"])
+    assert one.outcome == "fail" and "has no primacy-recency index of saliency here" in one.line
 
 
 @pytest.mark.parametrize(
