@@ -140,7 +140,10 @@ def _null(of: Subject, part: Part) -> Part:
         )
         if value is not None
     ]
-    agreed = interventions.query_controls_agree(compute, spec, method, of.pairs, of.data.pairs)
+    # Over what a passport computes itself, whatever else is stored.
+    whole = {pair.pair_id for pair in of.pairs}
+    both = [pair for pair in of.of_each if pair.pair_id in whole]
+    agreed = interventions.query_controls_agree(compute, spec, method, both, of.data.pairs)
     if agreed is not None:
         numbers.append(
             Number("controls_agree", "correlation with the query-free profile", agreed, ".2f")

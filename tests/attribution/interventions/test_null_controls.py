@@ -213,14 +213,12 @@ def test_the_profile_is_offered_for_scaled_saliency_alone() -> None:
 
 def test_agreement_of_controls_is_pearsons_of_their_means() -> None:
     first, second = RNG.random((40, 100)) + RISING, RNG.random((40, 100)) + RISING**2
-    groups = [i // 2 for i in range(40)]
-    found = curves_agree(first, second, groups)
-    assert found is not None and found.interval is not None
+    found = curves_agree(first, second)
+    assert found is not None and found.interval is None
     expected = np.corrcoef(first.mean(0), second.mean(0))[0, 1]
     assert found.value == pytest.approx(expected, abs=1e-12)
-    assert (found.n, found.n_resampled) == (40, 20)
-    assert found.interval[0] < expected < found.interval[1] + 0.05
-    assert curves_agree(first, np.ones((40, 100)), groups) is None
+    assert found.n == 40
+    assert curves_agree(first, np.ones((40, 100))) is None
 
 
 def test_cells_and_their_means_by_hand() -> None:

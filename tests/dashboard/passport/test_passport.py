@@ -90,6 +90,15 @@ def test_numbers_are_those_of_their_own_services(
     assert value(primacy, "relocation", "lean") < 0
 
 
+def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
+    shipped: Compute, sample: datasets.DataSet
+) -> None:
+    """Of MiniLM the profile of all 68 documents ships."""
+    card = passports.passport(shipped, resolve("MiniLM"), sample, only=["null_control"])
+    agreed = {one.key: one.estimate for one in card.parts[0].numbers}["controls_agree"]
+    assert agreed.n == 30 and agreed.interval is None
+
+
 def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(primacy: Passport) -> None:
     assert {one.key for one in primacy.parts} >= {"attribution", "relocation", "ranking"}
     for one in primacy.parts:
