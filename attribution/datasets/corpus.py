@@ -82,7 +82,7 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What a corpus holds: `n` documents, how many of each part and language, the rows that are no
-    documents, and how many documents have a query's own id."""
+    documents, and how many documents their own queries do not find: see `own_query`."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
@@ -125,7 +125,7 @@ class Collection:
                 "Each query is put to the documents of its own language; queries and judgements "
                 "without one there are left out."
             )
-        if self.skips_own_id and self.survey.own_ids:
+        if self.survey.own_ids:
             found.append(
                 f"{self.survey.own_ids:,} queries have the id of a document, which is left out of "
                 "their rankings, as in BEIR."
@@ -141,6 +141,17 @@ class Collection:
     def row_of(self) -> Mapping[str, int]:
         """Each query's place in `queries` by its id."""
         return {query.query_id: row for row, query in enumerate(self.queries)}
+
+    def own_query(self, document: Document) -> int | None:
+        """The place in `queries` of the one that does not find this document, since it has its id;
+        None where each finds it."""
+        if not self.skips_own_id:
+            return None
+        # Among the documents of one language each has its key in the whole corpus for an id.
+        row = self.row_of.get(document.document_id if self.monolingual else document.key)
+        if row is not None and self.monolingual and self.queries[row].part != document.part:
+            return None
+        return row
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -181,7 +192,7 @@ class Collection:
         own_ids = 0
         for one in self.documents(rejected.append):
             counts[one.part, one.language] += 1
-            own_ids += one.key in self.row_of
+            own_ids += self.own_query(one) is not None
         return Survey(counts.total(), counts, tuple(rejected), own_ids)
 
     @property
@@ -279,6 +290,8 @@ class Collection:
             total.update(f"{row!r}\n".encode())
         if self.skips_own_id:
             total.update(b"without the document of the query's own id\n")
+            if self.monolingual:
+                total.update(b"also among those of its language\n")
         return total.hexdigest()[:16]
 
 

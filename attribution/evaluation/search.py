@@ -139,13 +139,11 @@ def _blocks(
 def _without_own(
     collection: Collection, rows: Sequence[int], documents: Sequence[Document], scores: Tensor
 ) -> Tensor:
-    """Scores [len(rows), len(documents)] without the document of a query's own id, where the
-    collection leaves it out."""
-    if collection.skips_own_id:
-        for number, one in enumerate(documents):
-            row = collection.row_of.get(one.key)
-            if row is not None and row in rows:
-                scores[rows.index(row), number] = float("-inf")
+    """Scores [len(rows), len(documents)] without the documents that a query's own id leaves out."""
+    for number, one in enumerate(documents):
+        row = collection.own_query(one)
+        if row is not None and row in rows:
+            scores[rows.index(row), number] = float("-inf")
     return scores
 
 
@@ -190,8 +188,8 @@ def search_lexical(
             if should_stop():
                 return None
             words.append(list(terms_of(one.text)))
-            if collection.skips_own_id and one.key in collection.row_of:
-                own[collection.row_of[one.key]] = number
+            if (row := collection.own_query(one)) is not None:
+                own[row] = number
         first, best.seen = best.seen, best.seen + len(words)
         if part not in rows or not any(words):
             continue

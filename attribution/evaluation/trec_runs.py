@@ -33,7 +33,8 @@ Results = tuple[tuple[float, str], ...]
 
 @dataclass(frozen=True)
 class TrecRun:
-    """A run: of each query the best 100 results (score, document id), best first. `digest` tells it
+    """A run: of each query the best results (score, document id), best first: 100, and one more
+    since a query may not find the document of its own id. `digest` tells it
     from a run of the same name, `rejected` are the first lines that are no results, of
     `n_rejected`."""
 
@@ -113,11 +114,11 @@ def _result(line: str) -> tuple[str, str, float]:
 
 
 def _best(known: list[tuple[float, str]]) -> Results:
-    """The best results, each document once."""
+    """The best results, each document once: see `TrecRun`."""
     first: dict[str, float] = {}
     for score, document in heapq.nlargest(len(known), known):
         first.setdefault(document, score)
-        if len(first) == DEPTH:
+        if len(first) == DEPTH + 1:
             break
     return tuple((score, document) for document, score in first.items())
 
@@ -141,10 +142,11 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
     rankings, n_lost = [], 0
     for query in collection.row_of:
         found = asked.get(query, ())
+        if collection.skips_own_id:
+            found = tuple((score, document) for score, document in found if document != query)
+        found = found[:DEPTH]
         here = [(score, document) for score, document in found if document in languages]
         n_lost += len(found) - len(here)
-        if collection.skips_own_id:
-            here = [(score, document) for score, document in here if document != query]
         keys = tuple(document for _, document in here)
         scores = as_array(np.array([score for score, _ in here]), (len(here),), "a score")
         rankings.append(Ranking(query, keys, scores, tuple(languages[key] for key in keys)))

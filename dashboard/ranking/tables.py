@@ -37,7 +37,7 @@ def measures_frame(found: Sequence[Measured]) -> pd.DataFrame:
             "queries": evaluation.n,
             "documents": collection.survey.n,
             "without a result": evaluation.n_missing,
-            "own ids left out": collection.survey.own_ids if collection.skips_own_id else 0,
+            "own ids left out": collection.survey.own_ids,
             "judged, not in corpus": collection.n_lost,
         }
         for name, estimate in evaluation.estimates.items():

@@ -16,7 +16,7 @@ import torch
 
 from attribution import datasets
 from attribution.datasets import beir, formats, multiclaim, posir
-from attribution.datasets.corpus import grade
+from attribution.datasets.corpus import Collection, Document, Query, grade
 from attribution.errors import UserError
 from attribution.evaluation.ranking_measures import NDCG, RECALL, measure
 from attribution.evaluation.search import rankings, search, search_lexical
@@ -170,6 +170,35 @@ def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
     assert best is not None and rankings(other, best)[0].document_ids == ("q1", "d1")
     assert found.digest() != other.digest(), "rankings of both may not be taken for each other"
     assert other.notes == ()
+
+
+def test_a_query_does_not_find_its_own_document_among_those_of_its_language_either() -> None:
+    documents = [
+        Document("1", "ice melts early", language="eng"),
+        Document("2", "ice melts", language="eng"),
+        Document("3", "ice melts early", language="pol"),
+    ]
+    queries = tuple(
+        Query(name, "ice melts early", "", "eng", {"2": 1}, {"2": f"{name}/2"}, None, None)
+        for name in ("1", "3")
+    )
+    whole = Collection("c", "C", queries, lambda: iter(documents), skips_own_id=True)
+    assert whole.survey.own_ids == 2
+    found = whole.by_language()
+    # Nobody asks the document 3, which is in another language than the query of its id.
+    assert found.survey.own_ids == 1 and "1 queries have the id" in found.notes[1]
+    wanted = [("eng/2",), ("eng/1", "eng/2")]
+    lexical = search_lexical(found, 1.2, 0.75, own_corpus=True)
+    assert lexical is not None
+
+    def longest(rows, texts):
+        return torch.tensor([[float(len(text)) for text in texts]] * len(rows))
+
+    for best in (lexical, search(found, longest, own_corpus=True)):
+        assert [one.document_ids for one in rankings(found, best)] == wanted
+    # What was stored while they found themselves is not taken for it.
+    other = replace(found, skips_own_id=False)
+    assert found.digest() != other.digest() != whole.digest()
 
 
 def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:

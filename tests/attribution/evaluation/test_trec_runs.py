@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -69,9 +70,17 @@ def test_the_best_hundred_of_a_long_run_are_kept() -> None:
     order = list(range(3000))
     Random(1).shuffle(order)
     run = run_of("".join(line("q0", f"d{n:04}", n) for n in order))
-    assert [document for _, document in run.results["q0"]] == [
-        f"d{n:04}" for n in range(2999, 2899, -1)
-    ]
+    documents = [Document(f"d{n:04}", "text") for n in range(3000)]
+    for own in (None, "d2999", "d2950", "d2900", "d2899"):
+        name = own or "q0"
+        asked = Query(name, "what", "", None, {"d2000": 1}, {}, None, None)
+        ranked = replace(run, results={name: run.results["q0"]})
+        found = placed(
+            ranked,
+            Collection("c", "c", (asked,), lambda: iter(documents), skips_own_id=own is not None),
+        )
+        best = [f"d{n:04}" for n in range(2999, 2898, -1) if f"d{n:04}" != own]
+        assert list(found.rankings[0].document_ids) == best[:100] and found.n_lost == 0
 
 
 def test_a_document_counts_once_and_what_the_corpus_lacks_not_at_all() -> None:
