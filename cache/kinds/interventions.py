@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -153,18 +153,30 @@ def _unpack(kind: type[Cause], found: Fields) -> Cause:
 # -- the other documents ---------------------------------------------------------------------------
 
 
-def others_method(documents: Sequence[str]) -> Method:
-    """The name of scores against exactly these documents."""
-    digest = hashlib.sha256("\0".join(documents).encode("utf-8", "replace")).hexdigest()[:16]
-    return Method("others", {"documents": len(documents), "digest": digest, "version": 1})
+OTHERS = Method("others", {"version": 2})
+"""One for all pairs, though hardly two have the same other documents: each method has a file."""
 
 
-def others(root: Path) -> Results[TextPair, Array]:
-    """Scores [n] of a pair's query with other documents."""
+class AmongOthers(NamedTuple):
+    """A pair and the documents, in order, that its query is scored with."""
+
+    pair: TextPair
+    documents: Sequence[str]
+
+
+def _among_key(item: AmongOthers) -> Key:
+    key = pair_key(item.pair)
+    texts = "\0".join(item.documents).encode("utf-8", "replace")
+    digest = hashlib.sha256(texts).hexdigest()[:16]
+    return key._replace(fingerprint=f"{key.fingerprint}:{digest}")
+
+
+def others(root: Path) -> Results[AmongOthers, Array]:
+    """Scores [n] of a pair's query with other documents; of each pair with the latest ones."""
     return Results(
         root,
         "others",
-        key=pair_key,
+        key=_among_key,
         pack=lambda scores: {"scores": scores.tolist()},
         unpack=lambda found: as_array(found["scores"], (None,), "a score"),
     )

@@ -19,7 +19,7 @@ from dashboard.audit.service import Audit, Index, Setup
 from dashboard.core.own_texts import service_for
 from dashboard.core.runs import Job
 from dashboard.drawing.palettes import Style
-from dashboard.widgets import choices, links, panels
+from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import any_active, run_board
 from dashboard.widgets.tables import chosen_row
@@ -32,16 +32,13 @@ names: list[str] = []
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
-    top = int(
-        st.number_input(
-            "Top",
-            1,
-            1000,
-            TOP,
-            key="top",
-            bind="query-params",
-            help="A sentence is dark when its own document is not among so many.",
-        )
+    top = url_state.whole_number(
+        "Top",
+        "top",
+        1,
+        1000,
+        TOP,
+        help="A sentence is dark when its own document is not among so many.",
     )
     chunks = st.multiselect(
         "Documents in the index",

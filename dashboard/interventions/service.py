@@ -37,12 +37,13 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import N_BINS, Array, Method, Provenance, TextPair
 from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.interventions import (
+    OTHERS,
+    AmongOthers,
     Cause,
     causes,
     intervene,
     intervene_all,
     others,
-    others_method,
     score_others,
 )
 from cache.recent import Recent
@@ -99,14 +100,14 @@ def scores_of_others(
     Raises:
         UserError: there are none, or they cannot be scored.
     """
-    model, method = compute.identify(spec), others_method(documents)
+    model, item = compute.identify(spec), AmongOthers(pair, documents)
     kept = others(compute.root)
-    found = kept.get(model.key, method, pair)
+    found = kept.get(model.key, OTHERS, item)
     if found is None:
         retriever = compute.retriever(model)
         options = RunOptions(turn=compute.turns(spec))
         found = score_others(retriever, model.key, pair, documents, compute.root, options)
-        kept.put(model.key, method, [(pair, found)])
+        kept.put(model.key, OTHERS, [(item, found)])
     return found
 
 

@@ -17,12 +17,13 @@ from attribution.retrievers.scoring import score_texts, size
 from attribution.types import EvidenceSpan, TextPair
 from cache.jobs.items import compute_missing
 from cache.kinds.interventions import (
+    OTHERS,
+    AmongOthers,
     causes,
     intervene,
     intervene_all,
     known_texts,
     others,
-    others_method,
     score_others,
 )
 from cache.recent import Recent
@@ -90,7 +91,7 @@ def test_a_pair_that_cannot_be_moved_is_a_failure_with_its_reason(
 
 def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> None:
     retriever, documents = tiny("bert"), ["The Moon.", "Twice a day."]
-    method, kept = others_method(documents), others(tmp_path)
+    kept = others(tmp_path)
     scores = score_others(retriever, MODEL, PAIR, documents, tmp_path)
     wanted = score_texts(retriever, [(PAIR.query, text) for text in documents])
     np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-6)
@@ -100,11 +101,13 @@ def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> 
     layer.register_forward_hook(lambda _module, args, _output: run.append(len(args[0])))
     score_others(retriever, MODEL, replace(PAIR, query="the moon"), documents[::-1], tmp_path)
     assert run == [1]
-    kept.put(MODEL, method, [(PAIR, scores)])
-    assert np.array_equal(kept.get(MODEL, method, PAIR), scores)
-    assert others_method(documents[::-1]) != method
+    among = AmongOthers(PAIR, documents)
+    kept.put(MODEL, OTHERS, [(among, scores)])
+    assert np.array_equal(kept.get(MODEL, OTHERS, among), scores)
+    for other in (documents[::-1], documents[:1]):
+        assert kept.get(MODEL, OTHERS, AmongOthers(PAIR, other)) is None
     with pytest.raises(ValueError, match="no intervention"):
-        causes(tmp_path, method)
+        causes(tmp_path, OTHERS)
 
 
 SHARING = [

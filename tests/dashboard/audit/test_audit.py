@@ -267,6 +267,12 @@ def test_what_cannot_be_audited_leaves_the_page_whole(
     assert "Which passages" in "".join(one.value for one in page.markdown)
 
 
+def test_an_infinite_number_in_a_link_is_the_usual_one(things: str) -> None:
+    page = open_page("audit", dataset=things, models=["BM25"], top="inf").run()
+    assert not page.exception and not page.error
+    assert [one.value for one in page.number_input if one.label == "Top"] == [10]
+
+
 def test_a_page_that_needs_queries_says_so(things: str) -> None:
     page = open_page("ranking", dataset=things, models=["BM25"]).run()
     assert not page.exception

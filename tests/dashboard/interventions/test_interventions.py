@@ -19,6 +19,7 @@ from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
 from cache.recent import Recent
+from cache.storage.maintenance import listing
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute
 from dashboard.drawing.palettes import Style
@@ -189,6 +190,12 @@ def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None
     documents = interventions.other_documents(pair, sample.pairs)
     assert len(documents) == 55 and pair.document not in documents
     others = interventions.scores_of_others(compute, pair, bm25, documents)
+    same = interventions.scores_of_others(compute, pair, bm25, documents)
+    assert same.tolist() == others.tolist()
+    fewer = interventions.scores_of_others(compute, pair, bm25, documents[:3])
+    assert fewer.tolist() == others[:3].tolist()
+    files = [one for one in listing(compute.store) if one.method.name == "others"]
+    assert len(files) == 1, "one file, whatever the documents"
     frame = intervention_tables.relocation_frame({"BM25": moved}, {"BM25": others})
     assert len(frame) == len(moved.scores)
     assert frame["rank"].tolist() == [1 + int((others > s).sum()) for s in moved.scores]
