@@ -19,11 +19,25 @@ MAX_BASKET = 1_000_000
 """Longer than any text; a number of a hundred digits has no place in a name."""
 
 
+_DECIMALS = 6
+
+
+def rounded(strength: float) -> float:
+    """A strength to as many decimals as names and keys write: six."""
+    return round(strength, _DECIMALS) + 0.0  # zero has one sign
+
+
+def decimals(strength: float) -> str:
+    """A rounded strength as a name writes it, such as `0.5`: never with an exponent, which no name
+    takes."""
+    return f"{strength:.{_DECIMALS}f}".rstrip("0").rstrip(".")
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Attention in the last `layers` layers (None: half of them, rounded down, at least one) is
     drawn towards giving every basket of `basket` tokens the same share. `strength` is how far:
-    0 is the plain model, 1 the same share for each.
+    0 is the plain model, 1 the same share for each; it is rounded to six decimals.
 
     Source: Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 2026, arXiv 2606.02737.
 
@@ -38,6 +52,7 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and 0 <= self.strength <= 1):
             raise UserError(f"The strength of a calibration is from 0 to 1, not {self.strength:g}.")
+        object.__setattr__(self, "strength", rounded(self.strength))
         if not 1 <= self.basket <= MAX_BASKET:
             raise UserError(f"A basket holds at least 1 token, not {self.basket}.")
         if self.layers is not None and self.layers < 1:
@@ -48,7 +63,7 @@ class Calibration:
         """What stands behind a model's name: `@calibrated`, with what is not the default."""
         said = []
         if self.strength != STRENGTH:
-            said.append(f"strength={self.strength:g}")
+            said.append(f"strength={decimals(self.strength)}")
         if self.basket != BASKET:
             said.append(f"basket={self.basket}")
         if self.layers is not None:
@@ -59,7 +74,7 @@ class Calibration:
     def words(self) -> str:
         """Every number of it, for captions and for what results are stored under."""
         layers = "half of the layers" if self.layers is None else f"last {self.layers} layers"
-        return f"strength {self.strength:g}, baskets of {self.basket}, {layers}"
+        return f"strength {decimals(self.strength)}, baskets of {self.basket}, {layers}"
 
     def first_of(self, n: int, name: str) -> int:
         """The first calibrated layer of `n`, from 0.

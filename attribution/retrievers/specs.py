@@ -13,7 +13,7 @@ from typing import Any
 
 from attribution.errors import UserError
 from attribution.paths import expanded
-from attribution.retrievers.calibration import Calibration
+from attribution.retrievers.calibration import Calibration, decimals, rounded
 from attribution.retrievers.model_folder import Contents, contents
 from attribution.retrievers.safe_files import DamagedFolder
 
@@ -105,7 +105,7 @@ class RetrieverSpec:
         if self.answers is not None:
             said += f", answers={'/'.join(self.answers)}"
         if self.strength is not None:
-            said += f", strength={self.strength:g}"
+            said += f", strength={decimals(self.strength)}"
         if self.calibration is not None:
             said += f", calibrated: {self.calibration.words}"
         return said
@@ -137,7 +137,7 @@ class RetrieverSpec:
         if kind == "object":
             return f"object of {rest}"
         if kind == "adapter":
-            part = "" if self.strength is None else f"{self.strength:g} of an "
+            part = "" if self.strength is None else f"{decimals(self.strength)} of an "
             return f"{part}adapter on {rest}, shipped with PosLens"
         if kind == "builtin":
             name, _, corpus = rest.partition(":")
@@ -228,6 +228,7 @@ POOLINGS: Mapping[str, str] = MappingProxyType(
 
 def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
     """`spec` with its adapter scaled, and named so: 0 is the model without it, 1 all of it.
+    `strength` is rounded to six decimals.
 
     Raises:
         UserError: the model has no adapter, or the strength is not from 0 to 1.
@@ -236,13 +237,14 @@ def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
         raise UserError(f"{spec.name} has no adapter to scale: leave out @{strength:g}.")
     if not 0 <= strength <= 1:
         raise UserError(f"{spec.name} can be scaled by 0 to 1, not by {strength:g}.")
-    if strength == 1:
+    scale = rounded(strength)
+    if scale == 1:
         return spec
     return replace(
         spec,
-        name=f"{spec.name}@{strength:g}",
-        title=f"{spec.title}, scaled by {strength:g}",
-        strength=strength,
+        name=f"{spec.name}@{decimals(scale)}",
+        title=f"{spec.title}, scaled by {decimals(scale)}",
+        strength=scale,
     )
 
 

@@ -17,7 +17,7 @@ from attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from attribution.interventions.displacement import Displacement
 from attribution.interventions.null_controls import CONTROLS
 from attribution.methods import METHODS
-from attribution.retrievers.calibration import Calibration
+from attribution.retrievers.calibration import Calibration, decimals
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.text import MAX_CHARACTERS
 from attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
@@ -249,7 +249,7 @@ def of_remedy(
     selection: str = "",
 ) -> Provenance:
     """Rankings of `n_documents` by one model, plain and under the calibrations `tried`."""
-    strengths = ", ".join(f"{one:g}" for one in sorted({c.strength for c in tried}))
+    strengths = ", ".join(decimals(one) for one in sorted({c.strength for c in tried}))
     baskets = ", ".join(str(one) for one in sorted({c.basket for c in tried}))
     depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
     grid = f"; calibrated: strength {strengths}, basket {baskets}, layers {depths}" if tried else ""

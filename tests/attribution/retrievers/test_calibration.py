@@ -167,6 +167,28 @@ def test_a_name_says_the_calibration() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("MiniLM@calibrated(strength=0.00001)", "MiniLM@calibrated(strength=0.00001)"),
+        ("MiniLM@calibrated(strength=0.123456789)", "MiniLM@calibrated(strength=0.123457)"),
+        ("MiniLM@calibrated(strength=-0)", "MiniLM@calibrated(strength=0)"),
+        ("MiniLM@calibrated(strength=0.000000001)", "MiniLM@calibrated(strength=0)"),
+        ("MiniLM@calibrated(strength=0.50000001)", "MiniLM@calibrated"),
+        ("MiniLM-recency@0.00001", "MiniLM-recency@0.00001"),
+        ("MiniLM-recency@0.1234561", "MiniLM-recency@0.123456"),
+        ("MiniLM-recency@-0", "MiniLM-recency@0"),
+        ("MiniLM-recency@0.99999999", "MiniLM-recency"),
+    ],
+)
+def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) -> None:
+    spec = resolve(name)
+    assert spec.name == called and "e-0" not in spec.settings + spec.title + spec.origin
+    again = resolve(spec.name)
+    assert (again, again.settings) == (spec, spec.settings)
+    assert (again.strength, again.calibration) == (spec.strength, spec.calibration)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("MiniLM@calibrated(strength=1.5)", "from 0 to 1, not 1.5"),
