@@ -17,8 +17,8 @@ from attribution.methods.base import (
     build_batch,
     register,
 )
-from attribution.methods.perturbation import Perturbed, perturbed
-from attribution.retrievers.base import Embedded, Representation, reads_jointly
+from attribution.methods.perturbation import Kept, Perturbed, perturbed
+from attribution.retrievers.base import Embedded, reads_jointly
 from attribution.retrievers.family import Capability
 from attribution.text import sentences, unit_of, words
 from attribution.types import Attribution, Method, TextPair, TokenizedText
@@ -37,20 +37,21 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
         by_document.setdefault((pair.document, pair.language), []).append(number)
     found: dict[int, Attribution] = {}
     for numbers in by_document.values():
-        made: list[Representation] | None = None if reads_jointly(retriever) else []
+        shared = len(numbers) > 1 and not reads_jointly(retriever)
+        kept = Kept() if shared else None
         for number in numbers:
-            found[number] = _attribute(retriever, method, pairs[number], made)
+            found[number] = _attribute(retriever, method, pairs[number], kept)
     return [found[number] for number in range(len(pairs))]
 
 
 def _attribute(
-    retriever: Embedded, method: Method, pair: TextPair, made: list[Representation] | None
+    retriever: Embedded, method: Method, pair: TextPair, kept: Kept | None
 ) -> Attribution:
-    """One pair's; `made` as for `perturbed`, of the document."""
+    """One pair's; `kept` as for `perturbed`, of the document."""
     level = str(method.params["level"])
     clock = Clock()
     with retriever.lock:
-        document = perturbed(retriever, pair, "document", made)
+        document = perturbed(retriever, pair, "document", kept)
         query = perturbed(retriever, pair, "query")
         with torch.no_grad():
             score = float(document.score(document.inputs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -18,10 +18,31 @@ from attribution.retrievers.base import (
     encode,
 )
 from attribution.retrievers.encoded import Encoded
+from attribution.retrievers.scoring import size
 from attribution.types import Side, TextPair
 
 BATCH_TOKENS = 8192
 """Tokens of perturbed copies that run together on a CPU; a GPU takes eight times as many."""
+
+
+KEPT_BYTES = 2**28
+"""How much of what a model made of a text's copies is kept for other pairs with that text."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What the model made of a text's copies, call by call from the first one, as far as there is
+    `room` (bytes): vectors of all tokens of all copies of a long text fill no device."""
+
+    made: list[Representation] = field(default_factory=list)
+    room: int = KEPT_BYTES
+
+    def add(self, made: Representation) -> None:
+        """Keep what the next call gave. The first that finds no room is the last one tried: what
+        is kept is found again by its place."""
+        self.room -= size(made)
+        if self.room >= 0:
+            self.made.append(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +84,10 @@ def varied(retriever: Embedded, encoded: Encoded) -> Varied:
     return Varied(encoded, inputs, retriever.baseline(encoded), embed, batch)
 
 
-def perturbed(
-    loaded: Retriever, pair: TextPair, side: Side, made: list[Representation] | None = None
-) -> Perturbed:
+def perturbed(loaded: Retriever, pair: TextPair, side: Side, kept: Kept | None = None) -> Perturbed:
     """`pair`'s query or document to be perturbed, the other one held constant; hold the lock.
 
-    `made` takes what the model makes of each call's copies, for another pair with this very text:
+    `kept` takes what the model makes of each call's copies, for another pair with this very text:
     its calls, which have to be the same ones, find it there.
     """
     retriever = embedded(loaded)
@@ -76,7 +95,7 @@ def perturbed(
     encoded, other = (query, document) if side == "query" else (document, query)
     constant = constant_side(retriever, other)
     text = varied(retriever, encoded)
-    again = iter(tuple(made or ()))
+    again = iter(tuple(kept.made if kept else ()))
 
     def scores(vectors: Representation) -> Tensor:
         return compare(retriever, vectors, constant, side)
@@ -85,8 +104,8 @@ def perturbed(
         vectors = next(again, None)
         if vectors is None:
             vectors = text.embed(inputs)
-            if made is not None:
-                made.append(vectors)
+            if kept is not None:
+                kept.add(vectors)
         return scores(vectors)
 
     return Perturbed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from attribution.curves.positions import aggregated
-from attribution.methods import make_method, perturbation
+from attribution.methods import make_method, occlusion, perturbation
 from attribution.methods.occlusion import attribute, units
+from attribution.methods.perturbation import Kept
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.package_weights import minilm_folder
+from attribution.retrievers.scoring import size
 from attribution.types import TextPair
 
 LEVELS = ("token", "word", "sentence")
@@ -161,6 +164,33 @@ def test_copies_that_run_together_change_nothing(
     (one_by_one,) = attribute(minilm, METHOD["token"], [PAIR])
     np.testing.assert_allclose(together.document_scores, one_by_one.document_scores, atol=1e-6)
     np.testing.assert_allclose(together.query_scores, one_by_one.query_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [0, 3000, 2**28])
+def test_what_is_kept_for_other_queries_has_a_limit_and_changes_nothing(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Vectors of 32 numbers are 128 bytes; batches of five copies are 640, the last is smaller."""
+    retriever = tiny("bert")
+    pairs = [replace(PAIR, query=query) for query in (PAIR.query, "what does the Moon pull?")]
+    alone = [attribute(retriever, METHOD["token"], [pair])[0] for pair in pairs]
+    (text,) = retriever.encode_texts([PAIR.document], "document").texts
+    monkeypatch.setattr(perturbation, "BATCH_TOKENS", 5 * len(text))
+    kept: list[Kept] = []
+
+    def limited() -> Kept:
+        kept.append(Kept(room=limit))
+        return kept[-1]
+
+    monkeypatch.setattr(occlusion, "Kept", limited)
+    attribute(retriever, METHOD["token"], pairs[:1])
+    assert not kept  # nobody would find it again
+    for one, found in zip(alone, attribute(retriever, METHOD["token"], pairs), strict=True):
+        np.testing.assert_allclose(found.document_scores, one.document_scores, atol=1e-6)
+        np.testing.assert_allclose(found.query_scores, one.query_scores, atol=1e-6)
+    (one_document,) = kept
+    assert sum(map(size, one_document.made)) <= limit
+    assert bool(one_document.made) == bool(limit)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left", "llama-right"])
