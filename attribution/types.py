@@ -87,6 +87,13 @@ class TextPair:
             )
 
 
+class Pairs(tuple[TextPair, ...]):
+    """Pairs that are asked about again and again, as a data set's are. What was `made` of them at
+    length is kept here, so that it goes when they go."""
+
+    made: object | None = None
+
+
 class Token(NamedTuple):
     """A token and its characters [start, end) of the ORIGINAL text.
 

@@ -41,7 +41,7 @@ import pyarrow.parquet as pq
 
 from attribution.curves.curve_summary import summarize
 from attribution.methods import make_method
-from attribution.types import Attribution, TextPair, TokenizedText
+from attribution.types import Attribution, Pairs, TextPair, TokenizedText
 from bench.timing import interleaved, ratio
 from cache.exchange.rows import ENTRY, entries
 from cache.exchange.transfer import export
@@ -111,7 +111,7 @@ def point_reads(store: Store, n: int) -> None:
 def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[float]:
     """All curves against numpy.load; seconds of the store's rounds."""
     # Those of the new results among them, since a data set stays what it is.
-    pairs = tuple(result(k)[0] for k in range(n + rounds))
+    pairs = Pairs(result(k)[0] for k in range(n + rounds))
     np.save(folder / "curves.npy", store.curves(MODEL, METHOD, pairs).curves)
 
     def read() -> None:
@@ -259,11 +259,11 @@ def memory(folder: Path, n: int) -> None:
             store.put_encoded(MODEL, METHOD, some, batch.at(range(len(some))))
 
     def listed() -> None:
-        assert not store.missing(MODEL, METHOD, pairs)
+        assert not store.missing(MODEL, METHOD, asked)
         assert sum(file.results for file in listing(store)) == len(pairs)
 
     def averaged() -> None:
-        found = store.curves(MODEL, METHOD, pairs)
+        found = store.curves(MODEL, METHOD, asked)
         summarize(
             found.curves,
             [pair.document for pair in pairs],
@@ -282,6 +282,7 @@ def memory(folder: Path, n: int) -> None:
     while len(pairs) < n:
         step("stored", put)
         if len(pairs) in (100_000, n // 2) or len(pairs) >= n:
+            asked = Pairs(pairs)
             step("listed", listed)
             step("averaged", averaged)
         if len(pairs) >= n or len(pairs) == 100_000:

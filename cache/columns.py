@@ -1,24 +1,26 @@
-"""Pairs as columns: what the store compares of many pairs at once, made once for each tuple."""
+"""Pairs as columns: what the store compares of many pairs at once, made once for those of a data
+set or of a choice of its pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import numbered
-from attribution.types import TextPair
+from attribution.types import Pairs, TextPair
 from cache.keys import text_numbers
-from cache.recent import Recent
 
 
 class PairColumns:
     """n pairs by columns, each made when it is first asked for. A value: nobody may change one."""
 
-    def __init__(self, pairs: Sequence[TextPair]) -> None:
-        self.pairs = pairs
+    def __init__(self, pairs: Sequence[TextPair], *, kept: bool = False) -> None:
+        """`kept` says that who asks keeps the columns: texts need not be remembered one by one."""
+        self.pairs, self._kept = pairs, kept
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -40,7 +42,7 @@ class PairColumns:
     @cached_property
     def texts(self) -> NDArray[np.int64]:
         """Fingerprints of their texts as the store's numbers [n]."""
-        return text_numbers(self.pairs, remembered=not isinstance(self.pairs, tuple))
+        return text_numbers(self.pairs, remembered=not self._kept)
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
@@ -61,18 +63,14 @@ class PairColumns:
             found = tuple({pair.pair_id: pair for pair in self.pairs}.values())
         else:
             found = tuple({(pair.dataset, pair.pair_id): pair for pair in self.pairs}.values())
-        return None if len(found) == len(self) else PairColumns(found)
-
-
-_LIMIT = 2_000_000
-"""Pairs of all tuples together."""
-
-_columns: Recent[PairColumns] = Recent(_LIMIT, weigh=len)
+        return None if len(found) == len(self) else PairColumns(found, kept=self._kept)
 
 
 def columns_of(pairs: Sequence[TextPair]) -> PairColumns:
-    """The pairs as columns; those of a tuple, which cannot change, are kept."""
-    if not isinstance(pairs, tuple):
+    """The pairs as columns; `Pairs` keep theirs."""
+    if not isinstance(pairs, Pairs):
         return PairColumns(pairs)
-    # A tuple that is kept here keeps its id to itself.
-    return _columns.get(id(pairs), lambda: PairColumns(pairs))
+    if pairs.made is None:
+        # Of a plain tuple: what holds itself stays until garbage is searched for.
+        pairs.made = PairColumns(tuple(pairs), kept=True)
+    return cast(PairColumns, pairs.made)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from attribution.errors import UserError, printable
-from attribution.types import TextPair
+from attribution.types import Pairs, TextPair
 
 T = TypeVar("T")
 
@@ -104,6 +104,9 @@ class DataSet:
     rejected: tuple[Rejection, ...] = field(default=())
     versions: Mapping[str, TextPair] = field(default_factory=dict, compare=False)
     version_name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", Pairs(self.pairs))
 
     @cached_property
     def by_id(self) -> dict[str, TextPair]:

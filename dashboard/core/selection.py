@@ -16,7 +16,7 @@ import numpy as np
 
 from attribution.curves.positions import length_bucket
 from attribution.datasets import DataSet
-from attribution.types import TextPair
+from attribution.types import Pairs, TextPair
 from cache.recent import Recent
 
 ANY = "any"
@@ -114,9 +114,9 @@ class Facets:
             keep &= (low <= self._positions) & (self._positions <= high)
         pairs = self.data.pairs
         if not keep.all():
-            pairs = tuple(compress(pairs, keep.tolist()))
+            pairs = Pairs(compress(pairs, keep.tolist()))
         if needles := filters.search.casefold().split():
-            pairs = tuple(pair for pair in pairs if _holds(pair, needles))
+            pairs = Pairs(pair for pair in pairs if _holds(pair, needles))
         return Selection(self.data, pairs, str(filters))
 
 

@@ -23,7 +23,7 @@ HELP = (
 
 
 def arrange(
-    pairs: Sequence[TextPair],
+    pairs: tuple[TextPair, ...],
     order: str,
     stored: Callable[[int], StoredCurves | None],
 ) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
@@ -32,7 +32,7 @@ def arrange(
     `stored(i)` is what is stored under the i-th chosen model; it is asked for what the order needs.
     """
     if order == AS_GIVEN:
-        return tuple(pairs), {}
+        return pairs, {}
     if order == SHUFFLED:
         mixed = np.random.default_rng(0).permutation(len(pairs))
         return tuple(pairs[i] for i in mixed), {}

@@ -26,14 +26,15 @@ def readable_pairs(
         help="Pairs whose evidence lies behind a model's limit, even in part, or of whose tokens "
         f"more than {readings.MAX_UNKNOWN:.0%} are unknown to it.",
     )
+    pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
     if not only or not pairs:
-        return tuple(pairs), ""
+        return pairs, ""
     try:
         with st.spinner("Reading the documents"):
             kept = readings.readable(service(), specs, pairs)
     except UserError as error:
         st.warning(plain(f"Nothing is left out: {error}"))
-        return tuple(pairs), ""
+        return pairs, ""
     return tuple(kept), readings.LEFT_OUT
 
 

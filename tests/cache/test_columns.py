@@ -1,14 +1,16 @@
-"""Pairs as columns say what the pairs say, and are made once for each tuple."""
+"""Pairs as columns say what the pairs say, and are made once for pairs that are kept."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import replace
 
-from attribution.types import TextPair
-from cache import recent
+from attribution.datasets import DataSet
+from attribution.types import Pairs, TextPair
 from cache.columns import PairColumns, columns_of
 from cache.keys import text_fingerprint, text_number
+from cache.recent import forget_made
+from dashboard.core.selection import Filters, facets
 
 PAIRS = (
     TextPair("a", "when", "Fog lifts.", dataset="one"),
@@ -36,21 +38,33 @@ def test_columns_are_those_of_the_pairs() -> None:
 def test_a_pair_that_is_there_twice_counts_once_with_its_last_texts() -> None:
     twice = (*PAIRS, replace(PAIRS[0], document="Fog stays."))
     once = columns_of(twice).once
+    kept = Pairs(PAIRS)
     assert once.pairs == (twice[4], *PAIRS[1:])
-    assert columns_of(PAIRS).once is columns_of(PAIRS)
+    assert columns_of(kept).once is columns_of(kept)
     of_one = (PAIRS[0], PAIRS[2], replace(PAIRS[0], query="who"))
     assert columns_of(of_one).once.pairs == (of_one[2], PAIRS[2])
 
 
-def test_those_of_a_tuple_are_kept_until_what_is_made_of_texts_is_forgotten() -> None:
-    pairs = (*PAIRS, PAIRS[0])
-    kept = columns_of(pairs)
-    assert columns_of(pairs) is kept
-    assert columns_of(list(pairs)) is not columns_of(list(pairs))
-    other = (*PAIRS[:3], PAIRS[0])
-    assert columns_of(other) is not kept
-    recent.forget_made()
-    assert columns_of(pairs) is not kept
+def test_those_of_a_data_set_are_kept_as_long_as_it_is() -> None:
+    data = DataSet("one", "One", PAIRS)
+    columns = columns_of(data.pairs)
+    assert columns_of(data.pairs) is columns
+    assert columns_of(PAIRS) is not columns_of(PAIRS)
+    chosen = facets(data).select(Filters(search="fog"))
+    of_chosen = columns_of(chosen.pairs)
+    assert of_chosen.ids.tolist() == ["a", "c"] and columns_of(chosen.pairs) is of_chosen
+    gone = [weakref.ref(columns), weakref.ref(of_chosen)]
+    del data, columns, chosen, of_chosen
+    forget_made()
+    assert [one() for one in gone] == [None, None]
+
+
+def test_a_choice_that_nobody_keeps_leaves_nothing_behind() -> None:
+    """A page that makes the same choice at every rerun would add one each time."""
+    columns = columns_of(PAIRS[:3])
+    gone = weakref.ref(columns)
+    del columns
+    assert gone() is None
 
 
 def test_columns_go_with_whoever_asked_for_them() -> None:

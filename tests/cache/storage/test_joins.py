@@ -13,7 +13,7 @@ import pytest
 
 from attribution.curves.text_axis import curves_of
 from attribution.methods import make_method
-from attribution.types import Array, Attribution, TextPair
+from attribution.types import Array, Attribution, Pairs, TextPair
 from cache.storage import blocks, index
 from cache.storage.maintenance import compact, drop_file, listing
 from cache.storage.store import ModelKey, Store, serial_of
@@ -25,7 +25,7 @@ METHOD = make_method("saliency")
 
 
 def _same(store: Store, asked: tuple[TextPair, ...], known: Known) -> None:
-    """What is stored of a kept tuple is what the dictionary says, and what a process that
+    """What is stored of kept pairs is what the dictionary says, and what a process that
     remembers nothing reads."""
     expected: list[tuple[str, Array]] = []
     failed: dict[str, str] = {}
@@ -57,7 +57,7 @@ def _same(store: Store, asked: tuple[TextPair, ...], known: Known) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_kept_tuple_gets_what_is_stored_now(
+def test_a_kept_choice_gets_what_is_stored_now(
     store: Store, result: Make, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(blocks, "MERGE_EVERY", 5)
@@ -70,10 +70,10 @@ def test_a_kept_tuple_gets_what_is_stored_now(
     }
     # The same ids in another data set, with a result of their own.
     elsewhere = {name: result(name, dataset="third", query=f"q {name}") for name in list(made)[:3]}
-    asked = tuple(pair for pair, _ in made.values())
-    other = tuple(pair for pair, _ in changed.values())
-    mixed = (*asked[:4], *other[4:])
-    third = tuple(pair for pair, _ in elsewhere.values())
+    asked = Pairs(pair for pair, _ in made.values())
+    other = Pairs(pair for pair, _ in changed.values())
+    mixed = Pairs((*asked[:4], *other[4:]))
+    third = Pairs(pair for pair, _ in elsewhere.values())
     known: Known = {}
     for step in range(40):
         pool = chance.choice([made, changed, elsewhere])
@@ -115,7 +115,7 @@ def test_two_files_that_began_as_one_are_told_apart(store: Store, result: Make) 
     store.release()
     copied = Store(store.root.with_name("copied"))
     shutil.copytree(store.root, copied.root)
-    asked = (first[0], second[0])
+    asked = Pairs((first[0], second[0]))
     store.put(MODEL, METHOD, [second])
     copied.put_failures(MODEL, METHOD, [(second[0], "too long")])
     for _ in range(2):

@@ -10,7 +10,7 @@ from attribution.types import EvidenceSpan, TextPair
 from cache.storage.store import StoredCurves
 from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
 
-PAIRS = [TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd"]
+PAIRS = tuple(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
 
 
 def stored(names: str, curves: np.ndarray, cut: tuple[int, ...] = ()) -> StoredCurves:
@@ -78,7 +78,7 @@ def test_in_span_counts_bins_by_their_overlap() -> None:
 
 
 def test_random_is_repeatable_and_nothing_gets_lost() -> None:
-    assert arrange(PAIRS, AS_GIVEN, lambda _: None)[0] == tuple(PAIRS)
+    assert arrange(PAIRS, AS_GIVEN, lambda _: None)[0] == PAIRS
     assert arrange(PAIRS, SHUFFLED, lambda _: None) == arrange(PAIRS, SHUFFLED, lambda _: None)
     for order in ORDERS:
         assert sorted(ids(arrange(PAIRS, order, lambda _: None)[0])) == list("abcd")
