@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Annotated
 
 if __name__ == "__main__":
     # Until `main` is reached, Ctrl-C ends the process without a traceback of half-done imports.
@@ -49,6 +50,26 @@ for group in (
     cache,
 ):
     app.add_typer(group.app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from dashboard.core.provenance import poslens_version
+
+        print(poslens_version())
+        raise typer.Exit
+
+
+@app.callback()
+def with_version(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print PosLens' version."
+        ),
+    ] = False,
+) -> None:
+    """What every command has in front of it."""
 
 
 def main() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
 from dashboard.__main__ import app
+from dashboard.core.provenance import poslens_version
 from tools import docs as generated
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +93,14 @@ def test_modules_that_methods_names_are_there() -> None:
     named = re.findall(r"`([\w/]+\.py)`", text)
     assert len(named) > 20
     assert [name for name in named if not list((ROOT / "attribution").glob(f"**/{name}"))] == []
+
+
+def test_the_version_is_written_alike_everywhere() -> None:
+    (said,) = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = CliRunner().invoke(app, ["--version"])
+    assert asked.exit_code == 0, asked.output
+    assert said == project["version"] == poslens_version() == asked.stdout.strip()
 
 
 def test_the_readme_is_short() -> None:

@@ -33,19 +33,22 @@ HEAD = """\
 # Commands
 
 Made by `python -m tools.docs` from the commands themselves, which say the same with `--help`:
-`python -m dashboard COMMAND --help`. Results go to stdout, progress and messages to stderr. Exit
-codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted. What `--format json` prints is in
-[JSON of the commands](json.md), field by field.
+`python -m dashboard COMMAND --help`. In a checkout after `make run` it is
+`.venv/bin/python -m dashboard COMMAND`, after `pip install .` also `poslens COMMAND`. `--version`
+instead of a command prints the version, and `poslens --install-completion` lets the shell complete
+names. Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a check failed,
+2 bad input, 130 interrupted. What `--format json` prints is in [JSON of the commands](json.md),
+field by field.
 """
 JSON_HEAD = """\
 # JSON of the commands
 
 Made by `python -m tools.docs` from the types of the commands. Every [command](cli.md) takes
-`--format json`, but for `run`, which opens the dashboard and answers nothing; nor does
-`--install-completion`. The answer is one line of JSON in UTF-8 on stdout, or several lines where it
-says so below. Progress, notes and errors are on stderr, and exit codes are the same in every
-format. With `--out` the answer is in that file, and stdout has its path as text. What `--figure`
-and `--export` write comes beside the answer; its path is on stderr.
+`--format json`, but for `run`, which opens the dashboard and answers nothing; nor do `--version`
+and `--install-completion`. The answer is one line of JSON in UTF-8 on stdout, or several lines
+where it says so below. Progress, notes and errors are on stderr, and exit codes are the same in
+every format. With `--out` the answer is in that file, and stdout has its path as text. What
+`--figure` and `--export` write comes beside the answer; its path is on stderr.
 
 A number that is not defined is null: NaN and infinity are in no answer. Fields keep their order. A
 table's rows are those of its CSV.
@@ -76,21 +79,25 @@ def commands(
         yield name, group
 
 
-def default_of(option: TyperOption) -> str:
+def default_of(option: TyperOption | TyperArgument) -> str:
     """What holds where the option is left out, as it would be typed."""
     value = option.default
     if option.required:
         return "needed"
-    if value is None or callable(value) or option.is_flag or value in ((), []):
+    if value is None or callable(value) or _is_flag(option) or value in ((), []):
         return ""
     return str(getattr(value, "value", value))
 
 
-def kind_of(option: TyperOption) -> str:
+def _is_flag(option: TyperOption | TyperArgument) -> bool:
+    return isinstance(option, TyperOption) and option.is_flag
+
+
+def kind_of(option: TyperOption | TyperArgument) -> str:
     """What is typed behind an option: its choices, or the kind of value."""
     annotation = option.type_descriptor.annotation
     inner = (get_args(annotation) or (annotation,))[0]
-    if option.is_flag or inner is bool:
+    if _is_flag(option) or inner is bool:
         return ""
     if isinstance(inner, type) and issubclass(inner, Enum):
         return " | ".join(str(choice.value) for choice in inner)
@@ -118,8 +125,9 @@ def commands_page() -> str:
         options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
         usage = " ".join([name, *((a.name or "").upper() for a in arguments)])
         parts += [f"## `{usage}`", " ".join((command.help or "").split("\f")[0].split())]
-        if options:
-            parts.append(table(["option", "value", "default", ""], map(option_row, options)))
+        rows = [*map(argument_row, arguments), *map(option_row, options)]
+        if rows:
+            parts.append(table(["option", "value", "default", ""], rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -179,6 +187,13 @@ def json_schema() -> str:
         "$defs": dict(sorted(schema.definitions.items())),
     }
     return json.dumps(said, ensure_ascii=False, indent=1) + "\n"
+
+
+def argument_row(argument: TyperArgument) -> Sequence[str]:
+    """One argument of a command."""
+    many = ", several" if argument.nargs != 1 else ""
+    name = f"`{(argument.name or '').upper()}`"
+    return name, kind_of(argument) + many, default_of(argument), argument.help or ""
 
 
 def option_row(option: TyperOption) -> Sequence[str]:

@@ -73,11 +73,13 @@ def words(kind: Any) -> str:
     """A type in words."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(map(words, inside))
+        lists = any(get_origin(one) is list for one in inside)
+        return (", or " if lists else " or ").join(map(words, inside))
     if origin is Literal:
         return " or ".join(f"`{one}`" for one in inside)
     if origin is list:
-        return f"list of {words(inside[0])}"
+        of = words(inside[0])
+        return f"list of ({of})" if " or " in of else f"list of {of}"
     if origin is dict:
         return f"{words(inside[1])} by name"
     if kind is Source:

@@ -1,10 +1,10 @@
-"""What `precompute` and `failures` print as JSON; see `dashboard/core/answers.py`."""
+"""What `precompute`, `failures` and `curve` print as JSON; see `dashboard/core/answers.py`."""
 
 from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from dashboard.core.answers import DataSet, Method, Model
+from dashboard.core.answers import DataSet, Documents, Method, Model
 
 
 class Precomputed(TypedDict):
@@ -35,3 +35,25 @@ class Failures(TypedDict):
     dataset: DataSet
     total: Annotated[int, "Pairs of the data set."]
     failed: Annotated[list[Failure], "Those that gave no result."]
+
+
+class CurveRow(TypedDict):
+    """A position of a data set's curve."""
+
+    model: Model
+    dataset: DataSet
+    method: Method
+    bin: Annotated[int, "Number of the position, 0 to 99."]
+    position: Annotated[float, "The position, 0 to 1 of what is read, or of the text."]
+    mean: Annotated[float | None, "Mean attribution there, in the unit of the normalization."]
+    std: Annotated[float | None, "Standard deviation over pairs, in the same unit."]
+    ci_low: Annotated[float | None, "Lower end of the mean's 95% interval; null below 10 documents"]
+    ci_high: Annotated[
+        float | None, "Upper end of the mean's 95% interval; null below 10 documents."
+    ]
+    magnitude: Annotated[float | None, "Mean attribution without the sign; null if not stored."]
+    n: Annotated[int, "Pairs that are averaged."]
+    n_documents: Documents
+    n_truncated: Annotated[int, "Pairs whose document is longer than the model reads."]
+    n_failed: Annotated[int, "Pairs that gave no result and are left out."]
+    n_read: Annotated[int | None, "Pairs read at this position; null where that is all of them."]

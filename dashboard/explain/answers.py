@@ -1,10 +1,10 @@
-"""What `explain` and `curve` print as JSON; see `dashboard/core/answers.py`."""
+"""What `explain` prints as JSON; see `dashboard/core/answers.py`."""
 
 from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from dashboard.core.answers import DataSet, Documents, Method, Model, Source
+from dashboard.core.answers import Method, Model, Source
 
 
 class TokenEntry(TypedDict):
@@ -59,25 +59,3 @@ class Explanation(TypedDict):
     curve: Annotated[list[float], "The document's attribution at the 100 positions."]
     magnitudes: Annotated[list[float], "The same without the sign, at the 100 positions."]
     provenance: Annotated[Source, "Where the numbers come from."]
-
-
-class CurveRow(TypedDict):
-    """A position of a data set's curve."""
-
-    model: Model
-    dataset: DataSet
-    method: Method
-    bin: Annotated[int, "Number of the position, 0 to 99."]
-    position: Annotated[float, "The position, 0 to 1 of what is read, or of the text."]
-    mean: Annotated[float | None, "Mean attribution there, in the unit of the normalization."]
-    std: Annotated[float | None, "Standard deviation over pairs, in the same unit."]
-    ci_low: Annotated[float | None, "Lower end of the mean's 95% interval; null below 10 documents"]
-    ci_high: Annotated[
-        float | None, "Upper end of the mean's 95% interval; null below 10 documents."
-    ]
-    magnitude: Annotated[float | None, "Mean attribution without the sign; null if not stored."]
-    n: Annotated[int, "Pairs that are averaged."]
-    n_documents: Documents
-    n_truncated: Annotated[int, "Pairs whose document is longer than the model reads."]
-    n_failed: Annotated[int, "Pairs that gave no result and are left out."]
-    n_read: Annotated[int | None, "Pairs read at this position; null where that is all of them."]

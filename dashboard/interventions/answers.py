@@ -11,6 +11,7 @@ Failed = Annotated[int, "Those that gave no result and are left out."]
 Notes = Annotated[list[str], "What to know of the numbers, in sentences."]
 Provenance = Annotated[Source, "Where the numbers come from."]
 CausalCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, in the score."]
+CosineCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, as a cosine."]
 CurveLow = Annotated[
     list[float | None] | None, "Lower ends of its 95% intervals, 100; null of too few documents."
 ]
@@ -78,7 +79,7 @@ class SegmentCurve(TypedDict):
         CauseEstimate | None, "Mean of the curve's last third less its first, as a cosine."
     ]
     notes: Notes
-    curve: CausalCurve
+    curve: CosineCurve
     ci_low: CurveLow
     ci_high: CurveHigh
     provenance: Provenance

@@ -257,7 +257,8 @@ def test_a_field_says_what_it_is() -> None:
 
     with pytest.raises(ValueError, match="value does not say what it is"):
         list(fields_of(Silent))
-    assert words(dict[str, list[int | None]]) == "list of whole number or null by name"
+    assert words(dict[str, list[int | None]]) == "list of (whole number or null) by name"
+    assert words(list[int | None] | None) == "list of (whole number or null), or null"
 
 
 def test_two_shapes_do_not_share_a_name() -> None:
