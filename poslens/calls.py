@@ -64,7 +64,8 @@ def explain(
     dataset: str | Path = SAMPLE,
     **options: Option,
 ) -> Explanation:
-    """Which tokens of the query and of the document carry the score.
+    """How each token of the query and of the document bears on the score; what a number means is
+    the method's (docs/methods.md).
 
     Args:
         model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object with

@@ -125,7 +125,8 @@ class Explanation:
             from poslens.widget import Heatmap
         except ImportError as error:
             raise UserError(
-                "The widget needs anywidget: install it with pip install 'poslens[notebook]'."
+                "The widget needs anywidget: run `pip install anywidget`, or `pip install "
+                "'.[notebook]'` in a checkout of PosLens."
             ) from error
         return Heatmap(data=payload(*self._panes()))
 

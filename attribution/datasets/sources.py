@@ -69,7 +69,8 @@ def checked_name(name: str, prefix: str, what: str) -> str:
 def not_installed(library: str) -> UserError:
     """The sentence for a library that is not there."""
     return UserError(
-        f"{library} is not installed: run `pip install poslens[data]`, or `pip install {library}`."
+        f"{library} is not installed: run `pip install {library}`, or `pip install '.[data]'` in a "
+        "checkout of PosLens."
     )
 
 

@@ -44,7 +44,10 @@ def section(access: Access) -> dict[str, str]:
             stands in the sentence.
     """
     if find_spec("authlib") is None or find_spec("httpx") is None:
-        raise UserError("--login needs packages of its own: pip install 'poslens[server]'.")
+        raise UserError(
+            "--login needs packages of its own: run `pip install '.[server]'` in a checkout of "
+            "PosLens."
+        )
     read = _from_file()
     found = {key: setting.get() or read.get(key, "") for key, setting in _KEYS.items()}
     missing = [key for key, value in found.items() if not value]

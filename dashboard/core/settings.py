@@ -84,8 +84,8 @@ HOME = Setting(
     "POSLENS_HOME",
     "",
     str,
-    "folder of the cache and of fetched models; empty is poslens in the user's data folder "
-    "(~/.local/share).",
+    "folder of the cache and of models fetched from the package index; empty is poslens in the "
+    "user's data folder (~/.local/share).",
 )
 ALLOW_CODE = Setting(
     "POSLENS_ALLOW_CODE",

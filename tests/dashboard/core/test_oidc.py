@@ -146,5 +146,5 @@ def test_a_provider_that_is_none_is_said_so(status: int, body: bytes, well: bool
 
 def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oidc, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"poslens\[server\]"):
+    with pytest.raises(UserError, match=r"checkout of PosLens"):
         oidc.section(ACCESS)
