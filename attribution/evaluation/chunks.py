@@ -21,8 +21,9 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.text import words
 
 _FORM = re.compile(r"(windows|late):(\d{1,9})(?::(\d{1,9}))?")
-SPECIAL = 2
-"""Special tokens that a window is given besides; the models known here have at most so many."""
+SLACK = 8
+"""Tokens that are left free beside a window: one that begins or ends inside a word is cut into
+other tokens, and more of them, than it had in its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
     """Refuse what a loaded model cannot do.
 
     Raises:
-        UserError: windows longer than it reads, or late chunks of a model without token vectors
-            whose mean is its vector.
+        UserError: windows longer than it reads beside special tokens and prompt, or late chunks of
+            a model without token vectors whose mean is its vector.
     """
     if chunks.kind == "late":
         from sentence_transformers.sentence_transformer.modules import (  # here: slow to import
@@ -96,11 +97,13 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
         if modes != ["mean"]:
             raise no_late_chunks(retriever.name)
     if chunks.kind == "windows" and isinstance(retriever, DenseRetriever):
-        room = retriever.max_length - SPECIAL
+        word = retriever.encode_texts(["a"], "document").texts[0]
+        room = word.max_length - int((~word.content).sum()) - SLACK
         if chunks.size > room:
             raise UserError(
-                f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads "
-                f"({room:,}): choose smaller ones."
+                f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads beside "
+                f"special tokens, its prompt and {SLACK} tokens of slack ({room:,}): choose "
+                "smaller ones."
             )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.evaluation.chunks import (
     WHOLE,
@@ -198,7 +199,25 @@ def test_what_a_model_cannot_do_is_said(tiny: Tiny) -> None:
         require_fit(tiny("bert-cls"), Chunks("late", 8))
     with pytest.raises(UserError, match="not the mean of token vectors"):
         require_fit(load(presets()["BM25"]), Chunks("late", 8))
-    with pytest.raises(UserError, match=r"reads \(126\)"):
-        require_fit(tiny("bert"), Chunks("windows", 127))
-    require_fit(tiny("bert"), Chunks("windows", 126))
+    with pytest.raises(UserError, match=r"8 tokens of slack \(118\)"):
+        require_fit(tiny("bert"), Chunks("windows", 119))
     require_fit(tiny("bert"), WHOLE)
+
+
+@pytest.mark.parametrize("prompt", [None, "passage: "])
+def test_the_longest_windows_that_are_let_through_are_read_whole(
+    tiny: Tiny, sample: DataSet, prompt: str | None
+) -> None:
+    """Windows begin and end inside words here, and a prompt stands before each."""
+    retriever = tiny("bert", document_prompt=prompt)
+    (word,) = retriever.encode_texts(["a"], "document").texts
+    longest = 128 - (len(word) - int(word.content.sum())) - 8
+    assert (longest < 118) == (prompt is not None)
+    chunks = Chunks("windows", longest)
+    require_fit(retriever, chunks)
+    with pytest.raises(UserError, match="choose smaller ones"):
+        require_fit(retriever, Chunks("windows", longest + 1))
+    documents = {pair.document for pair in sample.pairs}
+    windows = [one for text in documents for one in windows_of(retriever, text, chunks)]
+    read = retriever.encode_texts(windows, "document").texts
+    assert len(windows) > 1000 and not any(text.truncated for text in read)
