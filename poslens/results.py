@@ -54,7 +54,7 @@ PICTURES = ("html", "png", "svg", "pdf")
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """One query and document under one model or several: which tokens carry the score."""
+    """One query and document under one model or several: how each token bears on the score."""
 
     results: tuple[Explained, ...]
     rails: tuple[Rail, ...]

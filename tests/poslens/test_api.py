@@ -85,7 +85,7 @@ def test_the_widget_draws_what_the_file_draws(
     assert json.loads(json.dumps(widget.data)) == drawn["data"]
     assert widget.pinned == []
     monkeypatch.setitem(sys.modules, "poslens.widget", None)
-    with pytest.raises(poslens.UserError, match=r"poslens\[notebook\]"):
+    with pytest.raises(poslens.UserError, match="pip install anywidget"):
         tide.widget()
 
 
