@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +60,14 @@ _listed: dict[Path, tuple[object, list[StoredFile]]] = {}
 def stored(compute: Compute) -> list[StoredFile]:
     """Every file of the store; read again only where one has changed."""
     store = compute.store
-    state = {
-        str(path): (stat.st_mtime_ns, stat.st_size)
-        for path in (store.folder.rglob("*.db*") if store.folder.is_dir() else ())
-        if not path.name.endswith("-shm")
-        for stat in [path.stat()]
-    }
+    state: dict[str, tuple[int, int]] = {}
+    with suppress(OSError):  # somebody has just removed a folder: the next look finds the rest
+        for path in store.folder.rglob("*.db*") if store.folder.is_dir() else ():
+            if path.name.endswith("-shm"):
+                continue
+            with suppress(OSError):  # or a file: a log goes with the last who has it open
+                stat = path.stat()
+                state[str(path)] = stat.st_mtime_ns, stat.st_size
     known = _listed.get(store.root)
     if known is None or known[0] != state:
         known = _listed[store.root] = (state, maintenance.listing(store))
@@ -197,6 +200,7 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
     def work(run: Run, step: Step) -> str:
         said, freed = summary(files), 0
         for done, file in enumerate(files):
+            _require_wanted(run)
             step(done, len(files))
             freed += maintenance.drop_file(file)
         step(len(files), len(files))
@@ -244,9 +248,13 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
     return _start(compute, "Importing", work)
 
 
-def _require(file: StoredFile, run: Run) -> None:
+def _require_wanted(run: Run) -> None:
     if run.stopping:
         raise Stopped("Stopped before the rest was done.")
+
+
+def _require(file: StoredFile, run: Run) -> None:
+    _require_wanted(run)
     if file.problem:
         raise UserError(f"{file.problem} Delete it, or leave it out.")
 

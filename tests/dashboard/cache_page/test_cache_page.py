@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from cache.exchange.part_files import PartFolder, PartWriter
+from cache.storage import maintenance
 from cache.storage.store import ModelKey, Store
 from dashboard.__main__ import app as commands
 from dashboard.cache_page import service as cache_service
@@ -251,6 +253,33 @@ def test_a_stopped_verify_says_so(store: Store) -> None:
         cache_service._require(
             replace(cache_service.stored(compute)[0], problem="Bad."), Run("", 0)
         )
+
+
+def test_delete_stops_between_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, begun, end = Compute(store.root.parent), Event(), Event()
+    drop = maintenance.drop_file
+
+    def slowly(file: maintenance.StoredFile) -> int:
+        begun.set()
+        end.wait(60)
+        return drop(file)
+
+    monkeypatch.setattr(maintenance, "drop_file", slowly)
+    run = cache_service.start_delete(compute, cache_service.stored(compute))
+    begun.wait(60)
+    run.stop()
+    end.set()
+    run.wait()
+    assert run.error == "Stopped before the rest was done."
+    assert len(cache_service.stored(compute)) == 2
+
+
+def test_a_log_that_goes_while_files_are_listed_ends_nothing(store: Store) -> None:
+    # A link to nothing is there for who lists, and gone for who looks at it.
+    log = store.path(OTHER, METHOD).with_suffix(".db-wal")
+    log.unlink(missing_ok=True)
+    log.symlink_to("gone")
+    assert len(cache_service.stored(Compute(store.root.parent))) == 3
 
 
 # -- commands ----------------------------------------------------------------------------------
