@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -134,8 +134,18 @@ def models(store: Files) -> list[ModelKey]:
     return found
 
 
-def failures(store: Files, model: ModelKey, method: Method) -> list[tuple[str, str, str]]:
-    """Data set, pair and reason of everything that failed.
+class Failure(NamedTuple):
+    """An item that gave no result, and why. `kind` is the first word of what was asked of it
+    beside an attribution, such as faithfulness; empty of an attribution."""
+
+    kind: str
+    dataset: str
+    item: str
+    reason: str
+
+
+def failures(store: Files, model: ModelKey, method: Method) -> list[Failure]:
+    """Everything that failed, attributions first.
 
     Raises:
         UserError: the file cannot be read.
@@ -143,10 +153,16 @@ def failures(store: Files, model: ModelKey, method: Method) -> list[tuple[str, s
     with store.reading(model, method) as db:
         if db is None:
             return []
-        return db.execute(
-            "SELECT coalesce(name, ''), pair, reason FROM payload "
+        found = db.execute(
+            "SELECT '', coalesce(name, ''), pair, reason FROM payload "
             "LEFT JOIN dataset ON dataset.id = ds WHERE reason IS NOT NULL ORDER BY payload.id"
         ).fetchall()
+        if "other" in _tables(db):
+            found += db.execute(
+                "SELECT kind, dataset, item, reason FROM other WHERE reason IS NOT NULL "
+                "ORDER BY kind, dataset, item"
+            ).fetchall()
+    return [Failure(kind.partition(" ")[0], *said) for kind, *said in found]
 
 
 def _counts(db: sqlite3.Connection) -> tuple[int, int]:
@@ -164,13 +180,17 @@ def _counts(db: sqlite3.Connection) -> tuple[int, int]:
 
 def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
     """Results and failures of tests and interventions, and embeddings."""
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    tables = _tables(db)
     results = failed = 0
     if "other" in tables:
         results, failed = db.execute("SELECT count(payload), count(reason) FROM other").fetchone()
     if "embedding" in tables:
         results += db.execute("SELECT count(*) FROM embedding").fetchone()[0]
     return results, failed
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
 
 
 def drop_file(file: StoredFile) -> int:

@@ -21,7 +21,7 @@ from dashboard.core.runs import Job
 from dashboard.drawing.palettes import Style
 from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.run_board import any_active, failed_items, run_board
 from dashboard.widgets.tables import chosen_row
 
 CHUNKS = ["whole", "windows:64:16", "windows:128:32", "windows:256:64", "late:64", "late:128"]
@@ -155,6 +155,9 @@ def board() -> None:
                 curves_section(found)
             else:
                 st.info("Nothing is stored of this corpus yet: press Compute.")
+        for one in found:
+            job = audits.job(compute, one.index, the_setup)
+            failed_items(job, one.failed, "audit.", unit="document")
 
 
 def pair_of(data: DataSet, document: str) -> str:

@@ -28,7 +28,7 @@ from dashboard.drawing.curves import Style
 from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs
-from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.run_board import any_active, failed_items, run_board
 from dashboard.widgets.sending import agreed
 from dashboard.widgets.tables import chosen_row
 
@@ -139,6 +139,9 @@ def board() -> None:
     run_board(jobs(), "bias.", unit="pairs of documents scored", verb="Test")
     if any_active(jobs()) != ticking:
         st.rerun()
+    for job in jobs():
+        of = [one.failed for one in results if one.model.spec.name == job.label]
+        failed_items(job, {item: why for failed in of for item, why in failed.items()}, "bias.")
     found = bias_service.with_adjusted_p([one for one in results if one.scores])
     if not found:
         st.info("Nothing is scored for these pairs yet: press Test.")

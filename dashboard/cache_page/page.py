@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import pandas as pd
@@ -20,9 +20,21 @@ from dashboard.core.settings import KEEP_OWN_TEXTS
 from dashboard.widgets import links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import run_bar
+from dashboard.widgets.tables import no_result
 
 ALL = "all methods"
-SHOWN_FAILURES = 1000
+CAUSE = ("Cause", "interventions/page.py")
+RETRIED = {
+    "": ("Curves", "curves/page.py"),
+    "faithfulness": ("Faithfulness", "faithfulness/page.py"),
+    "relocation": CAUSE,
+    "ablation": CAUSE,
+    "segments": CAUSE,
+    "thirds": CAUSE,
+    "bias_scores": ("Bias tests", "bias/page.py"),
+    "reachability": ("Audit", "audit/page.py"),
+}
+"""The page that tries again what failed of each kind; a ranking does so whenever it is made."""
 
 files: list[StoredFile] = []
 with panels.guarded():
@@ -227,30 +239,32 @@ def failed(meant: list[StoredFile]) -> None:
     rows = [
         row
         for row in failures(service().store, file.model, file.method)
-        if row[0] in datasets.names()
+        if row.dataset in datasets.names()
     ]
     if not rows:
         return
-    pairs = "pair" if len(rows) == 1 else "pairs"
-    with st.expander(f"{len(rows):,} {pairs} gave no result"):
-        st.dataframe(
-            pd.DataFrame(rows[:SHOWN_FAILURES], columns=["data set", "pair", "reason"]),
-            hide_index=True,
-            key="cache.failures",
-        )
-        if len(rows) > SHOWN_FAILURES:
-            st.caption(f"The first {SHOWN_FAILURES:,} of {len(rows):,}.")
-        st.caption("Curves tries them again: open it and press Try them again.")
-        links.page_link(
-            "curves/page.py",
-            "Open Curves",
-            ":material/show_chart:",
-            {
-                "dataset": rows[0][0],
-                "models": [file.model.name],
-                "method": file.method.name,
-            },
-        )
+    frame = pd.DataFrame(
+        {
+            "data set": [row.dataset for row in rows],
+            "of": [row.kind or "attribution" for row in rows],
+            "item": [row.item for row in rows],
+            "reason": [row.reason for row in rows],
+        }
+    )
+    first: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.kind in RETRIED:
+            first.setdefault(RETRIED[row.kind], row.dataset)
+    with no_result(frame, unit="item", key="cache.failures"):
+        for (title, page), dataset in first.items():
+            st.caption(f"{title} tries them again: open it and press Try them again.")
+            asked: dict[str, str | Sequence[str]]
+            asked = {"dataset": dataset, "models": [file.model.name]}
+            if title == "Curves":
+                asked["method"] = file.method.name
+            elif title == "Faithfulness":
+                asked["methods"] = [file.method.name]
+            links.page_link(page, f"Open {title}", ":material/replay:", asked)
 
 
 def imports() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 import pandas as pd
@@ -25,7 +26,7 @@ from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.run_board import any_active, failed_items, run_board
 
 PARAMETERS = Parameters()
 
@@ -236,6 +237,7 @@ def board() -> None:
     chart = st.container()
     summaries: list[tuple[str, FaithfulnessSummary]] = []
     made: list[Provenance] = []
+    failed: dict[str, Mapping[str, str]] = {}
     with panels.guarded():
         for model in models:
             spec = choices.spec(model, data.name)
@@ -243,6 +245,7 @@ def board() -> None:
                 stored = faithfulness_service.stored(
                     service_for(data.name), spec, method, chosen, PARAMETERS
                 )
+                failed[faithfulness_service.label(spec, method)] = stored.failed
                 if stored.results:
                     try:
                         documents = [by_id[i].document for i in stored.results]
@@ -259,6 +262,8 @@ def board() -> None:
     run_board(jobs(), "faithfulness.", unit="tests", verb="Test")
     if any_active(jobs()) != ticking:
         st.rerun()
+    for job in jobs():
+        failed_items(job, failed.get(job.label, {}), "faithfulness.")
     if not summaries:
         return
     with panels.guarded():

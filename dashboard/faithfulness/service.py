@@ -72,6 +72,11 @@ def of_pair(
     return found
 
 
+def label(spec: RetrieverSpec, method: Method) -> str:
+    """What tells a job from others on the same pairs."""
+    return f"{spec.name}, {method.name}"
+
+
 def job(
     compute: Compute,
     spec: RetrieverSpec,
@@ -100,10 +105,9 @@ def job(
         return len(pairs) - len(tests.missing(model.key, method, pairs))
 
     key = run_key(model, method, f"{scope} {parameters!r}")
-    label = f"{spec.name}, {method.name}"
     return compute.job(
         key,
-        label,
+        label(spec, method),
         len(pairs),
         work,
         doing="faithfulness",

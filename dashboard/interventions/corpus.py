@@ -30,7 +30,7 @@ from dashboard.interventions.figures import edit_means
 from dashboard.interventions.service import DataSetCause
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.run_board import any_active, failed_items, run_board
 
 MEASURES: dict[str, tuple[Method, ...]] = {
     "segments": (segments_method("segments"), segments_method("shuffled")),
@@ -89,15 +89,9 @@ def section(models: Sequence[str], data: DataSet) -> None:
             st.caption(panels.plain(str(reason)))
     if not specs:
         return
-    compute = service_for(data.name)
-    scope = f"{data.name}: documents"
 
     def jobs() -> list[Job]:
-        return [
-            interventions.job(compute, spec, what, chosen, scope)
-            for spec in specs
-            for what in MEASURES[measure]
-        ]
+        return [_job(spec, what, chosen, data) for spec in specs for what in MEASURES[measure]]
 
     ticking = any_active(jobs())
 
@@ -121,6 +115,11 @@ def section(models: Sequence[str], data: DataSet) -> None:
     board()
 
 
+def _job(spec: RetrieverSpec, what: Method, chosen: Sequence[TextPair], data: DataSet) -> Job:
+    scope = f"{data.name}: documents"
+    return interventions.job(service_for(data.name), spec, what, chosen, scope)
+
+
 def _selection(chosen: Sequence[TextPair], data: DataSet) -> str:
     total = len(documents_of(data.pairs))
     return "" if len(chosen) == total else f"{len(chosen)} documents spread evenly"
@@ -135,11 +134,8 @@ def _segments(
     for spec in specs:
         for what in MEASURES[measure]:
             kept = interventions.stored(compute, spec, what, chosen)
-            if kept.failed:
-                reason = next(iter(kept.failed.values()))
-                st.caption(
-                    panels.plain(f"{len(kept.failed)} documents of {spec.name} failed: {reason}")
-                )
+            job = _job(spec, what, chosen, data)
+            failed_items(job, kept.failed, "corpus.", unit="document")
             n = len(kept.results)
             if not n:
                 continue

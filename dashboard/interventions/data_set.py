@@ -35,7 +35,7 @@ from dashboard.interventions import (
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from dashboard.widgets.run_board import any_active, run_board
+from dashboard.widgets.run_board import any_active, failed_items, run_board
 
 """Methods judged by default: those that take less than a second a pair."""
 
@@ -159,9 +159,8 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     found = []
     for spec in choice.specs:
         kept = interventions.stored(choice.compute, spec, what, choice.pairs)
-        if kept.failed:
-            reason = next(iter(kept.failed.values()))
-            st.caption(panels.plain(f"{len(kept.failed)} pairs of {spec.name} failed: {reason}"))
+        job = interventions.job(choice.compute, spec, what, choice.pairs, choice.scope)
+        failed_items(job, kept.failed, "cause.")
         if not kept.results:
             continue
         if reason := too_few(spec.name, len(kept.results), len(choice.pairs) - len(kept.failed)):

@@ -14,6 +14,7 @@ from dashboard.core import people
 from dashboard.core.runs import Job, Run
 from dashboard.drawing.plain import plain
 from dashboard.widgets.guard import fragment
+from dashboard.widgets.tables import no_result
 
 _ON_BOARDS = "runs on boards"
 STRIP_S = 4.0
@@ -140,17 +141,20 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
             lines()
 
 
-def failed_items(job: Job, failed: Mapping[str, str], suffix: str = "") -> None:
-    """The pairs that gave no result, why, and the button that tries them again."""
+def failed_items(
+    job: Job, failed: Mapping[str, str], prefix: str = "", *, unit: str = "pair"
+) -> None:
+    """The items of a job that gave no result, why, and the button that tries them again; `prefix`
+    is that of the job's board, which says what keeps it from starting."""
     if not failed:
         return
-    with st.expander(f"{len(failed):,} pairs of {plain(job.label)} gave no result"):
-        st.dataframe(pd.DataFrame(failed.items(), columns=["pair", "reason"]), hide_index=True)
+    frame = pd.DataFrame(failed.items(), columns=[unit, "reason"])
+    with no_result(frame, job.label, unit):
         st.button(
             "Try them again",
-            key=f"retry{suffix}",
+            key=f"{prefix}retry.{job.key}",
             on_click=_start,
-            args=([job], f"error{suffix}", True),
+            args=([job], f"{prefix}error", True),
         )
 
 
@@ -186,7 +190,7 @@ def _bar(
         counts = f"{share:.0%}"
     rates = [run.progress.rate for run in runs]
     rate = rates[0] if len(rates) == 1 and rate_unit else None
-    # Runs share one device: what each would take by itself adds up at most to the longest.
+    # Each rate is one beside the others, and rises as these end: all end with the longest at most.
     left = [s for run in runs if (s := run.progress.remaining_seconds) is not None]
     parts = [
         stage,

@@ -1,13 +1,18 @@
-"""Tables of which the reader chooses a row."""
+"""Tables of which the reader chooses a row, and the list of what gave no result."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+
+from dashboard.drawing.plain import plain
+
+SHOWN_FAILURES = 1000
 
 
 def rows_key(key: str, ids: Sequence[str]) -> str:
@@ -35,3 +40,18 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     )
     rows = event.selection.rows
     return next((row for row in rows if row in range(len(frame))), None)
+
+
+@contextmanager
+def no_result(
+    frame: pd.DataFrame, of: str = "", unit: str = "pair", key: str | None = None
+) -> Iterator[None]:
+    """What gave no result and why, a row each, folded away under how many there are; what can be
+    done about it goes inside. `of` says whose they are, `unit` what one of them is."""
+    n = len(frame)
+    said = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} gave no result"
+    with st.expander(plain(said)):
+        st.dataframe(frame.head(SHOWN_FAILURES), hide_index=True, key=key)
+        if n > SHOWN_FAILURES:
+            st.caption(f"The first {SHOWN_FAILURES:,} of {n:,}.")
+        yield

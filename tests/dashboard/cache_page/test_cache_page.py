@@ -16,9 +16,13 @@ from typer.testing import CliRunner
 
 from attribution import datasets
 from attribution.errors import UserError
+from attribution.evaluation.faithfulness import Parameters
+from attribution.interventions.relocation import relocation_method
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from cache.exchange.part_files import PartFolder, PartWriter
+from cache.kinds.faithfulness import FaithfulnessStore
+from cache.kinds.interventions import causes
 from cache.storage import maintenance
 from cache.storage.store import ModelKey, Store
 from dashboard.__main__ import app as commands
@@ -28,7 +32,7 @@ from dashboard.core import rights
 from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session
 from dashboard.core.runs import Run
-from tests.support.pages import page_file
+from tests.support.pages import open_page, page_file
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -166,9 +170,27 @@ def test_verify_and_compact(store: Store) -> None:
 
 def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
     app = pick(opened(), "saliency")
-    assert app.expander[0].label == "1 pair gave no result"
+    assert app.expander[0].label == "1 item gave no result"
     rows = app.dataframe[1].value
-    assert rows.values.tolist() == [["set", "bad", "it has no <b>token</b>"]]
+    assert rows.values.tolist() == [["set", "attribution", "bad", "it has no <b>token</b>"]]
+    assert not app.exception
+
+
+def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> None:
+    pair = result("bad")[0]
+    tests = FaithfulnessStore(store.root).tests(MODEL, METHOD, Parameters())
+    tests.put_failures(MODEL, METHOD, [(pair, "it is too short")])
+    moved = relocation_method()
+    causes(store.root, moved).put_failures(MODEL, moved, [(pair, "it has no evidence")])
+    app = pick(open_page("cache").run(), "relocation")
+    assert [row[1:] for row in app.dataframe[1].value.values.tolist()] == [
+        ["relocation", "bad", "it has no evidence"]
+    ]
+    assert any("Cause tries them again" in one.value for one in app.caption)
+    app = pick(app, "saliency")
+    assert app.dataframe[1].value["of"].tolist() == ["attribution", "faithfulness"]
+    said = " ".join(one.value for one in app.caption)
+    assert "Curves tries them again" in said and "Faithfulness tries them again" in said
     assert not app.exception
 
 

@@ -26,6 +26,8 @@ class Setting:
         self.end = threading.Event()
         self.retried: list[bool] = []
         self.options: dict[str, str | bool] = {}
+        self.suffix = ".y"
+        self.failed: dict[str, str] = {}
         self.board, self.other_page = False, True
 
     def job(self, name: str) -> Job:
@@ -61,8 +63,8 @@ def _page(setting):  # type: ignore[no-untyped-def]
     from dashboard.widgets.run_board import failed_items, run_board
 
     jobs = [setting.job(name) for name in setting.done]
-    run_board(jobs, "x.", ".y", **setting.options)
-    failed_items(jobs[0], {"p3": "It has no token."} if setting.error else {}, ".y")
+    run_board(jobs, "x.", setting.suffix, **setting.options)
+    failed_items(jobs[0], setting.failed, "x.", unit="document")
 
 
 def _strip(setting):  # type: ignore[no-untyped-def]
@@ -169,15 +171,28 @@ def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -
     setting.end.set()
     for name in setting.done:
         setting.job(name).start().wait()
+    setting.suffix, setting.failed = "", {"p3": "It has no token."}
     page, text = setting.shown()
     assert "A; B: The disk is full." in text
-    assert "gave no result" in page.expander[0].label
-    page.button(key="retry.y").click().run()
+    assert page.expander[0].label == "1 document of A gave no result"
+
+    def press(label: str) -> str:
+        next(one for one in page.button if one.label == label).click().run()
+        return text_of(page)
+
+    press("Try them again")
     assert setting.retried == [False, False, True]
     setting.limit = 0
-    page.button(key="x.start.y").click().run()
-    assert "0 runs are at work already" in text_of(page)
-    assert "0 runs are at work already" not in text_of(page.run()), "said once"
+    for label in ("Compute", "Try them again"):
+        assert "0 runs are at work already" in press(label)
+        assert "0 runs are at work already" not in text_of(page.run()), "said once"
+
+
+def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> None:
+    setting.failed = {f"p{n}": "It has no token." for n in range(1200)}
+    page, text = setting.shown()
+    assert page.expander[0].label == "1,200 documents of A gave no result"
+    assert len(page.dataframe[0].value) == 1000 and "The first 1,000 of 1,200." in text
 
 
 def test_the_strip_shows_each_run_at_work_that_the_page_does_not(setting: Setting) -> None:

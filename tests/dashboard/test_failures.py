@@ -1,0 +1,102 @@
+"""What failed is listed on the page that computed it, which tries it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from attribution import datasets
+from attribution.datasets import DataSet
+from attribution.evaluation.audit import audit_method
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.evaluation.chunks import WHOLE
+from attribution.evaluation.faithfulness import Parameters
+from attribution.interventions.relocation import relocation_method
+from attribution.methods import make_method
+from cache.kinds import bias as bias_scores
+from cache.kinds.bias import BIAS_SCORES
+from cache.kinds.faithfulness import FaithfulnessStore
+from cache.kinds.interventions import causes
+from cache.storage.store import ModelKey
+from dashboard.audit import service as audits
+from dashboard.core.compute import Compute, service
+from dashboard.widgets.choices import spec
+from tests.support.pages import open_page
+
+TERMS = make_method("terms")
+WHY = "The disk was on fire."
+ROWS = "query,document,evidence\n" + "".join(
+    f"what is {word},The {word} is grey. Filler stands here. Nobody saw more.,The {word} is grey.\n"
+    for word in ("ice", "stone", "fog")
+)
+
+
+def bias(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    item = pairs_for(data, "position", "end", 250).pairs[0]
+    bias_scores.store(compute.root).put_failures(model, BIAS_SCORES, [(item, WHY)])
+
+
+def faithfulness(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    tests = FaithfulnessStore(compute.root).tests(model, TERMS, Parameters())
+    tests.put_failures(model, TERMS, [(data.pairs[0], WHY)])
+
+
+def cause(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    moved = relocation_method()
+    # Not of the first pair, which the page computes by itself.
+    causes(compute.root, moved).put_failures(model, moved, [(data.pairs[-1], WHY)])
+
+
+def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    job = audits.job(
+        compute,
+        audits.Index(spec("BM25", data.name)),
+        audits.Setup(audits.corpus(data), top=1),
+    )
+    job.start().wait()
+    store = audits.store_of(compute, audits.corpus(data))
+    item = store._items[0]
+    store._reaches.put_failures(model, audit_method(WHOLE), [(item, WHY)])
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataSet]:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    (tmp_path / "mine.csv").write_text(ROWS)
+    datasets.register("mine", tmp_path / "mine.csv")
+    service.cache_clear()
+    yield datasets.read("mine")
+    service.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("fail", "asked"),
+    [
+        (bias, {"tests": ["position"]}),
+        (faithfulness, {"methods": ["terms"]}),
+        (cause, {"method": "terms"}),
+        (audit, {"top": "1"}),
+    ],
+)
+def test_what_failed_is_listed_and_tried_again(
+    fail: Callable[[Compute, ModelKey, DataSet], None], asked: dict[str, object], mine: DataSet
+) -> None:
+    compute = service()
+    fail(compute, compute.identify(spec("BM25", mine.name)).key, mine)
+    page = open_page(fail.__name__, dataset=mine.name, models=["BM25"], **asked).run()
+    assert not page.exception
+    assert any("gave no result" in one.label for one in page.expander)
+    assert any("reason" in f.value and WHY in list(f.value["reason"]) for f in page.dataframe)
+    before = set(compute.runs._runs)
+    next(one for one in page.button if one.label == "Try them again").click().run()
+    (key,) = set(compute.runs._runs) - before or before
+    run = compute.runs._runs[key]
+    assert run.retry_failed
+    run.wait()
+    assert not run.error
+    page.run()
+    assert not any(one.label == "Try them again" for one in page.button)
