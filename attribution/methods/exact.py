@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attribution.batching import checkpoint
 from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
-from attribution.retrievers.base import Additive
+from attribution.methods.passes import distinct
+from attribution.retrievers.base import Additive, ExactScore
 from attribution.retrievers.family import Capability
 from attribution.types import Attribution, Method, TextPair
 
@@ -17,16 +19,22 @@ from attribution.types import Attribution, Method, TextPair
 def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """Shares of every token of both sides, with the matrix; they add up to the score. The
     completeness error is rounding. With `matrix=similarities` the matrix holds all that was
-    compared instead of what was summed; the shares are the same.
+    compared instead of what was summed; the shares are the same. Each distinct text is read once.
 
     Raises:
         UserError: a text without tokens, or a score that is not finite.
     """
+    clock = Clock()
+    queries, asked = distinct([pair.query for pair in pairs])
+    documents, read = distinct([pair.document for pair in pairs])
+    exact: list[ExactScore] = []
+    with retriever.lock:
+        for found in retriever.exact(queries, documents, list(zip(asked, read, strict=True))):
+            checkpoint()
+            exact.append(found)
+    seconds = clock.each(len(pairs))
     results = []
-    for pair in pairs:
-        clock = Clock()
-        with retriever.lock:
-            found = retriever.exact(pair)
+    for pair, found in zip(pairs, exact, strict=True):
         matrix = found.matrix.astype("float64")
         shown = found.similarities if method.params.get("matrix") == "similarities" else None
         results.append(
@@ -42,7 +50,7 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
                 matrix=found.matrix if shown is None else shown,
                 bias_share=0.0,
                 completeness_error=found.score - float(matrix.sum()),
-                seconds=clock.each(1),
+                seconds=seconds,
             )
         )
     return results

@@ -7,7 +7,7 @@ one side while the other is held constant, and, for families whose score is a su
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, cast
@@ -144,8 +144,11 @@ class ExactScore:
 class Additive(Retriever, Protocol):
     """Its score is a sum over pairs of tokens."""
 
-    def exact(self, pair: TextPair) -> ExactScore:
-        """The score with what each query and document token add to it together."""
+    def exact(
+        self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[ExactScore]:
+        """The score of each pair (numbers of a query and a document) with what each query and
+        document token add to it together; each text is read once."""
         ...
 
 

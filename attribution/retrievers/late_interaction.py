@@ -7,7 +7,7 @@ models that score by it. Query expansion tokens count as query tokens and are no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,36 +143,36 @@ class LateInteractionRetriever(DenseRetriever):
         products = queries.tokens @ documents.tokens.transpose(-1, -2)
         return products.masked_fill(~documents.mask[:, None, :], float("-inf"))
 
-    def exact(self, pair: TextPair) -> ExactScore:
-        """The score as a sum over query tokens, each with the document token that wins it (the
-        first of equals); `similarities` holds all inner products, zero where nothing is scored."""
-        queries = self.encode_texts([pair.query], "query")
-        documents = self.encode_texts([pair.document], "document")
+    def exact(
+        self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[ExactScore]:
+        """The score of each pair as a sum over query tokens, each with the document token that wins
+        it (the first of equals); `similarities` holds all inner products, zero where nothing is
+        scored."""
+        asked = self.encode_texts(queries, "query")
+        read = self.encode_texts(documents, "document")
         with torch.no_grad():
-            query, document = self.embed(queries), self.embed(documents)
+            query_vectors, document_vectors = self.embed(asked), self.embed(read)
+        for i, j in pairs:
+            query, document = query_vectors[[i]], document_vectors[[j]]
             # Off the device first: Apple's GPUs have no float64.
             products = self._similarities(query, document)[0].cpu().double()
-            asked, found = query.mask[0].cpu(), document.mask[0].cpu()
-        best, winner = products.max(-1)
-        best = torch.where(asked, best, 0)
-        if self._mean:
-            best = best / asked.sum()
-        shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
-        scored = asked[:, None] & found[None, :]
-        rows = slice(queries.offsets[0], queries.offsets[0] + len(queries.texts[0]))
-        columns = slice(documents.offsets[0], documents.offsets[0] + len(documents.texts[0]))
-
-        def cut(values: Tensor) -> Any:
-            part = values[rows, columns].numpy()
-            return as_array(part, part.shape, "a share")
-
-        return ExactScore(
-            queries.texts[0],
-            documents.texts[0],
-            float(best.sum()),
-            cut(shares),
-            cut(torch.where(scored, products, 0)),
-        )
+            counted, found = query.mask[0].cpu(), document.mask[0].cpu()
+            best, winner = products.max(-1)
+            best = torch.where(counted, best, 0)
+            if self._mean:
+                best = best / counted.sum()
+            shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
+            scored = torch.where(counted[:, None] & found[None, :], products, 0)
+            rows = slice(asked.offsets[i], asked.offsets[i] + len(asked.texts[i]))
+            columns = slice(read.offsets[j], read.offsets[j] + len(read.texts[j]))
+            parts = shares[rows, columns].numpy(), scored[rows, columns].numpy()
+            yield ExactScore(
+                asked.texts[i],
+                read.texts[j],
+                float(best.sum()),
+                *(as_array(part, part.shape, "a share") for part in parts),
+            )
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
@@ -181,7 +181,8 @@ class LateInteractionRetriever(DenseRetriever):
                 [self._library(pair.query, "query")], [self._library(pair.document, "document")]
             )
         )
-        distance = abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])
+        distance = abs(ours.score - theirs) / max(abs(theirs), 1e-6)
         return LibraryCheck(distance, "score")
 
     def _library(self, text: str, side: Side) -> Tensor:

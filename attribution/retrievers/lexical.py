@@ -243,11 +243,17 @@ class LexicalRetriever:
         _, parts = self._parts(queries, documents)
         return parts.sum(-1)
 
-    def exact(self, pair: TextPair) -> ExactScore:
-        """The score as a sum over pairs of equal words: each query word's part, spread evenly
-        over the word's occurrences in the document."""
-        queries = self.encode_texts([pair.query], "query")
-        documents = self.encode_texts([pair.document], "document")
+    def exact(
+        self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[ExactScore]:
+        """The score of each pair as a sum over pairs of equal words: each query word's part, spread
+        evenly over the word's occurrences in the document."""
+        asked = [self.encode_texts([text], "query") for text in queries]
+        read = [self.encode_texts([text], "document") for text in documents]
+        for i, j in pairs:
+            yield self._exact(asked[i], read[j])
+
+    def _exact(self, queries: Encoded, documents: Encoded) -> ExactScore:
         query, document = self.embed(queries), self.embed(documents)
         shared, parts = self._parts(query, document)
         # Of one occurrence in the query with one in the document.

@@ -7,6 +7,7 @@ log(1 + relu(logit_t)) over the text's tokens: so each weight comes from one tok
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,11 @@ class Term:
         return self.query_weight * self.document_weight
 
 
+_Weights = tuple[Tensor, Tensor]
+"""Weights [V] of one text's terms, and the number [V] of the token that each comes from (the first
+of equals)."""
+
+
 class SparseRetriever(DenseRetriever):
     """A SparseEncoder of a masked language model and max pooling, seen from its input embeddings;
     its "pooled vector" has a number for each word of the vocabulary."""
@@ -70,37 +76,47 @@ class SparseRetriever(DenseRetriever):
         """Both texts as tokens, and the terms they share, the largest share first."""
         queries = self.encode_texts([pair.query], "query")
         documents = self.encode_texts([pair.document], "document")
-        (asked, i), (found, j) = self._weights(queries), self._weights(documents)
+        (asked,), (read,) = self._weights(queries), self._weights(documents)
+        return queries, documents, self._shared(asked, read)
+
+    def _shared(self, query: _Weights, document: _Weights) -> list[Term]:
+        """The terms of two texts that both have, the largest share first."""
+        (asked, i), (found, j) = query, document
         product = asked * found
         shared = product.nonzero()[:, 0]
         shared = shared[product[shared].argsort(descending=True, stable=True)]
         names = self.model.tokenizer.convert_ids_to_tokens(shared.tolist())
-        terms = [
+        return [
             Term(str(name), float(asked[t]), float(found[t]), int(i[t]), int(j[t]))
             for name, t in zip(names, shared.tolist(), strict=True)
         ]
-        return queries, documents, terms
 
-    def _weights(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
-        """Weights [V] of one text and the number [V] of the token that each comes from (the first
-        of equals)."""
+    def _weights(self, encoded: Encoded) -> list[_Weights]:
+        """Each text's weights, of one pass."""
         with torch.no_grad():
             features = self.model[0](dict(encoded.features))
-            logits = features["token_embeddings"][0]
-            weights = self.embed(encoded)[0].cpu().double()
-        start, n = encoded.offsets[0], len(encoded.texts[0])
-        return weights, logits[start : start + n].argmax(0).cpu()
+            logits = features["token_embeddings"]
+            tokens = [encoded.row(logits, b).argmax(0).cpu() for b in range(len(encoded.texts))]
+            weights = self.model[1](features)["sentence_embedding"].cpu().double()
+        return list(zip(weights, tokens, strict=True))
 
-    def exact(self, pair: TextPair) -> ExactScore:
-        """The score as a sum over shared terms, each at the two tokens its weights come from."""
-        queries, documents, terms = self.terms(pair)
-        query, document = queries.texts[0], documents.texts[0]
-        matrix = torch.zeros(len(query), len(document), dtype=torch.float64)
-        for term in terms:
-            matrix[term.query_token, term.document_token] += term.share
-        values = matrix.numpy()
-        score = float(sum(term.share for term in terms))
-        return ExactScore(query, document, score, as_array(values, values.shape, "a share"))
+    def exact(
+        self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[ExactScore]:
+        """The score of each pair as a sum over shared terms, each at the two tokens its weights
+        come from."""
+        asked = self.encode_texts(queries, "query")
+        read = self.encode_texts(documents, "document")
+        query_weights, document_weights = self._weights(asked), self._weights(read)
+        for i, j in pairs:
+            query, document = asked.texts[i], read.texts[j]
+            terms = self._shared(query_weights[i], document_weights[j])
+            matrix = torch.zeros(len(query), len(document), dtype=torch.float64)
+            for term in terms:
+                matrix[term.query_token, term.document_token] += term.share
+            values = matrix.numpy()
+            score = float(sum(term.share for term in terms))
+            yield ExactScore(query, document, score, as_array(values, values.shape, "a share"))
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
@@ -118,7 +134,8 @@ class SparseRetriever(DenseRetriever):
         # Encoding puts the model back into evaluation.
         self.model[1].train()
         theirs = float((query * document).sum())
-        distance = abs(self.exact(pair).score - theirs) / max(abs(theirs), 1e-6)
+        (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])
+        distance = abs(ours.score - theirs) / max(abs(theirs), 1e-6)
         return LibraryCheck(distance, "score")
 
 

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attribution.batching import batches, estimated_tokens
+from attribution.batching import batches, estimated_tokens, stoppable
 from attribution.datasets import DataSet
+from attribution.errors import Stopped
 from attribution.methods import METHODS, integrated_gradients, make_method, pair_batches
 from attribution.methods.passes import distinct, encode_once, planned
 from attribution.methods.run import SHARING
@@ -181,6 +182,42 @@ def test_a_document_of_many_queries_is_run_once(
     method = make_method(*(("decomposition", {"matrix": "yes"}) if name == "matrix" else (name,)))
     METHODS[method.name].compute(minilm, method, pairs)
     assert sum(rows_run) == len(pairs) + len(documents), "each query and each document once"
+
+
+@pytest.mark.parametrize("model", ["late interaction", "sparse"], indirect=True)
+def test_a_text_of_many_pairs_is_run_once_for_its_exact_shares(model: Any) -> None:
+    method = make_method("maxsim" if model.family == "late_interaction" else "terms")
+    pairs = [
+        TextPair(f"{n}-{k}", query, document)
+        for n, document in enumerate(DOCUMENTS[:2])
+        for k, query in enumerate(QUERIES)
+    ]
+    compute = METHODS[method.name].compute
+    alone = [compute(model, method, [pair])[0] for pair in pairs]
+    counted: list[int] = []
+
+    def count(_module: object, _args: object, output: Tensor) -> None:
+        counted.append(len(output))
+
+    hook = model.embeddings.register_forward_hook(count)
+    try:
+        together = compute(model, method, pairs)
+    finally:
+        hook.remove()
+    assert sum(counted) == len(QUERIES) + 2
+    for one, found in zip(alone, together, strict=True):
+        assert found.pair_id == one.pair_id and found.document == one.document
+        assert found.score == pytest.approx(one.score, rel=1e-5)
+        for name in ("query_scores", "document_scores", "matrix"):
+            ours, theirs = getattr(found, name), getattr(one, name)
+            np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("model", ["late interaction"], indirect=True)
+def test_exact_shares_of_many_pairs_can_be_stopped(model: Any) -> None:
+    pairs = [TextPair(str(k), query, DOCUMENTS[0]) for k, query in enumerate(QUERIES)]
+    with pytest.raises(Stopped), stoppable(lambda: True):
+        METHODS["maxsim"].compute(model, make_method("maxsim"), pairs)
 
 
 def test_rounds_put_no_two_pairs_on_one_row() -> None:
