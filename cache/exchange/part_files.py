@@ -302,12 +302,16 @@ def part_name(rows: pa.RecordBatch) -> str:
 
 def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch]]:
     require_readable(reader, data, name)
+    n = 0
     with opened(io.BytesIO(data), name) as sealed:
         for source, rows in sealed.batches():
             if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
                 raise UserError(f"{name} lies in another model's folder: put it where it was.")
             require_whole(rows, name)
+            n += rows.num_rows
             yield source, rows
+    if not n:
+        raise UserError(f"{name} holds no results: delete it.")
 
 
 @dataclass(frozen=True, slots=True)

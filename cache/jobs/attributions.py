@@ -18,7 +18,7 @@ from attribution.types import Method, TextPair
 from cache.jobs import loop
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import method_fingerprint, text_fingerprint
-from cache.storage.encoded import Encoded, encoded
+from cache.storage.encoded import Encoded, encoded, joined
 from cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
@@ -38,10 +38,21 @@ class Computed:
 
 
 def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
-    """Outcomes of `method`, encoded by whoever computed them."""
+    """Outcomes of `method`, encoded by whoever computed them. A result with more bytes than the
+    store keeps is its pair's failure."""
     done = [(o.pair, o.attribution) for o in outcomes if o.attribution is not None]
     failures = [(o.pair, o.reason) for o in outcomes if o.attribution is None]
-    return Computed([pair for pair, _ in done], encoded(done, method), failures)
+    try:
+        return Computed([pair for pair, _ in done], encoded(done, method), failures)
+    except UserError as too_large:
+        if len(done) == 1:
+            return Computed([], encoded([], method), [*failures, (done[0][0], str(too_large))])
+    parts = [computed([outcome], method) for outcome in outcomes]
+    return Computed(
+        [pair for part in parts for pair in part.pairs],
+        joined([part.results for part in parts]),
+        [failure for part in parts for failure in part.failures],
+    )
 
 
 class Executor(Protocol):

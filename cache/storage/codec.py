@@ -24,7 +24,7 @@ from cache.keys import text_fingerprint
 
 FORMAT = 2
 MAX_RAW = 64 << 20
-"""Bytes of one result before it is compressed: a matrix of 512 x 32,768 tokens fits. A few
+"""Bytes of one result before it is compressed: a matrix of 512 x 32,000 tokens fits. A few
 kilobytes that come from elsewhere may claim to unpack to gigabytes."""
 
 _CODEC = pa.Codec("zstd")

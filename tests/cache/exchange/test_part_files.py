@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
@@ -16,6 +18,7 @@ from attribution import isolated
 from attribution.errors import UserError
 from attribution.methods import make_method
 from cache.exchange.incoming import require_readable
+from cache.exchange.parquet_file import SealedWriter, Source, attributions
 from cache.exchange.part_files import (
     MANIFEST,
     PartFolder,
@@ -25,6 +28,7 @@ from cache.exchange.part_files import (
     read_manifest,
     verify,
 )
+from cache.exchange.rows import ENTRY
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -224,6 +228,24 @@ def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> N
     place.write(f"{other}/{name.rpartition('/')[2]}", place.read(name) or b"")
     problems = ingest(Store(tmp_path / "cache"), place).problems
     assert len(problems) == 1 and "lies in another model's folder" in problems[0]
+
+
+@pytest.mark.parametrize("batches", [0, 1], ids=["no batch", "an empty batch"])
+def test_a_part_without_rows_is_said_and_the_rest_ingested(
+    result, tmp_path: Path, batches: int
+) -> None:
+    place = PartFolder(tmp_path / "parts")
+    writer(place, tmp_path).put(MODEL, METHOD, [result("p")])
+    source, stream = Source(MODEL, METHOD), io.BytesIO()
+    with SealedWriter(stream, [source], "1.2.3") as sealed:
+        for _ in range(batches):
+            sealed.write(source, attributions(pa.RecordBatch.from_pylist([], schema=ENTRY)))
+    name = f"{folder_of(MODEL, METHOD)}/{'0' * 32}.parquet"
+    place.write(name, stream.getvalue(), replace=False)
+    found = ingest(Store(tmp_path / "cache"), place)
+    assert (found.new, found.taken.added) == (1, 1)
+    assert found.problems == (f"{name} holds no results: delete it.",)
+    assert verify(place) == (2, list(found.problems))
 
 
 def test_places_that_cannot_be_used_are_a_sentence(result, tmp_path: Path) -> None:

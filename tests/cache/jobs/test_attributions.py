@@ -20,6 +20,7 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.types import Method, TextPair
 from cache.jobs.attributions import OneDevice, precompute, shard
 from cache.jobs.loop import Progress, RunOptions
+from cache.storage import codec
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -179,6 +180,29 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
     retrying = RunOptions(retry_failed=True)
     again = precompute(device(retriever), MODEL, METHOD, pairs, store, options=retrying)
     assert (again.computed, again.failed, again.done) == (1, 1, 6)
+
+
+def test_a_result_that_is_too_large_to_keep_is_that_pairs_failure(
+    retriever: DenseRetriever, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest come first: a run that ended there would end there at every start."""
+    pairs = PAIRS[:6]
+    precompute(device(retriever), MODEL, METHOD, pairs, store)
+    sizes = {}
+    for pair in pairs:
+        found = store.get(MODEL, METHOD, pair)
+        assert found is not None
+        sizes[pair.pair_id] = len(
+            codec.loosened(codec.encode(found, pair), codec.identity_of(pair))
+        )
+    other = Store(store.root.with_name("other"))
+    monkeypatch.setattr(codec, "MAX_RAW", sorted(sizes)[-2])
+    done = precompute(device(retriever), MODEL, METHOD, pairs, other)
+    assert (done.done, done.failed) == (6, 1)
+    kept = other.curves(MODEL, METHOD, pairs)
+    assert kept.pair_ids == tuple(ids(pairs[:5]))
+    assert np.array_equal(kept.curves, store.curves(MODEL, METHOD, pairs[:5]).curves)
+    assert "leave the matrix out" in kept.failed["p05"]
 
 
 def test_another_resampling_computes_nothing(
