@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 from attribution.errors import UserError
 from attribution.types import Method
 from cache.storage import blocks
+from cache.storage.blocks import Block
 from cache.storage.codec import DamagedPayload, decode, identity, is_whole, pair_fields
 from cache.storage.connections import LOCKS, locked
 from cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
@@ -274,7 +275,7 @@ def mend(store: Files, model: ModelKey, method: Method) -> None:
             bad = [known for known, block in found if block is None]
             if bad:
                 whole = [block for _, block in found if block is not None]
-                _restore(db, method, blocks.covered(whole))
+                _restore(db, method, whole)
                 db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in bad])
             for number in blocks.variants(db).values():
                 parts = blocks.read_curves(db, number)
@@ -283,11 +284,14 @@ def mend(store: Files, model: ModelKey, method: Method) -> None:
         forget(path)
 
 
-def _restore(db: sqlite3.Connection, method: Method, known: set[int]) -> None:
-    """Add a block with the rows of all results that no block has."""
+def _restore(db: sqlite3.Connection, method: Method, whole: Sequence[Block]) -> None:
+    """Add a block with the rows of all results that none of the `whole` blocks has. It supersedes
+    the rows whose results are gone: the block that said so is damaged."""
     rows, serials, lost = [], [], []
-    ids = [row[0] for row in db.execute("SELECT id FROM payload") if row[0] not in known]
-    for serial in ids:
+    live = {row[0] for row in db.execute("SELECT id FROM payload")}
+    known = blocks.covered(whole)
+    dead = sorted(known - live - {int(serial) for block in whole for serial in block.dead})
+    for serial in sorted(live - known):
         dataset, pair, text, reason, data = db.execute(
             "SELECT coalesce(name, ''), pair, text, reason, data FROM payload "
             "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id = ?",
@@ -316,7 +320,8 @@ def _restore(db: sqlite3.Connection, method: Method, known: set[int]) -> None:
     batch = blocks.batch_of(rows)
     if rows:
         batch = blocks.with_offsets(batch, np.array(serials, dtype=np.int64))
-        blocks.append(db, 0, batch, [])
+    if rows or dead:
+        blocks.append(db, 0, batch, dead)
 
 
 def compact(store: Files, model: ModelKey, method: Method) -> int:

@@ -188,13 +188,12 @@ def test_a_result_that_is_too_large_to_keep_is_that_pairs_failure(
     """The longest come first: a run that ended there would end there at every start."""
     pairs = PAIRS[:6]
     precompute(device(retriever), MODEL, METHOD, pairs, store)
-    sizes = {}
+    sizes = []
     for pair in pairs:
-        found = store.get(MODEL, METHOD, pair)
-        assert found is not None
-        sizes[pair.pair_id] = len(
-            codec.loosened(codec.encode(found, pair), codec.identity_of(pair))
-        )
+        result = store.get(MODEL, METHOD, pair)
+        assert result is not None
+        data = codec.encode(result, pair)
+        sizes.append(len(codec.loosened(data, codec.identity_of(pair))))
     other = Store(store.root.with_name("other"))
     monkeypatch.setattr(codec, "MAX_RAW", sorted(sizes)[-2])
     done = precompute(device(retriever), MODEL, METHOD, pairs, other)

@@ -25,7 +25,7 @@ from attribution.types import Method
 from cache.exchange.rows import ENTRY, add, entries, ingested
 from cache.storage import blocks, connections, network_share
 from cache.storage.maintenance import compact, drop_file, listing, mend, older_layouts, verify
-from cache.storage.store import ModelKey, Store
+from cache.storage.store import ModelKey, Store, serial_of
 from tests.support.stored import everything
 
 ROOT = Path(__file__).parents[3]
@@ -213,6 +213,31 @@ def test_a_damaged_block_of_rows_is_made_again(store: Store, result, column: str
     same_curves(store, stored)
     found = everything(store, MODEL, METHOD)
     assert sorted(found.pair_ids) == ["a", "b", "c"] and found.failed == {"bad": "no token"}
+    assert sql_ok(store)
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_what_a_damaged_block_superseded_does_not_come_back(
+    store: Store, result, what: str
+) -> None:
+    stored = put(store, result, ["a", "b", "c"])
+    kept = stored[1:]
+    if what == "removed":
+        with store.changing(MODEL, METHOD) as db:
+            blocks.remove(db, [serial_of(db, stored[0][0])])
+    else:
+        kept += put(store, result, ["a"], document="another text of a with more words")
+    with sql(store) as db:
+        db.execute("UPDATE block SET checksum = 0 WHERE id = 2")
+    cache.storage.index.forget_all()
+    assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == [stored[0][0]]
+    same_curves(store, kept)
+    assert sorted(everything(store, MODEL, METHOD).pair_ids) == sorted(p.pair_id for p, _ in kept)
+    assert [file.results for file in listing(store)] == [len(kept)]
+    compact(store, MODEL, METHOD)
+    assert [file.results for file in listing(store)] == [len(kept)]
+    # A serial is never used again: a new result has a curve of its own.
+    same_curves(store, kept + put(store, result, ["d"]))
     assert sql_ok(store)
 
 
