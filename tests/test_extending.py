@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -83,8 +83,15 @@ def no_new_methods() -> Iterator[None]:
     METHODS.update(before)
 
 
+def own_places(known: Iterable[Any]) -> bool:
+    """Whether no two have one place in lists, which the names of their modules would decide."""
+    orders = [one.order for one in known]
+    return len(set(orders)) == len(orders)
+
+
 def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever) -> None:
     install("attribution/methods/embedding_length.py", attribution.methods)
+    assert own_places(METHODS.values())
     pairs = [
         TextPair("a", "tide", "The tide rises twice a day."),
         TextPair("b", "fox", "A fox sleeps."),
@@ -113,6 +120,7 @@ def no_new_families() -> Iterator[None]:
 
 def test_a_family(install: Install, no_new_families: None) -> None:
     install("attribution/retrievers/overlap.py", attribution.retrievers)
+    assert own_places(FAMILIES.values())
     compile(changed("attribution/retrievers/detect.py"), "detect.py", "exec")
     retriever = load(RetrieverSpec("overlap", "Word overlap", "overlap", "builtin:overlap"))
     assert check_retriever(retriever).library.distance == 0
@@ -141,6 +149,7 @@ def no_new_formats() -> Iterator[None]:
 
 def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -> None:
     install("attribution/datasets/dpr.py", attribution.datasets)
+    assert own_places(formats.FORMATS.values())
     passage = {"title": "A way", "text": "It is 4 km."}
     rows = [
         {"id": "1", "question": "q", "answers": ["4 km"], "positive_ctxs": [passage]},

@@ -70,7 +70,7 @@ register(
         needs=Capability.TERMS,
         version=1,
         compute=attribute,
-        order=4,
+        order=5,
         citation="the score's own terms: Robertson and Zaragoza 2009 (BM25), Formal et al. 2021 "
         "(SPLADE)",
     )
@@ -88,7 +88,7 @@ register(
         needs=Capability.MAXSIM,
         version=1,
         compute=attribute,
-        order=5,
+        order=6,
         citation="the score's own terms: Khattab and Zaharia 2020",
         parameters=(
             Parameter(

@@ -117,7 +117,7 @@ register(
         needs=Capability.EMBEDDINGS,
         version=1,
         compute=attribute,
-        order=6,
+        order=7,
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",
         slow=True,
         parameters=(

@@ -178,7 +178,7 @@ register(
         needs=Capability.JACOBIAN,
         version=1,
         compute=attribute,
-        order=3,
+        order=4,
         citation="Hutchinson 1990, doi 10.1080/03610919008812866 (the estimator)",
         uses_gradients=True,
         slow=True,
