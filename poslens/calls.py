@@ -18,7 +18,7 @@ from attribution.datasets import SAMPLE, DataSet
 from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.relocation import movable, relocation_method
-from attribution.methods import METHODS, make_method
+from attribution.methods import METHODS
 from attribution.paths import is_folder
 from attribution.retrievers import own_object, resolve
 from attribution.retrievers.detect import families_with, family_of
@@ -35,7 +35,7 @@ from dashboard.interventions import service as interventions
 from dashboard.passport import service as passports
 from dashboard.passport.subject import MAX_PAIRS
 from dashboard.ranking import service as rankings
-from poslens.inputs import Option, evidence_span, listed, option_words, text_of
+from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.results import Curve, Explanation, Passport, Ranking
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ def compare(
         text_of(query, "query"),
         text,
         evidence=evidence_span(text, evidence),
-        language=language,
+        language=None if language is None else text_of(language, "language"),
     )
-    data, how, compute = _data(dataset), make_method(method, option_words(options)), service()
+    data, how, compute = _data(dataset), method_of(method, options), service()
     specs = [_spec(model, data) for model in listed(models, "models", "compare", "MiniLM")]
     if not specs:
         raise UserError("There is no model to explain: name at least one.")
@@ -146,7 +146,7 @@ def curve(
     Raises:
         UserError: as `explain`, or nothing could be computed.
     """
-    data, how, compute = _data(dataset), make_method(method, option_words(options)), service()
+    data, how, compute = _data(dataset), method_of(method, options), service()
     spec = _spec(model, data)
     chosen, words = _chosen(data.pairs, pairs)
     _run(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
@@ -239,12 +239,18 @@ def check(
         UserError: as `explain`, or the file is no passport, or has nothing to check against.
     """
     only = listed(only, "checks", "only", checking.NAMES[0])
-    if unknown := {*only, *tolerances} - {*checking.NAMES}:
-        raise UserError(
-            f"There is no check {min(unknown)!r}: choose of {', '.join(checking.NAMES)}."
-        )
+    if not only:
+        raise UserError(f"There is no check to make: choose of {', '.join(checking.NAMES)}.")
+    if unknown := [name for name in [*only, *tolerances] if name not in checking.NAMES]:
+        raise UserError(f"There is no check {unknown[0]!r}: choose of {', '.join(checking.NAMES)}.")
     if not isinstance(pairs, Integral) or pairs < 2:
         raise UserError(f"check attributes from 2 pairs on, not {pairs}.")
+    if not isinstance(baseline, str | Path):
+        raise UserError(
+            f"The baseline is no path but of type {type(baseline).__name__}: give the file that "
+            'passport(...).save("x.json") wrote.'
+        )
+    limits = checking.Tolerances(**tolerances)
     data, here = _data(dataset), service()
     spec = _spec(model, data)
     try:
@@ -255,7 +261,7 @@ def check(
     if found.missing:
         _run(checking.job(here, found))
         found = checking.passport(here, spec, data, only, pairs)
-    return checking.checks(found, known, checking.Tolerances(**tolerances), only)
+    return checking.checks(found, known, limits, only)
 
 
 def models() -> pd.DataFrame:

@@ -3,12 +3,14 @@ checked it, unlike what a page or a command line gives."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from attribution.errors import UserError
+from attribution.methods import METHODS, make_method
 from attribution.text import clean
-from attribution.types import EvidenceSpan
+from attribution.types import EvidenceSpan, Method
 
 Option: TypeAlias = "str | int | float | bool"
 T = TypeVar("T")
@@ -39,7 +41,7 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
             raise UserError("The evidence does not stand in the document, letter for letter.")
         return EvidenceSpan(start, start + len(evidence))
     try:
-        start, end = map(int, evidence)
+        start, end = map(operator.index, evidence)
     except (TypeError, ValueError):
         raise UserError(
             "The evidence is a passage of the document, or its (start, end) in characters."
@@ -53,21 +55,38 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
 
 
 def option_words(options: Mapping[str, Option]) -> dict[str, str]:
-    """A method's options as commands spell them: 50 is "50", True is "yes"."""
-    return {
-        name: ("yes" if value else "no") if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
+    """A method's options as commands spell them: 50 and 50.0 are "50", True is "yes"."""
+    return {name: _word(value) for name, value in options.items()}
+
+
+def _word(value: Option) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def method_of(given: object, options: Mapping[str, Option]) -> Method:
+    """The method of this name with these options.
+
+    Raises:
+        UserError: there is none, or it does not take them.
+    """
+    if not isinstance(given, str):
+        raise UserError(
+            f"The method is no name but of type {type(given).__name__}: choose one of "
+            f"{', '.join(METHODS)}."
+        )
+    return make_method(given, option_words(options))
 
 
 def listed(given: Sequence[T], what: str, name: str, example: str) -> Sequence[T]:
-    """`given`, unless it is one string, which would be taken for a list of its letters.
+    """`given`, where it is a list or a tuple. Other things have items too: a string its letters, a
+    SentenceTransformer its modules.
 
     Raises:
-        UserError: so it is.
+        UserError: it is something else.
     """
-    if isinstance(given, str):
-        raise UserError(
-            f"{name} takes a list of {what}, such as [{example!r}], not {given[:80]!r}."
-        )
+    if not isinstance(given, list | tuple):
+        one = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"
+        raise UserError(f"{name} takes a list of {what}, such as [{example!r}], not {one}.")
     return given

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class Tolerances:
 
     def __post_init__(self) -> None:
         for name in NAMES:
-            if not 0 <= getattr(self, name) < float("inf"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
                 raise UserError(f"The tolerance of {name} is a number from 0 on.")
 
 

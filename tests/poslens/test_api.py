@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 import poslens
@@ -24,6 +26,7 @@ from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
 from poslens import calls
+from poslens.inputs import option_words
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
 
@@ -116,6 +119,8 @@ def test_more_models_than_a_heatmap_has_room_for_show_their_scores() -> None:
 
 
 def test_options_are_given_as_python_has_them() -> None:
+    words = {"steps": "50", "share": "0.5", "matrix": "yes"}
+    assert option_words({"steps": 50.0, "share": 0.5, "matrix": True}) == words
     linked = poslens.explain("MiniLM", QUERY, DOCUMENT, method="decomposition", matrix=True)
     assert linked.results[0].attribution.matrix is not None
     counted = poslens.explain("MiniLM", QUERY, DOCUMENT, method="integrated_gradients", steps=16)
@@ -211,8 +216,29 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
             lambda: poslens.compare("MiniLM", QUERY, DOCUMENT),
             r"a list of models, such as \['MiniLM'",
         ),
+        (
+            lambda: poslens.compare(
+                SentenceTransformer(modules=[torch.nn.Linear(1, 1)]), QUERY, DOCUMENT
+            ),  # type: ignore[arg-type]
+            "a list of models, such as .*, not one SentenceTransformer",
+        ),
+        (lambda: poslens.compare(Path("MiniLM"), QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
+        (lambda: poslens.compare(5, QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
         (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "compared with itself"),
         (lambda: poslens.check("MiniLM", "nope.json", only="lean"), r"such as \['lean'\]"),
+        (lambda: poslens.check("MiniLM", "nope.json", only=[]), "no check to make"),
+        (lambda: poslens.check("MiniLM", "nope.json", only=None), r"such as \['lean'\]"),  # type: ignore[arg-type]
+        (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
+        (lambda: poslens.check("MiniLM", "nope.json", lean="x"), "tolerance of lean is a number"),  # type: ignore[arg-type]
+        (lambda: poslens.check("MiniLM", None), "baseline is no path but of type NoneType"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5), "of type int: choose"),  # type: ignore[arg-type]
+        (lambda: poslens.curve("MiniLM", method=["saliency"]), "of type list: choose"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, language=5), "language is no text"),  # type: ignore[arg-type]
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(1.7, 3.9)),
+            r"\(start, end\)",
+        ),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(math.inf, 2)), r"\(start, e"),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", "nope.json", pairs=0), "from 2 pairs on, not 0"),
         (lambda: poslens.check("MiniLM", "nope.json", pairs="5"), "from 2 pairs on, not 5"),  # type: ignore[arg-type]
     ],
