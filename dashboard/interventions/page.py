@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import plotly.graph_objects as go
@@ -21,6 +22,7 @@ from attribution.interventions.relocation import (
     relocation_method,
 )
 from attribution.methods import METHODS
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Provenance
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
@@ -44,7 +46,7 @@ from dashboard.interventions.figures import (
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
-from dashboard.widgets.sending import agreed
+from dashboard.widgets.sending import agreed_to, confirmed
 
 RELOCATION = relocation_method()
 Intervention = Relocation | Ablation | Displacement
@@ -86,6 +88,25 @@ if pair is None or method is None or not models:
 the_pair, the_method, ablation = pair, method, ablation_method(by or "delete")
 data = choices.data_of(pair)
 
+
+def may_send(name: str, what: str, *methods: Method, explain: Method | None = None) -> bool:
+    """Whether interventions on this pair, and its attribution by `explain`, may be computed: the
+    question before an endpoint is sent them, in the place of what they would show.
+
+    Raises:
+        UserError: the endpoint does not answer, or the method does not fit.
+    """
+    compute, spec = service_for(the_pair.dataset), choices.spec(name, the_pair.dataset)
+    if not spec.remote or (model := compute.identify(spec)).stored_only:
+        return True
+    scope = f"pair {the_pair.pair_id}"
+    jobs = [interventions.job(compute, spec, one, [the_pair], scope) for one in methods]
+    if explain is not None:
+        compute.require_fit(model, explain)
+        jobs.append(compute.attribution_job(spec, explain, [the_pair], scope))
+    return agreed_to(spec, jobs, (methods, explain, the_pair), what)
+
+
 moved: dict[str, Relocation] = {}
 variants: tuple[Variant, ...] = ()
 with panels.guarded():
@@ -96,6 +117,8 @@ with panels.guarded():
             panels.guarded(),
             st.spinner(f"Moving the evidence under {panels.plain(name)}", show_time=True),
         ):
+            if not may_send(name, "moving the evidence", RELOCATION):
+                continue
             moved[name] = interventions.of_pair(
                 service_for(pair.dataset), pair, choices.spec(name, pair.dataset), RELOCATION
             )
@@ -115,6 +138,17 @@ def step(by: int) -> None:
     st.session_state["cause.place"] = min(max(place, 0), len(variants) - 1)
 
 
+def may_rank(spec: RetrieverSpec, documents: Sequence[str]) -> bool:
+    """The same before an endpoint is sent the other documents."""
+    compute = service_for(the_pair.dataset)
+    if not spec.remote or compute.identify(spec).stored_only:
+        return True
+    if interventions.stored_scores_of_others(compute, the_pair, spec, documents) is not None:
+        return True
+    said = f"up to {len(documents) + 1:,} texts"
+    return confirmed(spec, ("others", the_pair), "ranking among other documents", lambda: said)
+
+
 @fragment()
 def mover() -> None:
     """Step the evidence through the document; all scores are there already."""
@@ -129,10 +163,10 @@ def mover() -> None:
         documents = interventions.other_documents(the_pair, data.pairs)
         for name in moved:
             with panels.guarded(), st.spinner(f"Scoring {len(documents)} other documents"):
-                spec = choices.spec(name, the_pair.dataset)
-                others[name] = interventions.scores_of_others(
-                    service_for(the_pair.dataset), the_pair, spec, documents
-                )
+                spec, compute = choices.spec(name, the_pair.dataset), service_for(the_pair.dataset)
+                if not may_rank(spec, documents):
+                    continue
+                others[name] = interventions.scores_of_others(compute, the_pair, spec, documents)
     st.session_state.setdefault("cause.place", 0)
     step(0)
     with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
@@ -244,7 +278,7 @@ for name in models:
         st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
     ):
         spec = choices.spec(name, pair.dataset)
-        if not agreed(service_for(pair.dataset), spec, method, pair):
+        if not may_send(name, "its curve and taking parts out", ablation, explain=method):
             continue
         explained[name] = service_for(pair.dataset).explain(pair, spec, method)
         removed[name] = interventions.of_pair(service_for(pair.dataset), pair, spec, ablation)
@@ -310,7 +344,10 @@ if st.toggle(
     shifted: dict[str, Displacement] = {}
     known = []
     for name in models:
-        for way in ("prefix", "positions"):
+        asked = False
+        with panels.guarded():
+            asked = not may_send(name, "moving the text", displacement_method("prefix"))
+        for way in () if asked else ("prefix", "positions"):
             what = displacement_method(way)
             try:
                 with st.spinner(f"Moving the text under {panels.plain(name)}"):

@@ -100,14 +100,22 @@ def scores_of_others(
     Raises:
         UserError: there are none, or they cannot be scored.
     """
-    model, item = compute.identify(spec), AmongOthers(pair, documents)
-    kept = others(compute.root)
-    found = kept.get(model.key, OTHERS, item)
+    found = stored_scores_of_others(compute, pair, spec, documents)
     if found is None:
+        model = compute.identify(spec)
         retriever = compute.retriever(model)
         options = RunOptions(turn=compute.turns(spec))
         found = score_others(retriever, model.key, pair, documents, compute.root, options)
-        kept.put(model.key, OTHERS, [(item, found)])
+        others(compute.root).put(model.key, OTHERS, [(AmongOthers(pair, documents), found)])
+    return found
+
+
+def stored_scores_of_others(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Array | None:
+    """The same where they are stored, else None."""
+    key = compute.identify(spec).key
+    found: Array | None = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
     return found
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+
 import streamlit as st
 
+from attribution.retrievers.endpoint_cost import Cost
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
 from dashboard.core.compute import Compute
+from dashboard.core.runs import Job
 from dashboard.drawing.plain import plain
 
 
@@ -29,13 +33,28 @@ def agreed(
     model = compute.identify(spec)
     compute.require_fit(model, method)
     job = compute.attribution_job(spec, method, [pair], f"pair {pair.pair_id}")
-    key = f"send.{spec.name}.{method.core}.{hash(pair)}"
-    if model.stored_only or job.n_done() or key in st.session_state:
+    return model.stored_only or agreed_to(spec, [job], (method.core, pair), what)
+
+
+def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str) -> bool:
+    """Whether `jobs` of one model may be carried out, asked as `agreed` asks, all of them at once.
+    `of` tells what they are of, so that another pair is asked for anew."""
+    left = [job for job in jobs if job.sends and job.n_done() < job.total]
+
+    def said() -> str:
+        cost = Cost.sum(job.cost() for job in left)
+        return "an unknown number of texts" if cost is None else cost.words
+
+    return not left or confirmed(spec, of, what, said)
+
+
+def confirmed(spec: RetrieverSpec, of: Hashable, what: str, said: Callable[[], str]) -> bool:
+    """Whether the reader has let the texts that `said` counts be sent; else asks."""
+    key = f"send.{spec.name}.{hash(of)}"
+    if key in st.session_state:
         return True
-    cost = job.cost()
-    said = "an unknown number of texts" if cost is None else cost.words
     with st.container(horizontal=True, vertical_alignment="center"):
-        told = f"{spec.name} is an endpoint. For {what} it would be sent {said}."
+        told = f"{spec.name} is an endpoint. For {what} it would be sent {said()}."
         st.caption(plain(told), width="content")
         st.button(
             plain(f"Send to {spec.name}"),

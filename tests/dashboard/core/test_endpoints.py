@@ -173,6 +173,25 @@ def test_a_link_to_a_null_control_sends_nothing(
     assert "Send to E5" not in [b.label for b in page.button]
 
 
+def test_a_link_to_causes_sends_nothing(server: EndpointServer, own_service: Compute) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    first = datasets.read(SAMPLE).pairs[0]
+    own_service.retriever(own_service.identify(spec))
+    asked = {"models": ["E5"], "pair": first.pair_id, "method": "occlusion", "level": "sentence"}
+    page = open_page("cause", dataset=SAMPLE, displace="true", **asked)
+    asked_before_sending(page, server, 3)
+    for left in (2, 1, 0):
+        labels = [b.label for b in page.button]
+        page.button[labels.index("Send to E5")].click().run()
+        assert not page.error and server.sent
+        assert [b.label for b in page.button].count("Send to E5") == left
+    server.sent.clear()
+    page.toggle("rank").set_value(True).run()
+    assert not server.sent
+    page.button[[b.label for b in page.button].index("Send to E5")].click().run()
+    assert not page.error and server.sent and "Rank" in [one.label for one in page.metric]
+
+
 def test_a_local_model_has_no_cost(tmp_path: Path) -> None:
     job = Compute(tmp_path).attribution_job(resolve.resolve("BM25"), SENTENCE, PAIRS, "some")
     assert not job.sends and job.cost() is None
