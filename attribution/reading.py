@@ -56,6 +56,7 @@ def readings(
 
     Raises:
         Stopped: `should_stop` said so.
+        UserError: the model reads no text by itself: see `embedded`.
     """
     for start in range(0, len(pairs), _BATCH):
         if should_stop():
@@ -72,14 +73,13 @@ def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Reading
 
 
 def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Reading]:
+    apart = None if reads_jointly(retriever) else separate(retriever)
     try:
         with retriever.lock:
-            if reads_jointly(retriever):
+            if apart is None:
                 encoded = encode(retriever, pairs)[1]
             else:
-                encoded = separate(retriever).encode_texts(
-                    [pair.document for pair in pairs], "document"
-                )
+                encoded = apart.encode_texts([pair.document for pair in pairs], "document")
     except UserError:  # a document without a token that is text
         if len(pairs) == 1:
             span = pairs[0].evidence

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,21 @@ import attribution.datasets
 import attribution.methods
 import attribution.retrievers
 import dashboard
+from attribution import reading
 from attribution.datasets import formats
 from attribution.errors import UserError
 from attribution.methods import METHODS, attribute_batches, make_method
+from attribution.methods.perturbation import perturbed
+from attribution.retrievers.base import joint
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.family import FAMILIES
 from attribution.retrievers.load import load
+from attribution.retrievers.scoring import score_texts
 from attribution.retrievers.self_check import check_retriever
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
+from dashboard.core import readings
+from dashboard.core.compute import Explained
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -137,6 +143,22 @@ def test_a_family(install: Install, no_new_families: None) -> None:
         ("tide", 1),
         ("The", 0.5),
     ]
+    # What asks for more than the family has is refused in a sentence.
+    for ask in (
+        lambda: joint(retriever),
+        lambda: score_texts(retriever, [(pair.query, pair.document)]),
+        lambda: perturbed(retriever, pair, "document"),
+        lambda: list(reading.readings(retriever, [pair])),
+    ):
+        with pytest.raises(UserError, match="overlap gives the terms of a pair's score"):
+            ask()
+    served: Any = SimpleNamespace(
+        identify=lambda spec: SimpleNamespace(key=SimpleNamespace(fingerprint="f"), spec=spec),
+        loaded=lambda model: True,
+    )
+    assert readings.at_hand(served, retriever.spec, [pair]) == {}
+    shown = Explained(result, served.identify(retriever.spec), pair, from_cache=False)
+    assert readings.of_pair(served, shown).tokens == len(result.document)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def scorer(
 def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool]:
     """Of which texts the retriever reads at least one token."""
     try:
-        retriever.encode_texts(texts, side)
+        retriever.encode_plain(texts, side)
     except UserError:
         if len(texts) == 1:
             return [False]
@@ -77,7 +77,7 @@ def _read(
     known = [number for number, ok in enumerate(readable(retriever, texts, side)) if ok]
 
     def embed(numbers: list[int]) -> Representation:
-        encoded = retriever.encode_texts([texts[number] for number in numbers], side)
+        encoded = retriever.encode_plain([texts[number] for number in numbers], side)
         return retriever.embed(encoded).detach()
 
     return in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]), turn=turn)

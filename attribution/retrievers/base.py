@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeGuard, cast
 import torch
 from torch import Tensor
 
+from attribution.errors import UserError
 from attribution.retrievers.encoded import Encoded
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Side, TextPair, TokenizedText
@@ -163,13 +164,35 @@ def is_pooled(retriever: Retriever) -> TypeGuard[Pooled]:
 
 
 def embedded(retriever: Retriever) -> Embedded:
-    """A retriever whose family has `Capability.EMBEDDINGS`, as what it then is."""
+    """A retriever whose family has `Capability.EMBEDDINGS`, as what it then is.
+
+    Raises:
+        UserError: its family lacks that.
+    """
+    if not hasattr(retriever, "embed"):
+        raise UserError(
+            f"{retriever.name} gives the terms of a pair's score and nothing of a text by itself, "
+            "so texts are not ranked, changed or read by it: choose another model."
+        )
     return cast(Embedded, retriever)
 
 
 def separate(retriever: Retriever) -> Separate:
-    """One of those that does not read jointly, as what it then is."""
-    return cast(Separate, retriever)
+    """One of those that does not read jointly, as what it then is.
+
+    Raises:
+        UserError: as `embedded`.
+    """
+    return cast(Separate, embedded(retriever))
+
+
+def joint(retriever: Retriever) -> Joint:
+    """One of those that reads jointly, as what it then is.
+
+    Raises:
+        UserError: as `embedded`.
+    """
+    return cast(Joint, embedded(retriever))
 
 
 def encode(retriever: Retriever, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:

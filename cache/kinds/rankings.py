@@ -34,7 +34,7 @@ from attribution.evaluation.search import (
     search_lexical,
 )
 from attribution.interventions.relocation import evidence_read, tokens_of
-from attribution.retrievers.base import Joint, Pooled, Retriever
+from attribution.retrievers.base import Joint, Pooled, Retriever, separate
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever
 from attribution.types import Method, Side, as_array
@@ -210,7 +210,7 @@ class RankingStore:
                 return progress(0, stopped=True)
             best = found
         else:
-            dense = cast(Pooled, retriever)
+            dense = cast(Pooled, separate(retriever))
             vectorise = self._vectors(dense, model, options)
             try:
                 score = scorer(dense, texts, vectorise if way == "vectors" else None, options.turn)

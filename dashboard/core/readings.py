@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from attribution.reading import MAX_UNKNOWN as MAX_UNKNOWN
 from attribution.reading import Reading, of_attribution
 from attribution.reading import readings as read
+from attribution.retrievers.detect import family_of
+from attribution.retrievers.family import Capability
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from cache.recent import Recent
@@ -26,6 +28,10 @@ def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
     return model.key.fingerprint, hash((pair.query, pair.document, pair.evidence))
 
 
+def _reads_texts(spec: RetrieverSpec) -> bool:
+    return Capability.EMBEDDINGS in family_of(spec).capabilities
+
+
 def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
     """By pair id, what was counted so far; computes nothing."""
     model = compute.identify(spec)
@@ -36,7 +42,8 @@ def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> d
 def at_hand(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
     """The same, counting what is missing where that takes a second at most."""
     found = known(compute, spec, pairs)
-    if len(pairs) - len(found) <= _QUICK and compute.loaded(compute.identify(spec)):
+    quick = len(pairs) - len(found) <= _QUICK and _reads_texts(spec)
+    if quick and compute.loaded(compute.identify(spec)):
         return count(compute, spec, pairs)
     return found
 
@@ -51,7 +58,7 @@ def count(
     counted yet.
 
     Raises:
-        UserError: the model cannot be loaded, or it was stopped.
+        UserError: the model cannot be loaded or reads no text by itself, or it was stopped.
     """
     model = compute.identify(spec)
     found = known(compute, spec, pairs)
@@ -70,7 +77,7 @@ def of_pair(compute: Compute, result: Explained) -> Reading:
     model, pair = result.model, result.pair
     if (found := _kept.find(_key(model, pair))) is not None:
         return found
-    if compute.loaded(model):
+    if _reads_texts(model.spec) and compute.loaded(model):
         return count(compute, model.spec, [pair])[pair.pair_id]
     return of_attribution(result.attribution, pair.evidence)
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
 
 from attribution import datasets
 from attribution.datasets import Collection, DataSet
@@ -18,7 +17,7 @@ from attribution.evaluation.ranking_measures import (
     evaluate,
 )
 from attribution.evaluation.search import Ranking
-from attribution.retrievers.base import Joint
+from attribution.retrievers.base import joint
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
@@ -238,7 +237,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             candidates = store.select(first.key, how)
         run.stage = "Reranking"
         progress = store.rerank(
-            cast(Joint, compute.retriever(model)),
+            joint(compute.retriever(model)),
             model.key,
             method,
             candidates,
