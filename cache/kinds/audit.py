@@ -275,6 +275,8 @@ def _query_vectors(retriever: Pooled, texts: Sequence[str]) -> tuple[Tensor, lis
 
     try:
         found = embedded(range(len(texts)))
+    except Stopped:
+        raise
     except UserError:
         found = embedded([i for i, ok in enumerate(readable(retriever, texts, "query")) if ok])
     if not found:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attribution.datasets.corpus import Collection, Document
-from attribution.errors import UserError
+from attribution.errors import Unavailable, UserError
 from attribution.evaluation.audit import Reach, frequent_words, probes, shuffled
 from attribution.evaluation.chunks import WHOLE, Chunks, chunks_of, late_vectors, windows_of
 from attribution.retrievers.dense import DenseRetriever
@@ -138,6 +138,24 @@ def test_it_can_be_stopped_while_documents_are_read(tiny: Tiny, tmp_path: Path) 
     store = AuditStore(tmp_path, corpus())
     done = store.audit(tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
     assert done.stopped and not store.select(KEY, WHOLE).results
+
+
+def test_a_model_that_is_down_is_asked_once(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, asked = tiny("bert"), list[int]()
+    real = retriever.encode_plain
+
+    def down(texts, side):
+        if side != "query":
+            return real(texts, side)
+        asked.append(len(texts))
+        raise Unavailable("It does not answer.")
+
+    monkeypatch.setattr(retriever, "encode_plain", down)
+    with pytest.raises(Unavailable, match="does not answer"):
+        AuditStore(tmp_path, corpus()).audit(retriever, KEY, WHOLE)
+    assert len(asked) == 1
 
 
 def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
