@@ -26,8 +26,8 @@ KEPT_RUNS = 256
 
 class Run:
     """A data set run in a thread of its own; it goes on while pages come and go. `parts` are jobs
-    that it starts, which stop with it; `upkeep` is what only some readers may begin. `reader` is
-    who started it, empty where readers are not told apart."""
+    that it starts, which stop with it, each `within` it; `upkeep` is what only some readers may
+    begin. `reader` is who started it, empty where readers are not told apart."""
 
     def __init__(
         self,
@@ -37,11 +37,13 @@ class Run:
         *,
         parts: Sequence[Job] = (),
         upkeep: bool = False,
+        within: Run | None = None,
     ) -> None:
         self.label = label
         self.retry_failed = retry_failed
         self.parts = tuple(parts)
         self.upkeep = upkeep
+        self.within = within
         self.reader = ""
         self.stage = ""
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
@@ -116,31 +118,24 @@ class Runs:
         retry_failed: bool = False,
         parts: Sequence[Job] = (),
         upkeep: bool = False,
+        within: Run | None = None,
     ) -> Run:
         """Run `work` in a thread; a run of the same owner and key that is active is returned
-        instead. `label` is what readers see of it, and the rest as in `Run`.
+        instead. `label` is what readers see of it, and the rest as in `Run`. One that is `within`
+        another takes that one's place among those that there may be.
 
         Raises:
             UserError: as many as there may be are active.
         """
-        reader = self.reader()
+        reader = within.reader if within is not None else self.reader()
         with self._lock:
             running = self._runs.get((owner, key))
             if running is not None and running.active:
                 return running
-            active = sum(run.active for run in self._runs.values())
-            if active >= self._limit():
-                raise UserError(
-                    f"{active} runs are at work already: try again when one has ended, or stop one."
-                )
-            own = sum(run.active and run.reader == reader for run in self._runs.values())
-            if reader and own >= self._each():
-                raise UserError(
-                    f"{own} of your runs are at work already: try again when one has ended, or "
-                    "stop one."
-                )
-            run = Run(label, total, retry_failed, parts=parts, upkeep=upkeep)
-            run.reader = reader or self._starter(owner, key)
+            if within is None:
+                self._require_place(reader)
+            run = Run(label, total, retry_failed, parts=parts, upkeep=upkeep, within=within)
+            run.reader = reader
             self._runs[owner, key] = run
             self._runs.move_to_end((owner, key))
 
@@ -155,12 +150,19 @@ class Runs:
             self._drop_ended()
         return run
 
-    def _starter(self, owner: Path, key: RunKey) -> str:
-        """Whose run at work has this one for a part."""
-        wholes = (run for run in self._runs.values() if run.active)
-        return next(
-            (w.reader for w in wholes if any((p.owner, p.key) == (owner, key) for p in w.parts)), ""
-        )
+    def _require_place(self, reader: str) -> None:
+        counted = [run for run in self._runs.values() if run.active and run.within is None]
+        if len(counted) >= self._limit():
+            raise UserError(
+                f"{len(counted)} runs are at work already: try again when one has ended, or stop "
+                "one."
+            )
+        own = sum(run.reader == reader for run in counted)
+        if reader and own >= self._each():
+            raise UserError(
+                f"{own} of your runs are at work already: try again when one has ended, or stop "
+                "one."
+            )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:
         """The latest run of this owner and key."""
@@ -259,10 +261,14 @@ class Job:
         return self.count(self) if self.count is not None else None
 
     def start(
-        self, on_progress: Report = lambda progress: None, *, retry_failed: bool = False
+        self,
+        on_progress: Report = lambda progress: None,
+        *,
+        retry_failed: bool = False,
+        within: Run | None = None,
     ) -> Run:
-        """Compute what is missing, in a thread; a run of this job that is active is returned
-        instead.
+        """Compute what is missing, in a thread, as a part of `within` if given; a run of this job
+        that is active is returned instead.
 
         Raises:
             UserError: as many runs as there may be are active.
@@ -277,6 +283,7 @@ class Job:
             retry_failed=retry_failed,
             parts=self.parts,
             upkeep=self.upkeep,
+            within=within,
         )
 
     @property
@@ -330,7 +337,7 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
             if run.stopping:
                 return progress(number, stopped=True)
             run.stage = name
-            one = job.start()
+            one = job.start(within=run)
             # Whoever stopped all of them in between has not seen this one.
             if run.stopping:
                 one.stop()

@@ -33,7 +33,7 @@ def ask(
     if (found := tests.get(model, method, pair)) is not None:
         return ready(found)
     return compute.queue.ask(
-        ("faithfulness", model, repr(method), repr(parameters), pair),
+        ("faithfulness", compute.root, model, repr(method), repr(parameters), pair),
         lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
     )
 

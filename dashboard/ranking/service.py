@@ -294,6 +294,7 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
     store = _store(compute, setup.collection)
     key = (
         str(compute.root),
+        spec.name,  # two may be of one model
         model.key.fingerprint,
         repr(method),
         store.fingerprint,

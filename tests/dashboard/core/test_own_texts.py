@@ -16,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from attribution import datasets
 from attribution.errors import UserError
+from attribution.evaluation.faithfulness import Parameters
 from attribution.methods import make_method
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
@@ -25,6 +26,7 @@ from dashboard.core import own_texts
 from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session, remove_left_over
 from dashboard.core.runs import Report, Run
+from dashboard.faithfulness import service as faithfulness
 from tests.support.pages import page_files, shown_scores
 
 ROOT = Path(__file__).parents[3]
@@ -51,6 +53,24 @@ def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
 def holding(folder: Path, text: str) -> list[str]:
     """Names of the files below `folder` that hold `text`."""
     return [p.name for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+
+def test_a_test_that_two_sessions_ask_for_is_kept_in_each_ones_folder(
+    shared: Compute, own: Session, spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def folder_of(compute: Compute, *asked: object) -> Path:
+        go.wait(60)
+        return compute.root
+
+    monkeypatch.setattr(faithfulness, "of_pair", folder_of)
+    both = (own.compute, shared)
+    places = [faithfulness.ask(one, PAIR, spec, METHOD, Parameters()) for one in both]
+    go.set()
+    assert [place.result() for place in places] == [one.root for one in both]
+    for place in places:
+        place.leave()
 
 
 def test_a_sessions_results_are_its_own_and_end_with_it(

@@ -116,7 +116,7 @@ def test_a_reader_has_so_many_runs_and_what_they_start_counts_as_theirs() -> Non
     with pytest.raises(UserError, match="2 of your runs"):
         runs.start(Path("3"), KEY, 1, endless)
     who = ""  # a run starts its parts outside of pages
-    assert part.start().reader == one.reader == "anna"
+    assert part.start(within=one).reader == one.reader == "anna"
     who = "bert"
     other = runs.start(Path("3"), KEY, 1, endless)
     assert other.reader == "bert" and runs.active_at_all()

@@ -9,7 +9,7 @@ import pytest
 
 from attribution.errors import UserError
 from cache.jobs.loop import Progress
-from dashboard.core.runs import Job, Report, Run, RunKey, Runs
+from dashboard.core.runs import Job, Report, Run, RunKey, Runs, in_turn
 
 
 def key(name: str) -> RunKey:
@@ -106,6 +106,28 @@ def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
     part_work.go.release(4)
     first.wait()
     second.wait()
+
+
+def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
+    runs, met = Runs(lambda: 2), threading.Barrier(2, timeout=60)
+
+    def part(run: Run, report: Report) -> Progress:
+        met.wait()  # until the other whole is at its part too
+        return run.progress
+
+    def whole(name: str) -> Job:
+        one = Job(runs, tmp_path, key(f"{name}, part"), "P", 1, part)
+        return Job(runs, tmp_path, key(name), name, 1, in_turn(lambda: [("P", one)]), parts=(one,))
+
+    wholes = [whole("one"), whole("other")]
+    for job in wholes:
+        job.start()
+    with pytest.raises(UserError, match="2 runs are at work already"):
+        whole("third").start()
+    for job in wholes:
+        assert job.run is not None
+        job.run.wait()
+        assert job.error == ""
 
 
 def test_active_runs_are_those_of_the_owners_without_parts_and_upkeep(tmp_path: Path) -> None:

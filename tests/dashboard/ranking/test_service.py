@@ -85,6 +85,15 @@ def test_an_upload_is_ranked_and_kept(
     assert provenance.n_documents == 4 and provenance.truncated is None
 
 
+def test_two_names_of_one_model_have_each_its_own(
+    ranked: Ranked, upload: Setup, tmp_path: Path
+) -> None:
+    again = ranking_service.ranked(Compute(tmp_path), replace(BM25, name="again"), upload)
+    assert again is not None
+    assert (again.name, again.provenance().model) == ("again", "again")
+    assert ranked.provenance().model == "BM25"
+
+
 def test_tables(ranked: Ranked) -> None:
     measures = tables.measures_frame([ranked])
     assert measures.loc[0, "without a result"] == 1
