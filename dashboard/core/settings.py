@@ -84,8 +84,8 @@ HOME = Setting(
     "POSLENS_HOME",
     "",
     str,
-    "folder of the cache and of models fetched from the package index; empty is poslens in the "
-    "user's data folder (~/.local/share).",
+    "folder of the cache, of models fetched from the package index and of data sets of ir_datasets "
+    "and mteb; empty is poslens in the user's data folder (~/.local/share).",
 )
 ALLOW_CODE = Setting(
     "POSLENS_ALLOW_CODE",
