@@ -269,14 +269,17 @@ def _export(
     tables: dict[str, Callable[[], pd.DataFrame]] = {
         "Numbers": lambda: panels.explained_frame(subject.results)
     }
+    means = sources(averages)
     if curves:
         tables["Mean numbers"] = lambda: curve_frame(curves)
     panels.downloads(
         key,
         [subject.results[0].pair.pair_id, *dict.fromkeys(names), subject.method.name],
-        [result.provenance() for result in subject.results],
+        subject.provenance(),
         figures=figures,
         heatmap=drawn,
         view=view,
         tables=tables,
+        # The rail has the mean too.
+        sources={"Heatmap": [*subject.provenance(), *means], "Mean numbers": means},
     )

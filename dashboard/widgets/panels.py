@@ -195,10 +195,12 @@ def downloads(
     frame: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
     tables: Mapping[str, Callable[[], pd.DataFrame]] | None = None,
     documents: Mapping[str, tuple[Sequence[str], Callable[[Any], bytes]]] | None = None,
+    sources: Mapping[str, Sequence[Provenance]] | None = None,
 ) -> None:
     """A popover that exports the figures, the heatmap and the tables of a section; `frame` is the
     one table of a section that has no other. `documents` are what else it has, each with its
-    formats and what makes it in one of them.
+    formats and what makes it in one of them. `sources` is the provenance of a table or heatmap that
+    was made of something else than the rest, by its name.
 
     Files (and a `frame` that is given as what makes it) are made when they are asked for, not at
     every rerun. A part of the page that runs by itself: nothing else is made again for a choice in
@@ -237,12 +239,13 @@ def downloads(
         def make() -> bytes:
             if document:
                 return document[1](fmt)
+            known = (sources or {}).get(chosen, provenance)
             if chosen in numbers:
                 made = numbers[chosen]
                 table = made() if callable(made) else made
-                return table_bytes(table, fmt, provenance)  # type: ignore[arg-type]
+                return table_bytes(table, fmt, known)  # type: ignore[arg-type]
             if chosen == "Heatmap" and view is not None:
-                return heatmap_bytes(heatmap, provenance, view, str(fmt), style)
+                return heatmap_bytes(heatmap, known, view, str(fmt), style)
             draw = (figures or {})[chosen]
             return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
 
