@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from attribution.interventions.displacement import Displacement
-from attribution.interventions.null_controls import CONTROLS
+from attribution.interventions.null_controls import CONTROLS, Control
 from attribution.methods import METHODS
 from attribution.retrievers.calibration import Calibration, decimals
 from attribution.retrievers.specs import RetrieverSpec
@@ -80,6 +80,11 @@ def in_units(made: Provenance, units: str) -> Provenance:
 def with_interval(made: Provenance, number: Estimate) -> Provenance:
     """The same, saying what this number's interval resampled."""
     return replace(made, interval=_resampled(number))
+
+
+def with_control(made: Provenance, kind: Control) -> Provenance:
+    """The same, saying which null control was taken away."""
+    return replace(made, control=f"minus {CONTROLS[kind]}")
 
 
 def of_intervention(
@@ -153,7 +158,7 @@ def of_controlled(
     model: ModelIdentity, method: Method, dataset: str, found: ControlledCurve, selection: str
 ) -> Provenance:
     """Curves less a null control."""
-    return _of_model(
+    made = _of_model(
         model,
         repr(method),
         dataset,
@@ -161,8 +166,30 @@ def of_controlled(
         n_documents=found.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        control=f"minus {CONTROLS[found.control]}",
         interval=_resampled(found.index),
+    )
+    return with_control(made, found.control)
+
+
+def of_difference(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    n_pairs: int,
+    n_documents: int,
+    other: ModelIdentity,
+    has_interval: bool,
+) -> Provenance:
+    """One model's side of a difference of mean curves, over the pairs that the `other` has too."""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_pairs=n_pairs,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=f"pairs that {other.spec.name} has too",
+        interval=_resampling(n_documents) if has_interval else "",
     )
 
 

@@ -19,8 +19,8 @@ from dashboard.core.provenance import in_units
 from dashboard.drawing.curves import Style, difference, quantity, rank_scatter
 from dashboard.explain.figures import BOTH, DATA_SET, PAIR
 from dashboard.explain.minus import minus_panes
-from dashboard.explain.service import Average, Difference, word_scores
-from dashboard.explain.subject import Subject, sources
+from dashboard.explain.service import Difference, word_scores
+from dashboard.explain.subject import Subject
 from dashboard.heatmap import Fact, Head, Pane, Rail, View
 from dashboard.widgets import panels
 from dashboard.widgets.pair_picker import open_pair
@@ -51,9 +51,7 @@ def minus(subject: Subject, rails: Sequence[Rail], gap: Difference | None) -> Se
     return minus_panes(a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+.4f}", facts))
 
 
-def differences(
-    subject: Subject, averages: Sequence[Average | None], which: str, key: str
-) -> dict[str, panels.Draw]:
+def differences(subject: Subject, which: str, key: str) -> dict[str, panels.Draw]:
     """One model's curve less another's: of the pair, and of the data set with its interval."""
     offered = [
         (i, j)
@@ -93,7 +91,6 @@ def differences(
         figures["Difference"] = of_pair
     if gap is not None and which != PAIR:
         whole, at = gap, positions(subject.method.curve_params["resampling"])
-        made_of = sources([averages[i] for i in chosen])
 
         def of_set(style: Style) -> go.Figure:
             return difference(
@@ -104,7 +101,7 @@ def differences(
                 at=at,
                 interval=whole.interval,
                 y_title=title,
-                provenance=made_of,
+                provenance=whole.provenance,
             )
 
         with places[1]:

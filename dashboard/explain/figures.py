@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from attribution.curves.positions import positions
+from attribution.interventions.null_controls import CONTROLS, Control
 from attribution.types import Attribution
 from dashboard.core.compute import Explained
 from dashboard.drawing.curves import Style, pair_curves, quantity
 from dashboard.explain import service
 from dashboard.explain.service import Average
-from dashboard.explain.subject import sources
+from dashboard.explain.subject import of_curves, sources
 from dashboard.widgets import panels
 
 BOTH, PAIR, DATA_SET = "both", "this pair", "data set"
@@ -24,9 +25,11 @@ def pair_figure(
     averages: Sequence[Average | None] = (),
     controls: Sequence[Attribution | None] = (),
     which: str = BOTH,
+    kind: Control | None = None,
 ) -> go.Figure:
-    """The pair's curve under each model, less its control's, and the models' means behind it; the
-    evidence stands where it is among the tokens read. `which` of the two are drawn."""
+    """The pair's curve under each model, less its control's of `kind`, and the models' means
+    behind it; the evidence stands where it is among the tokens read. `which` of the two are
+    drawn."""
     method = results[0].attribution.method
     named = dict(zip(panels.labels(results), results, strict=True))
     means = {
@@ -43,8 +46,8 @@ def pair_figure(
         if (span := service.evidence_range(result)) is not None
     }
     title = quantity(method)
-    if any(control is not None for control in controls):
-        title += ", minus its null control"
+    if kind is not None and any(control is not None for control in controls):
+        title += f", minus {CONTROLS[kind]}"
     return pair_curves(
         curves,
         evidence,
@@ -54,7 +57,7 @@ def pair_figure(
         means=means,
         x=positions(method.curve_params["resampling"]),
         provenance=[
-            *(result.provenance() for result in drawn.values()),
+            *(of_curves(results, controls, kind) if drawn else ()),
             *(sources(averages) if means else ()),
         ],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from attribution.types import Array, Attribution, Method, Provenance, TextPair, 
 from cache.recent import Recent, RecentWhileSame
 from cache.storage.store import StoredCurves
 from dashboard.core.compute import Compute, Explained
-from dashboard.core.provenance import of_controlled, of_curve
+from dashboard.core.provenance import of_controlled, of_curve, of_difference
 from dashboard.curves.words import MIN_PAIRS
 from dashboard.drawing.curves import Mean
 from dashboard.heatmap import Rail
@@ -197,13 +197,14 @@ def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np
 class Difference:
     """Curve A less curve B [100], over the pairs that both models have, with its 95% interval over
     documents where there are enough. `furthest` are the pairs in which the two are furthest apart,
-    with how far (`orders.apart`)."""
+    with how far (`orders.apart`). `provenance` is A's and B's."""
 
     mean: Array
     interval: tuple[Array, Array] | None
     n: int
     n_documents: int
     furthest: tuple[tuple[str, float], ...]
+    provenance: tuple[Provenance, ...] = ()
 
 
 MOST_APART = 50
@@ -217,19 +218,28 @@ def difference(
     Raises:
         UserError: a model is not here, or the store cannot be read.
     """
-    models = [compute.identify(spec).key for spec in (a, b)]
+    one, other = compute.identify(a), compute.identify(b)
+    models = [one.key, other.key]
     key = (compute.root, *models, repr(method), data.name, len(data.pairs))
     stamp = tuple(compute.store.stamp(model, method) for model in models)
 
     def found() -> Difference | None:
         first, second = (compute.store.curves(model, method, data.pairs) for model in models)
-        return difference_of(first, second, data)
+        gap = difference_of(first, second, data)
+        if gap is None:
+            return None
+        said = (gap.n, gap.n_documents)
+        made = [
+            of_difference(each, method, data.name, *said, against, gap.interval is not None)
+            for each, against in ((one, other), (other, one))
+        ]
+        return replace(gap, provenance=tuple(made))
 
     return _differences.get(key, stamp, found)
 
 
 def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
-    """The same of curves at hand."""
+    """The same of curves at hand, without provenance."""
     place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
     both = [(at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
     if len(both) < MIN_PAIRS:

@@ -9,6 +9,7 @@ from attribution.interventions.null_controls import Control, null_method
 from attribution.types import Attribution, Method, Provenance
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
+from dashboard.core.provenance import with_control
 from dashboard.core.runs import Job
 from dashboard.core.waiting import wait
 from dashboard.explain import service
@@ -33,9 +34,9 @@ class Subject:
         """Whether a data set's mean can stand beside any of them."""
         return any(self.data)
 
-    def provenance(self) -> list[Provenance]:
-        """Of each result."""
-        return [result.provenance() for result in self.results]
+    def provenance(self, controls: Sequence[Attribution | None] = ()) -> list[Provenance]:
+        """Of each result; with `controls`, of its curve less its control's."""
+        return of_curves(self.results, controls, self.kind)
 
     def jobs(self) -> list[Job]:
         """What would complete the data sets' curves: of each model, and of its null control."""
@@ -101,6 +102,17 @@ class Subject:
             return None
         a, b = (self.results[i].model.spec for i in (first, second))
         return service.difference(service_for(data.name), a, b, self.method, data)
+
+
+def of_curves(
+    results: Sequence[Explained], controls: Sequence[Attribution | None], kind: Control | None
+) -> list[Provenance]:
+    """Where the curves of results come from, each less its control of `kind` if it has one."""
+    found = [result.provenance() for result in results]
+    for number, control in enumerate(controls):
+        if kind is not None and control is not None:
+            found[number] = with_control(found[number], kind)
+    return found
 
 
 def sources(averages: Sequence[Average | None]) -> list[Provenance]:

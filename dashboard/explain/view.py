@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.types import Attribution, Method, TextPair
+from attribution.types import Attribution, Method, Provenance, TextPair
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
 from dashboard.core.waiting import wait
@@ -120,7 +120,7 @@ def _draw(subject: Subject, key: str, comparing: bool) -> None:
         links.other_views(key, pair.dataset, pair.pair_id, names, subject.method)
     if len(results) > 1:
         with panels.guarded():
-            figures |= comparison.differences(subject, averages, which, key)
+            figures |= comparison.differences(subject, which, key)
     if comparing:
         with panels.guarded():
             figures |= comparison.word_by_word(subject, view)
@@ -129,9 +129,14 @@ def _draw(subject: Subject, key: str, comparing: bool) -> None:
         with panels.guarded():
             matrix_view(result, f"matrix{number}", label)
             terms_view(result, f"terms{number}", label)
-    panels.caption([*subject.provenance(), *sources(averages)])
+    panels.caption([*subject.provenance(controls), *sources(averages)])
     with export:
-        _export(subject, figures, panes, view, averages, key, comparing)
+        # The rail has the means too: under A − B that of the difference, which knows no control.
+        means = sources(averages)
+        if painted == MINUS:
+            means = list(gap.provenance) if gap is not None and subject.kind is None else []
+        rails = [*subject.provenance(controls), *means]
+        _export(subject, figures, panes, view, rails, averages, key, comparing)
 
 
 def _let_the_text_be_drawn() -> None:
@@ -212,12 +217,14 @@ def _curves(
     results = subject.results
 
     def draw(style: Style) -> go.Figure:
-        return pair_figure(results, style, averages, controls, which)
+        return pair_figure(results, style, averages, controls, which, subject.kind)
 
     # An attribution is what its model's fingerprint, method and pair make of it.
     content = (
         which,
         subject.kind,
+        # A control that could not be computed now may come later.
+        tuple(control is not None for control in controls),
         repr(subject.method),
         tuple(
             (r.model.key, label, r.pair) for label, r in zip(subject.labels, results, strict=True)
@@ -258,6 +265,7 @@ def _export(
     figures: Mapping[str, panels.Draw],
     drawn: Sequence[Pane],
     view: View,
+    rails: Sequence[Provenance],
     averages: Sequence[Average | None],
     key: str,
     comparing: bool,
@@ -269,7 +277,6 @@ def _export(
     tables: dict[str, Callable[[], pd.DataFrame]] = {
         "Numbers": lambda: panels.explained_frame(subject.results)
     }
-    means = sources(averages)
     if curves:
         tables["Mean numbers"] = lambda: curve_frame(curves)
     panels.downloads(
@@ -280,6 +287,5 @@ def _export(
         heatmap=drawn,
         view=view,
         tables=tables,
-        # The rail has the mean too.
-        sources={"Heatmap": [*subject.provenance(), *means], "Mean numbers": means},
+        sources={"Heatmap": rails, "Mean numbers": sources(averages)},
     )

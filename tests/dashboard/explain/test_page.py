@@ -1,0 +1,107 @@
+"""Explain and Compare without a browser: what figures and files of a pair say of themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets
+from attribution.errors import UserError
+from attribution.methods import make_method
+from attribution.retrievers import resolve
+from dashboard.core.compute import service
+from dashboard.explain.subject import Subject
+from dashboard.widgets import choices
+from tests.support.pages import open_page
+
+OCCLUSION = make_method("occlusion")
+NULL = "unrelated query"
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+@pytest.fixture
+def stones(tmp_path: Path, tiny_folder: Callable[..., Path]) -> str:
+    """Twelve pairs, of which both models have the last eleven."""
+    resolve.register_folder("tiny", tiny_folder("bert"))
+    rows = [
+        {
+            "query": f"when does fog {n} lift",
+            "document": f"Fog {n} lifts at noon. Stone {n} stays where it is.",
+            "pair_id": f"p{n}",
+        }
+        for n in range(12)
+    ]
+    (tmp_path / "stones.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("stones", tmp_path / "stones.jsonl")
+    pairs = datasets.read("stones").pairs
+    for name, some in (("tiny", pairs), ("BM25", pairs[1:])):
+        spec = choices.spec(name, "stones")
+        run = service().attribution_job(spec, OCCLUSION, some, "x").start()
+        run.wait()
+        assert not run.error
+    return "stones"
+
+
+def opened(name: str, pair: str = "p3", **query: object) -> AppTest:
+    page = open_page(name, dataset="stones", pair=pair, method="occlusion", **query).run()
+    assert not page.exception
+    return page
+
+
+def figures(page: AppTest) -> list[dict]:
+    return [json.loads(each.proto.spec) for each in page.get("plotly_chart")]
+
+
+def y_title(figure: dict) -> str:
+    return figure["layout"]["yaxis"]["title"]["text"].replace("<br>", " ")
+
+
+def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones: str) -> None:
+    page = opened("compare", a="tiny", b="BM25", null=NULL)
+    assert not page.error
+    means = [one["layout"]["meta"] for one in figures(page) if one["layout"].get("meta")]
+    (said,) = [meta["provenance"] for meta in means if "has too" in str(meta["provenance"])]
+    assert [(one["model"], one["n_pairs"], one["selection"]) for one in said] == [
+        ("tiny", 11, "pairs that BM25 has too"),
+        ("BM25", 11, "pairs that tiny has too"),
+    ]
+    assert not any("control" in one for one in said), "it is of plain curves"
+
+
+def test_a_pairs_curve_names_the_control_that_was_taken_away(stones: str) -> None:
+    page = opened("explain", models=["BM25"], null=NULL)
+    assert not page.error
+    curves = figures(page)[0]
+    assert y_title(curves).endswith(f"minus {NULL}")
+    (said,) = curves["layout"]["meta"]["provenance"]
+    assert said["control"] == f"minus {NULL}" and said["selection"] == "pair p3"
+    assert any(f"control minus {NULL}" in one.value for one in page.caption)
+
+
+def test_a_curve_whose_control_was_refused_is_not_kept_as_that_less_it(
+    stones: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise UserError("8 of your requests are waiting already: try again in a moment.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Subject, "_control", refused)
+        page = opened("explain", "p5", models=["BM25"], null=NULL)
+        assert page.error
+        before = figures(page)[0]
+    after = figures(opened("explain", "p5", models=["BM25"], null=NULL))[0]
+    assert NULL in y_title(after) and NULL not in y_title(before)
+    assert after["data"] != before["data"]
