@@ -318,7 +318,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     view = panels.token_heatmap(drawn, shown[0].attribution.method, key="bias.heatmap")
     for label, side in (("d1", found.first), ("d2", found.second)):
         st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
-    made = [found.first.provenance(), found.second.provenance()]
+    made = found.provenance()
     panels.caption(made)
     panels.downloads(
         "bias.contrast",
@@ -326,7 +326,7 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
         made,
         heatmap=drawn,
         view=view,
-        frame=lambda: panels.explained_frame(shown),
+        frame=lambda: panels.explained_frame(shown, "document"),
     )
     made_of = (pair.source, pair.first.query)
     source = next((p for p in the_data.pairs if (p.document, p.query) == made_of), None)

@@ -255,6 +255,11 @@ class Contrasted:
             )
         ]
 
+    def provenance(self) -> list[Provenance]:
+        """Of both documents as they are drawn."""
+        first, second = self.first.provenance(), self.second.provenance()
+        return [first, second if self.contrast is None else provenance.negated(second)]
+
 
 def contrast_note(found: Contrast) -> str:
     """What the two documents' shares add up to, in words."""

@@ -87,6 +87,11 @@ def with_control(made: Provenance, kind: Control) -> Provenance:
     return replace(made, control=f"minus {CONTROLS[kind]}")
 
 
+def negated(made: Provenance) -> Provenance:
+    """The same of the second document of a contrast, whose shares have the other sign."""
+    return replace(made, control="shares negated, for s(d1) − s(d2)")
+
+
 def of_intervention(
     model: ModelIdentity,
     pair: TextPair,

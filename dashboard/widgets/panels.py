@@ -138,13 +138,16 @@ def caption(provenance: Provenances) -> None:
     st.caption(plain(caption_text(provenance_entries(provenance))))
 
 
-def explained_frame(results: Sequence[Explained]) -> pd.DataFrame:
-    """A row for each token of each result."""
+def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:
+    """A row for each token of each result; a column `label` has what the heatmap calls the result,
+    where that is more than its model."""
     frames = []
     several = len({result.pair.dataset for result in results}) > 1
     for result in results:
         frame = attribution_frame(result.attribution, result.pair)
         frame.insert(0, "model", result.model.spec.name)
+        if label:
+            frame.insert(1, label, result.attribution.model)
         if several:
             frame.insert(1, "dataset", result.pair.dataset)
         frames.append(frame)

@@ -24,6 +24,7 @@ from dashboard.bias.figures import MEASURES, bar, bias_chart
 from dashboard.core.compute import Compute, service
 from dashboard.drawing.curves import PRESETS, Style
 from dashboard.drawing.palettes import text_width
+from dashboard.widgets import panels
 from tests.support.pages import page_file
 
 PAGE = page_file("bias")
@@ -126,12 +127,19 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     if method == "saliency":
         assert found.contrast is None and "no shares that add up" in found.reason
         assert (drawn == found.second.attribution.document_scores).all()
+        assert not any(one.control for one in found.provenance())
         return
     parts = found.contrast
     assert parts is not None and (drawn == -found.second.attribution.document_scores).all()
     total = float(first.attribution.document_scores.sum() + drawn.sum())
     assert total + parts.bias == pytest.approx(parts.difference, abs=1e-3)
     assert f"{parts.difference:+.4f}" in bias_service.contrast_note(parts)
+    # The files say which row is of which document, and that d2's have the other sign.
+    made = [(one.selection[-2:], one.control) for one in found.provenance()]
+    assert made == [("/1", ""), ("/2", "shares negated, for s(d1) − s(d2)")]
+    frame = panels.explained_frame([first, second], "document")
+    assert frame["document"].unique().tolist() == ["d1", "d2"]
+    assert frame["model"].unique().tolist() == ["MiniLM-recency"]
     assert bias_service.fitting(compute, resolve("MiniLM"))[0] == "decomposition"
     assert bias_service.fitting(compute, bm25())[0] == "terms"
 
