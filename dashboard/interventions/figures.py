@@ -99,8 +99,9 @@ def causes_over_curve(
     evidence: tuple[float, float] | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """A method's curve [100] with what really happened drawn over it: score by place of the
-    evidence where it is read whole, less its mean, and score lost without each part.
+    """A method's curve [100] over the whole text, NaN where nothing was read, with what really
+    happened drawn over it: score by place of the evidence where it is read whole, less its mean,
+    and score lost without each part. All stand by characters: a moved text has others' tokens.
 
     Each is divided by its own largest magnitude, since their units differ; hovering shows the
     values themselves.
@@ -108,12 +109,13 @@ def causes_over_curve(
     figure = canvas(
         "causes_over_curve", style, TEXT_TITLE, "Each by its own largest value", provenance
     )
-    share = moved.read_share if moved else removed.read_share if removed else 1.0
     values = np.asarray(curve, dtype=np.float64)
+    known = np.isfinite(values)
+    values = values[known]
     colour = str(style.line(0)["color"])
     figure.add_trace(
         go.Scatter(
-            x=CENTRES * share,
+            x=CENTRES[known],
             y=_scaled(values),
             customdata=values,
             mode="lines",
@@ -125,7 +127,9 @@ def causes_over_curve(
         )
     )
     if removed is not None:
-        edges = 100 * share * removed.edges.astype(np.float64)
+        # The parts are together all that was read.
+        ends = np.array([0, *(end for _, end in removed.spans)])
+        edges = 100 * removed.read_share * ends / ends[-1]
         figure.add_trace(
             go.Bar(
                 x=(edges[1:] + edges[:-1]) / 2,

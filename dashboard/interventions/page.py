@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from attribution.curves.positions import document_curve
+from attribution.curves.text_axis import curve_over_text
 from attribution.errors import UserError
 from attribution.interventions.ablation import REPLACEMENTS, Ablation, ablation_method
 from attribution.interventions.agreement import with_ablation, with_relocation
@@ -291,14 +292,20 @@ def against(name: str, style: Style) -> go.Figure:
         (span.start / len(the_pair.document), span.end / len(the_pair.document)) if span else None
     )
     return causes_over_curve(
-        document_curve(explained[name].attribution),
+        curve_over_text(explained[name].attribution, len(the_pair.document)),
         METHODS[the_method.name].title,
         moved.get(name),
         removed[name],
         style,
         shares,
-        [explained[name].provenance(), provenance_of(name, ablation, removed[name])],
+        sources_of(name),
     )
+
+
+def sources_of(name: str) -> list[Provenance]:
+    """Where one model's curve and both interventions over it come from."""
+    found = [explained[name].provenance(), provenance_of(name, ablation, removed[name])]
+    return found + ([provenance_of(name, RELOCATION, moved[name])] if name in moved else [])
 
 
 for number, name in enumerate(removed):
@@ -322,13 +329,12 @@ for number, name in enumerate(removed):
             "A method's curve with relocation and ablation over it",
         )
 if removed:
-    made = [provenance_of(name, ablation, one) for name, one in removed.items()]
-    for each in made:
-        panels.caption(each)
+    for name in removed:
+        panels.caption(sources_of(name))
     panels.downloads(
         "cause.against",
         [pair.pair_id, method.name, "ablation", by],
-        made,
+        [provenance_of(name, ablation, one) for name, one in removed.items()],
         figures={name: partial(against, name) for name in removed},
         frame=intervention_tables.ablation_frame(removed),
     )

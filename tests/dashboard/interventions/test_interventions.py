@@ -18,6 +18,7 @@ from attribution.interventions.relocation import Relocation, relocation_method
 from attribution.methods import make_method
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
+from attribution.types import EvidenceSpan, TextPair
 from cache.recent import Recent
 from cache.storage.maintenance import listing
 from dashboard.__main__ import app
@@ -206,6 +207,27 @@ def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None
     over = causes_over_curve(np.linspace(0, 3, 100), "Saliency", moved, cut, STYLE, (0.1, 0.2))
     assert [trace.type for trace in over.data] == ["scatter", "bar", "scatter"]
     assert max(over.data[0].y) == 1 and over.data[0].customdata[-1] == 3
+
+
+def test_curve_parts_and_places_stand_on_one_axis_where_tokens_run_apart_from_characters(
+    compute: Compute, bm25
+) -> None:
+    """Twenty words of one letter, then twenty of nine: half of the tokens are a sixth of the
+    text."""
+    ends = [chr(ord("a") + n) for n in range(20)]
+    document = " ".join([*ends, *(9 * letter for letter in ends)])
+    pair = TextPair("p", "kkkkkkkkk", document, evidence=EvidenceSpan(138, 148))
+    cut = interventions.of_pair(compute, pair, bm25, CUT)
+    curve = np.where(np.arange(100) < 80, 1.0, np.nan)
+    read = replace(cut, read_share=0.8)
+    figure = causes_over_curve(curve, "Saliency", None, read, STYLE)
+    line, bars = figure.data
+    assert len(line.x) == 80 and max(line.x) == 79.5, "nothing behind what was read"
+    # Each bar stands where its part's characters are.
+    middles = [(start + end) / 2 / len(document) for start, end in cut.spans]
+    np.testing.assert_allclose(bars.x, 80 * np.array(middles), rtol=1e-5)
+    by_tokens = (cut.edges[1:] + cut.edges[:-1]) / 2
+    assert np.abs(by_tokens - middles).max() > 0.2, "by tokens they would stand elsewhere"
 
 
 def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

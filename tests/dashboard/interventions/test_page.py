@@ -1,0 +1,52 @@
+"""The Cause page without a browser: what stands over a method's curve."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attribution import datasets
+from attribution.curves.text_axis import curve_over_text
+from attribution.methods import make_method
+from dashboard.core.compute import service
+from dashboard.widgets import choices
+from tests.support.pages import open_page
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in ("_folders", "_variants"):
+        monkeypatch.setattr(datasets, name, dict(getattr(datasets, name)))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+def test_what_really_happened_stands_by_characters_and_names_all_it_is_made_of(
+    tmp_path: Path,
+) -> None:
+    first = " ".join("abcdefghijklmnopqrst")
+    second = "Longer words are longlasting. Yesterday somebody answered. Everything remained."
+    row = {"query": "who answered", "document": f"{first}. {second}", "pair_id": "one"}
+    row |= {"evidence": "Yesterday somebody answered."}
+    (tmp_path / "uneven.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    datasets.register("uneven", tmp_path / "uneven.jsonl")
+    page = open_page("cause", dataset="uneven", models=["BM25"], method="terms").run()
+    assert not page.exception and not page.error
+    drawn = [json.loads(each.proto.spec) for each in page.get("plotly_chart")]
+    (over,) = [one for one in drawn if "by its own largest" in str(one["layout"]["yaxis"])]
+    methods = [one["method"] for one in over["layout"]["meta"]["provenance"]]
+    assert [name.partition("(")[0] for name in methods] == ["terms", "ablation", "relocation"]
+    assert any(all(name in one.value.replace("\\", "") for name in methods) for one in page.caption)
+    (pair,) = datasets.read("uneven").pairs
+    spec = choices.spec("BM25", "uneven")
+    found = service().explain(pair, spec, make_method("terms")).attribution
+    values = over["data"][0]["customdata"]
+    drawn_curve = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
+    np.testing.assert_allclose(drawn_curve, curve_over_text(found, len(pair.document)))
