@@ -66,13 +66,14 @@ def compare(
 ) -> None:
     """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
     order its words."""
-    names = list(dict.fromkeys(model or ["MiniLM-primacy", "MiniLM-recency"]))
-    if len(names) < 2:
+    names = model or ["MiniLM-primacy", "MiniLM-recency"]
+    # One model may have several names.
+    specs = list({spec.name: spec for spec in (spec_of(name, dataset) for name in names)}.values())
+    if len(specs) < 2:
         raise UserError("A comparison needs two models: give --model twice.")
     fmt = picture_format(out)
     chosen = method_of(method, normalization, resampling, False, option)
     subject = pair_of(query, document, document_file, dataset, pair)
-    specs = [spec_of(name, dataset) for name in names]
     quiet()
     results = explained(subject, specs, chosen)
     if out is not None:

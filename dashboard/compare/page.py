@@ -28,7 +28,7 @@ with st.sidebar:
     second = choices.model("Model B", "b", "MiniLM-recency")
     with panels.guarded():
         method = choices.method([first, second])
-if first == second:
+if len(choices.distinct([first, second])) < 2:
     st.info("Choose two different models to compare.")
 elif data is not None and method is not None:
     one_pair(data, (first, second), method)

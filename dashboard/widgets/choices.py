@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pandas as pd
 import streamlit as st
@@ -209,7 +210,21 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         "@calibrated(strength=0.5, basket=128, layers=3), calibrates a dense model's attention.",
     )
     fetch_panel(names)
-    return list(names)
+    found = distinct(names)
+    if again := [name for name in names if name not in found]:
+        st.caption(plain(f"Shown once, as it is chosen under another name: {', '.join(again)}."))
+    return found
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names without those of a model that an earlier one names; what is no name stays."""
+    found: dict[str, str] = {}
+    for name in names:
+        known_as = name
+        with suppress(UserError):
+            known_as = resolve.resolve(name).name
+        found.setdefault(known_as, name)
+    return list(found.values())
 
 
 def model(label: str, key: str, default: str) -> str:
