@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,9 +18,17 @@ from dashboard.drawing.figure_base import (
     label,
     shade,
 )
-from dashboard.drawing.palettes import Style, escape, shorten
+from dashboard.drawing.palettes import MAX_HEIGHT_PX, Style, escape, shorten
 
 _ROW_SHARE = 0.85  # of the room between two rows that the longest bar takes
+_ROW_PX = 26
+
+
+def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
+    """The style of a figure with so many rows and so much room besides; a query of hundreds of
+    words has narrower rows."""
+    wanted = max(besides_px + _ROW_PX * rows, least_px)
+    return replace(style, height_px=min(wanted, MAX_HEIGHT_PX))
 
 
 def unit_rails(
@@ -68,10 +78,11 @@ def unit_rails(
         shade(figure, evidence, style.colours.evidence, "evidence", style)
         figure.update_layout(margin={"t": 2 * style.font_size})
     figure.update_xaxes(range=[0, 100], tickvals=list(range(0, 101, 20)))
+    labelled = _labelled(rows, style)
     figure.update_yaxes(
         range=[0.4 - rows, 1],
-        tickvals=[-row for row in range(rows)],
-        ticktext=[escape(shorten(text, 16)) for text in query_labels],
+        tickvals=[-row for row in labelled],
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
         showline=False,
         showgrid=False,
         zeroline=False,
@@ -164,10 +175,11 @@ def interaction_matrix(
         ticks="",
         ticklabelstandoff=3,
     )
+    labelled = _labelled(len(query_labels), style)
     figure.update_yaxes(
         autorange="reversed",
-        tickvals=list(range(len(query_labels))),
-        ticktext=[escape(shorten(row, 16)) for row in query_labels],
+        tickvals=list(labelled),
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
         showline=False,
         showgrid=False,
         zeroline=False,
@@ -176,6 +188,12 @@ def interaction_matrix(
     )
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def _labelled(rows: int, style: Style) -> range:
+    """The rows that are labelled: every one, or as many as do not run into each other."""
+    room = max(style.height_px - 6 * style.font_size, style.font_size)
+    return range(0, rows, max(1, ceil(rows * 1.2 * style.font_size / room)))
 
 
 def signed_root(values: ArrayLike) -> NDArray[np.float64]:

@@ -57,6 +57,9 @@ THEMES: Mapping[str, Theme] = {
 }
 
 
+MAX_HEIGHT_PX = 4000
+
+
 @dataclass(frozen=True, slots=True)
 class Style:
     """How a figure is drawn and how large.
@@ -88,7 +91,7 @@ class Style:
             raise UserError(f"There is no theme {self.theme!r}: choose light or dark.")
         limits = {
             "width_px": (120, 4000),
-            "height_px": (100, 4000),
+            "height_px": (100, MAX_HEIGHT_PX),
             "dpi": (48, 1200),
             "font_size": (4, 72),
             "line_width": (0.25, 20),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
@@ -12,12 +10,11 @@ from attribution.curves.interactions import Interactions, interactions
 from attribution.retrievers.detect import family_of
 from dashboard.core.compute import Explained, service
 from dashboard.drawing.curves import Style
-from dashboard.drawing.matrix import interaction_matrix, unit_rails
+from dashboard.drawing.matrix import interaction_matrix, tall, unit_rails
 from dashboard.drawing.plain import plain
 from dashboard.explain.service import evidence_range
 from dashboard.widgets import panels
 
-_ROW_PX = 26
 _PAGE_PX = 360  # a phone's figure: labels that fit there fit anywhere
 
 
@@ -33,9 +30,8 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
     along = interactions(attribution, pair, "word", "bin")
 
     def rails(style: Style) -> go.Figure:
-        tall = replace(style, height_px=90 + _ROW_PX * len(along.rows))
-        span = evidence_range(result)
-        return unit_rails(along.matrix, along.rows, span, tall, provenance=provenance)
+        span, high = evidence_range(result), tall(style, len(along.rows), 90)
+        return unit_rails(along.matrix, along.rows, span, high, provenance=provenance)
 
     panels.show(
         rails(panels.screen_style()),
@@ -48,13 +44,12 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         units = f"Document: number of the {st.session_state[f'{key}.columns']}"
 
         def whole(style: Style) -> go.Figure:
-            tall = replace(style, height_px=max(160 + _ROW_PX * len(found.rows), 260))
             return interaction_matrix(
                 found.matrix,
                 found.rows,
                 found.columns,
                 found.evidence_columns,
-                tall,
+                tall(style, len(found.rows), 160, 260),
                 x_title=units,
                 provenance=provenance,
             )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard.drawing.matrix import interaction_matrix, signed_root, unit_rails
+from dashboard.drawing.matrix import interaction_matrix, signed_root, tall, unit_rails
 from dashboard.drawing.palettes import Style
 
 STYLE = Style()
@@ -60,3 +60,16 @@ def test_wrong_shapes_are_refused() -> None:
         interaction_matrix(np.ones((2, 3)), ["a"] * 3, ["b"] * 2, None, STYLE)
     with pytest.raises(ValueError):
         unit_rails(np.ones((2, 3)), ["a"], None, STYLE)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 151, 400])
+def test_a_query_of_hundreds_of_words_is_drawn_with_labels_that_can_be_read(rows: int) -> None:
+    matrix, words = np.ones((rows, 4)), [f"word{n}" for n in range(rows)]
+    style = tall(STYLE, rows, 90)
+    rails: Any = unit_rails(matrix, words, None, style)
+    whole: Any = interaction_matrix(matrix, words, list("abcd"), None, style)
+    for figure in (rails, whole):
+        labels = figure.layout.yaxis.ticktext
+        assert labels[0] == "word0" and len(labels) * 1.2 * STYLE.font_size <= style.height_px
+        assert len(labels) == len(figure.layout.yaxis.tickvals)
+        assert len(labels) == rows or rows == 400

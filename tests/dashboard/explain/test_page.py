@@ -105,3 +105,12 @@ def test_a_curve_whose_control_was_refused_is_not_kept_as_that_less_it(
     after = figures(opened("explain", "p5", models=["BM25"], null=NULL))[0]
     assert NULL in y_title(after) and NULL not in y_title(before)
     assert after["data"] != before["data"]
+
+
+def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
+    row = {"query": " ".join(f"word{n}" for n in range(200)), "document": "word7 is a word."}
+    (tmp_path / "posts.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    datasets.register("posts", tmp_path / "posts.jsonl")
+    page = open_page("explain", dataset="posts", models=["BM25"], method="terms").run()
+    assert not page.exception and not page.error
+    assert any("Each query word along the document" in one.value for one in page.markdown)
