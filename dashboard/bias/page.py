@@ -190,10 +190,8 @@ def chart(found: list[Tested]) -> None:
             on_select="rerun",
             selection_mode="points",
         )
-    for point in event.selection.points[:1]:
-        if point.get("customdata") and st.session_state.get("bias.clicked") != point["customdata"]:
-            st.session_state["bias.clicked"] = point["customdata"]
-            st.session_state["under"], st.session_state["test"] = point["customdata"]
+    if bar_clicked := panels.clicked(event, "bias"):
+        st.session_state["under"], st.session_state["test"] = bar_clicked
     frame = bias_service.test_frame(found)
     st.dataframe(
         frame,

@@ -315,13 +315,10 @@ def board() -> None:
         st.dataframe(summary_frame(curves, method), hide_index=True)
         if missing := why_no_number([one.summary for one in curves]):
             st.caption(panels.plain(missing))
-        points = event.selection.points
-        if points:
-            custom = points[0].get("customdata")
-            bin_index = custom[0] if isinstance(custom, list) else custom
-            if bin_index is not None:
-                st.session_state["curves.bin"] = int(bin_index)
-                st.session_state["curves.clicked"] = True
+        custom = panels.clicked(event, "curves")
+        bin_index = custom[0] if isinstance(custom, list) else custom
+        if bin_index is not None:
+            st.session_state["curves.bin"] = int(bin_index)
         pairs_behind_bin(shown)
         for one in shown:
             panels.caption(one.provenance())

@@ -80,6 +80,18 @@ def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
     return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
 
 
+def clicked(event: Any, key: str) -> Any | None:
+    """What the point of a chart carries that was clicked just now. A chart keeps what is selected,
+    and gives it again at each rerun: then this is None, as it is without a point."""
+    points = event.selection.points
+    found = points[0].get("customdata") if points else None
+    before = f"{key}.clicked"
+    if found == st.session_state.get(before):
+        return None
+    st.session_state[before] = found
+    return found
+
+
 def side_by_side(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
     """Two places of one width beside each other, or one above the other where there is no room; one
     that stays empty leaves its room to the other."""
