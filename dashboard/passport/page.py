@@ -108,7 +108,8 @@ def board() -> None:
             [data.name, "passport", *(one.name for one in found)],
             known,
             documents={"Passport": (FORMATS, lambda fmt: document_bytes(found, fmt))},
-            tables={"Numbers": lambda: passports.table(found)},
+            # Without a number there is nothing that a table could say it comes from.
+            tables={"Numbers": lambda: passports.table(found)} if known else None,
         )
     st.caption(panels.plain(passports.LIMITS))
 

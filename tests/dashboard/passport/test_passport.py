@@ -227,3 +227,20 @@ def test_the_page_shows_two_cards_and_computes_nothing() -> None:
     assert page.info and all("Not computed yet" in one.value for one in page.info)
     assert [one.label for one in page.button if one.key == "passport.start"]
     assert not service().runs.active({service().root}, upkeep=True)
+
+
+def test_a_model_of_which_nothing_is_computed_is_a_document_and_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    (tmp_path / "empty.csv").write_text(ROWS, encoding="utf-8")
+    datasets.register("empty", tmp_path / "empty.csv")
+    page = open_page("passport", dataset="empty", models=["BM25"]).run()
+    assert not page.exception and not page.error
+    assert page.selectbox(key="passport.what").options == ["Passport"]
+    for fmt in ("html", "yaml", "json"):
+        page.button_group(key="passport.format.Passport").set_value([fmt]).run()
+        page.button(key="passport.prepare").click().run()
+        assert not page.exception and not page.error, fmt
+        assert page.get("download_button"), fmt
