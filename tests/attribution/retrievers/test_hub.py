@@ -79,6 +79,36 @@ def test_what_is_above_the_limit_is_not_begun(repository: FakeHub, tmp_path: Pat
     assert not any("resolve" in request for request in repository.requests)
 
 
+AGAIN = """
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from attribution.errors import UserError
+from attribution.retrievers.fetch import fetch
+folder = fetch("evil/repo", lambda *told: None)
+shutil.disk_usage = lambda path: SimpleNamespace(free=0)
+print(fetch("evil/repo", lambda *told: None, 0) == folder)
+(folder / "model.safetensors").unlink()
+try:
+    fetch("evil/repo", lambda *told: None)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_what_is_here_whole_is_not_asked_for_again(repository: FakeHub, tmp_path: Path) -> None:
+    found = python(repository, tmp_path, "-c", AGAIN)
+    assert found.stdout.splitlines()[:1] == ["True"], found.stderr
+    # What was begun is fetched to its end: here there is no room for the rest.
+    assert "too little disk space" in found.stdout.splitlines()[1]
+    # And offline.
+    again = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    assert again.returncode == 0, again.stderr
+    before = len(repository.requests)
+    again = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    assert again.returncode == 0 and len(repository.requests) == before, again.stderr
+
+
 def test_what_is_larger_than_the_hub_said_is_ended(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
