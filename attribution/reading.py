@@ -6,13 +6,13 @@ stand beside the numbers they weaken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
 
-from attribution.errors import Stopped, UserError
+from attribution.errors import UserError
 from attribution.retrievers.base import Retriever, encode, reads_jointly, separate
 from attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
 
@@ -49,18 +49,13 @@ class Reading:
         return not self.evidence_cut and self.unknown_share <= MAX_UNKNOWN
 
 
-def readings(
-    retriever: Retriever, pairs: Sequence[TextPair], should_stop: Callable[[], bool] = lambda: False
-) -> Iterator[list[Reading]]:
+def readings(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[Reading]]:
     """The reading of each pair's document, batch by batch; only the tokenizer runs.
 
     Raises:
-        Stopped: `should_stop` said so.
         UserError: the model reads no text by itself: see `embedded`.
     """
     for start in range(0, len(pairs), _BATCH):
-        if should_stop():
-            raise Stopped("Stopped before all documents were read.")
         yield _batch(retriever, pairs[start : start + _BATCH])
 
 

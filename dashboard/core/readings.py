@@ -20,6 +20,15 @@ _kept: Recent[Reading] = Recent(500_000, made_again=False)
 
 _QUICK = 500
 
+Report = Callable[[int, int], None]
+"""Told between batches how many of how many pairs are counted; what it raises ends the counting,
+and what was counted is kept."""
+
+
+def _unheard(done: int, total: int) -> None:
+    pass
+
+
 LEFT_OUT = "only pairs that every model can read"
 
 
@@ -52,23 +61,24 @@ def count(
     compute: Compute,
     spec: RetrieverSpec,
     pairs: Sequence[TextPair],
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Report = _unheard,
 ) -> dict[str, Reading]:
     """By pair id, what the model can read of each pair; loads the model where something is not
     counted yet.
 
     Raises:
-        UserError: the model cannot be loaded or reads no text by itself, or it was stopped.
+        UserError: the model cannot be loaded or reads no text by itself.
     """
     model = compute.identify(spec)
     found = known(compute, spec, pairs)
     missing = [pair for pair in pairs if pair.pair_id not in found]
     if missing:
         done = 0
-        for batch in read(compute.retriever(model), missing, should_stop):
+        for batch in read(compute.retriever(model), missing):
             for pair, one in zip(missing[done:], batch, strict=False):
                 found[pair.pair_id] = _kept.keep(_key(model, pair), one)
             done += len(batch)
+            report(len(pairs) - len(missing) + done, len(pairs))
     return found
 
 
@@ -83,14 +93,17 @@ def of_pair(compute: Compute, result: Explained) -> Reading:
 
 
 def readable(
-    compute: Compute, specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    pairs: Sequence[TextPair],
+    report: Report = _unheard,
 ) -> list[TextPair]:
     """The pairs whose evidence every model reads whole and nearly all of whose words it knows.
 
     Raises:
         UserError: a model cannot be loaded.
     """
-    found = [count(compute, spec, pairs) for spec in specs]
+    found = [count(compute, spec, pairs, report) for spec in specs]
     return [pair for pair in pairs if all(one[pair.pair_id].readable for one in found)]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import streamlit as st
 
@@ -12,6 +14,25 @@ from attribution.types import TextPair
 from dashboard.core import readings
 from dashboard.core.compute import service
 from dashboard.drawing.plain import plain
+
+_TOLD_S = 0.25
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[readings.Report]:
+    """Say how far the counting is. Drawing that is also where Streamlit ends a script whose tab was
+    closed, or whose widgets changed: a large data set takes minutes."""
+    place, last = st.empty(), time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _TOLD_S:
+            place.progress(done / total, plain(f"{done:,} of {total:,} pairs"))
+            last = time.monotonic()
+
+    with st.spinner(plain(doing)):
+        yield report
+    place.empty()
 
 
 def readable_pairs(
@@ -30,8 +51,8 @@ def readable_pairs(
     if not only or not pairs:
         return pairs, ""
     try:
-        with st.spinner("Reading the documents"):
-            kept = readings.readable(service(), specs, pairs)
+        with _told("Reading the documents") as report:
+            kept = readings.readable(service(), specs, pairs, report)
     except UserError as error:
         st.warning(plain(f"Nothing is left out: {error}"))
         return pairs, ""
@@ -54,8 +75,8 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
     ):
         for spec in unknown:
             try:
-                with st.spinner(plain(f"Reading the documents as {spec.name}")):
-                    readings.count(service(), spec, pairs)
+                with _told(f"Reading the documents as {spec.name}") as report:
+                    readings.count(service(), spec, pairs, report)
             except UserError as error:
                 st.warning(plain(f"{spec.name}: {error}"))
         st.rerun(scope="app")

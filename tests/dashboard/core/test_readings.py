@@ -111,6 +111,25 @@ def test_pairs_are_counted_once_and_left_out(
     assert count(compute, spec, pairs) == found == known(compute, spec, pairs)
 
 
+def test_counting_tells_how_far_it_is_and_ends_between_batches(tmp_path: Path) -> None:
+    compute, spec = Compute(tmp_path), resolve("MiniLM")
+    pairs = [TextPair(f"p{n}", "ice", f"Ice number {n} melts.") for n in range(70)]
+    told: list[tuple[int, int]] = []
+
+    class TabClosed(BaseException):
+        """As Streamlit ends a script."""
+
+    def closing(done: int, total: int) -> None:
+        told.append((done, total))
+        raise TabClosed
+
+    with pytest.raises(TabClosed):
+        readable(compute, [spec], pairs, closing)
+    assert len(known(compute, spec, pairs)) == 32, "kept"
+    count(compute, spec, pairs, lambda done, total: told.append((done, total)))
+    assert told == [(32, 70), (64, 70), (70, 70)]
+
+
 @pytest.fixture
 def mixed(tmp_path: Path) -> str:
     rows = [
