@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
+from torch import nn
 
 from attribution.batching import out_of_memory
 from attribution.errors import UserError
@@ -20,6 +21,7 @@ from attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from attribution.retrievers.calibrated_attention import ROWS, Rows, attach
 from attribution.retrievers.calibrated_transformer import CalibratedTransformer
 from attribution.retrievers.family import Placement
+from attribution.retrievers.library_model import require_complete
 from attribution.retrievers.model_folder import contents
 from attribution.retrievers.safe_files import header
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
@@ -87,7 +89,7 @@ def _load_model(
         local_files_only=True,
         model_kwargs=settings,
     )
-    _require_complete(model)
+    require_complete(_backbones(model))
     if runs_bidirectional(spec):
         _unmask(spec, model)
     return model
@@ -206,20 +208,11 @@ def _numbers(path: Path) -> int:
     return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
 
 
-def _require_complete(model: SentenceTransformer) -> None:
-    """transformers fills in with random numbers, and a warning, what the weights lack; only a
-    pooler, which sentence-transformers does not use, may be missing."""
+def _backbones(model: SentenceTransformer) -> list[nn.Module]:
+    """The transformers models in it; of a pooler of theirs sentence-transformers makes no use."""
     from transformers import PreTrainedModel
 
-    backbones = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    missing = [
-        name
-        for backbone in backbones
-        for name, parameter in backbone.named_parameters()
-        if not getattr(parameter, "_is_hf_initialized", False) and "pooler." not in name
-    ]
-    if missing:
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
 def _merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:

@@ -75,8 +75,9 @@ def far(found: Array, known: Array) -> bool:
 class EndpointClient:
     """One endpoint, asked by any number of threads; each waits for its answer.
 
-    The answers are of the model that answered the first probe: of a model that took its place
-    nothing is given out.
+    The answers are of the model that answered the first probe. Where a request of vectors holds
+    several texts, of a model that took its place nothing is given out; of scores, and of texts sent
+    one by one, up to 19 answers are, until the probe is sent again.
 
     Raises:
         UserError: the key is none.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from attribution.retrievers.family import Placement
 from attribution.retrievers.specs import RetrieverSpec
@@ -21,11 +23,8 @@ def load_model(
 ) -> Any:
     """A model of that class, untyped as the library's are, at the length that `spec` says.
 
-    transformers makes up what the weights lack; only a pooler may be missing, unless the model
-    `uses_pooler`.
-
     Raises:
-        ValueError: weights are missing.
+        ValueError: as `require_complete`.
     """
     import sentence_transformers  # here: slow to import
 
@@ -36,14 +35,25 @@ def load_model(
         local_files_only=True,
         model_kwargs={"use_safetensors": True, "dtype": getattr(torch, place.precision)},
     )
+    require_complete([model.transformers_model], uses_pooler=uses_pooler)
+    if spec.max_length is not None:
+        model.max_seq_length = spec.max_length
+    return model
+
+
+def require_complete(backbones: Iterable[nn.Module], *, uses_pooler: bool = False) -> None:
+    """Refuse transformers models that lack weights: what their files lack, transformers fills in
+    with random numbers and a warning. Only a pooler may be missing, unless the model `uses_pooler`.
+
+    Raises:
+        ValueError: weights are missing.
+    """
     missing = [
         name
-        for name, parameter in model.transformers_model.named_parameters()
+        for backbone in backbones
+        for name, parameter in backbone.named_parameters()
         if not getattr(parameter, "_is_hf_initialized", False)
         and (uses_pooler or "pooler." not in name)
     ]
     if missing:
         raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
-    if spec.max_length is not None:
-        model.max_seq_length = spec.max_length
-    return model

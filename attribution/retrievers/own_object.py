@@ -2,8 +2,9 @@
 
 Nothing else is known of them, so they work as an embedding endpoint does (`endpoint`), under its
 limits. An object is known by the name that `remember` gives, in which a part of its fingerprint
-stands: vectors of fixed texts stand in for the digests of files, bit for bit. It is held weakly,
-so that a model that its program lets go of can leave the memory.
+stands: vectors of fixed texts stand in for the digests of files, bit for bit. It is held weakly
+where its class allows that (one with slots may not), so that a model that its program lets go of
+can leave the memory; the last KEPT of them are known.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from attribution.types import Array
 
 BATCH = 32
 """Texts in one call of `encode`."""
+
+KEPT = 64
+"""Objects that are known at a time: a model that is explained at each step of its training is
+another one each time."""
 
 # A short text, another, and one that is longer than most models read: whoever reads further, or
 # was trained a step longer, answers otherwise.
@@ -86,7 +91,7 @@ def remember(model: Any) -> RetrieverSpec:
     source = f"{OBJECT}{kind.__module__}.{kind.__qualname__}"
     digest = hashlib.sha256(source.encode() + similarity.encode() + probe.tobytes()).hexdigest()
     name = f"{title}-{digest[:8]}"
-    _known[name] = _reference(model), probe
+    _keep(name, model, probe)
     return RetrieverSpec(
         name=name,
         title=name,
@@ -95,6 +100,16 @@ def remember(model: Any) -> RetrieverSpec:
         similarity=similarity,
         note="An object of a program.",
     )
+
+
+def _keep(name: str, model: Any, probe: Array) -> None:
+    """Those that are gone make room first, then those that were remembered longest ago."""
+    gone = [known for known, (there, _) in list(_known.items()) if there() is None]
+    for other in (name, *gone):
+        _known.pop(other, None)
+    _known[name] = _reference(model), probe
+    for other in list(_known)[:-KEPT]:
+        _known.pop(other, None)
 
 
 def _reference(model: Any) -> Callable[[], Any]:

@@ -15,9 +15,10 @@ from attribution.batching import stoppable
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.interventions.relocation import relocation
 from attribution.methods import METHODS, make_method
+from attribution.retrievers import own_object
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.load import load
-from attribution.retrievers.own_object import BATCH, remember
+from attribution.retrievers.own_object import BATCH, KEPT, remember
 from attribution.retrievers.scoring import score_texts
 from attribution.retrievers.self_check import check_retriever
 from attribution.types import EvidenceSpan, TextPair
@@ -122,6 +123,30 @@ def test_it_can_leave_the_memory() -> None:
         used_model(spec, "auto", "auto")
     back = Own(hashed)
     assert remember(back) == spec and score_texts(found, [("a", "b")]).shape == (1,)
+
+
+def test_objects_that_cannot_be_held_weakly_do_not_pile_up() -> None:
+    class Slots:
+        __slots__ = ("step",)
+
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        def encode(self, texts: list[str]) -> Any:
+            return hashed(texts) + np.float32(0.01 * self.step)
+
+    used = Own(hashed)
+    remember(used)
+    first = remember(Slots(1))
+    found = load(first)
+    for step in range(2, KEPT + 9):
+        spec = remember(Slots(step))
+        remember(used)
+    assert len(own_object._known) == KEPT
+    assert score_texts(load(spec), [("a", "b")]).shape == (1,)
+    assert score_texts(load(remember(used)), [("a", "b")]).shape == (1,)
+    with pytest.raises(Unavailable, match="not in memory any more: make it again"):
+        score_texts(found, [("a", "b")])
 
 
 def test_it_is_stopped_between_calls() -> None:
