@@ -23,7 +23,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape as html_escape
 from typing import Any, Literal
 
@@ -59,15 +58,6 @@ TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
 # What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """A file to download."""
-
-    name: str
-    media_type: str
-    data: bytes
 
 
 def file_name(*parts: object, fmt: str) -> str:

@@ -129,7 +129,7 @@ function buildPane(drawn) {
   return section;
 }
 
-/** Below a column: how many units, what was not read, captions, special tokens folded. */
+/** Below a column: how many units, what was not read, special tokens folded. */
 function buildUnder(column) {
   const { panes } = column;
   const under = column.node.appendChild(element("div", "hm-under"));
@@ -143,9 +143,6 @@ function buildUnder(column) {
     cut.append(element("span", "hm-sample hm-unread", "abc", { "aria-hidden": "true" }));
     cut.append(element("span", "",
       `${formatCount(unread)} of ${formatCount(length)} characters ${NOT_READ}`));
-  }
-  for (const { pane } of panes) {
-    if (pane.caption) under.append(element("span", "hm-caption", pane.caption, { dir: "auto" }));
   }
   if (panes.every(({ pane }) => pane.specials.length === 0)) return;
   const folded = under.appendChild(element("details", "hm-specials"));

@@ -21,22 +21,19 @@ _MAX_ECHOES = 16
 """Views remembered for a page that never passes them back."""
 
 
-def heatmap(panes: Sequence[Pane], view: View, key: str, columns: int | None = None) -> View:
+def heatmap(panes: Sequence[Pane], view: View, key: str) -> View:
     """Draw the panes, a column per model, and return the view that its reader has chosen.
 
     The toggles act in the browser at once; each then starts a rerun in which this returns the
     new view. Pass a returned view in again (through the URL, say), or always the same one; another
     view than the one passed before is drawn and returned instead, if it is not such an echo.
 
-    Args:
-        columns: most columns side by side; one per model where None. A narrow page has fewer.
-
     Raises:
         ValueError: see `payload`.
     """
     forced = _forced(view, key)
     held = dict(st.session_state.get(key) or {}).get("view")
-    data: dict[str, Any] = payload(panes, View.from_dict(held or view.to_dict()), columns)
+    data: dict[str, Any] = payload(panes, View.from_dict(held or view.to_dict()))
     # the browser compares these instead of panes and views
     beside = [{"rail": pane["rail"], "head": pane["head"]} for pane in data["panes"]]
     texts = [{**pane, "rail": None, "head": None} for pane in data["panes"]]

@@ -162,7 +162,6 @@ class Pane:
     truncated_at: int | None = None
     signed: bool = False
     unit: str = ""
-    caption: str = ""
     link: Link | None = None
     rail: Rail | None = None
     head: Head | None = None
@@ -196,7 +195,6 @@ class Pane:
             "truncated_at": self.truncated_at,
             "signed": self.signed,
             "unit": self.unit,
-            "caption": self.caption,
             "link": self.link.to_dict() if self.link is not None else None,
             "rail": self.rail.to_dict() if self.rail is not None else None,
             "head": asdict(self.head) if self.head is not None else None,
@@ -214,7 +212,6 @@ def pane(
     evidence: EvidenceSpan | None = None,
     signed: bool | None = None,
     unit: str = "",
-    caption: str = "",
     rail: Rail | None = None,
     head: Head | None = None,
 ) -> Pane:
@@ -255,14 +252,13 @@ def pane(
         truncated_at=tokenized.read_until if tokenized.truncated else None,
         signed=any(score < 0 for score in scores) if signed is None else signed,
         unit=unit,
-        caption=caption,
         link=link_of(attribution) if side == "document" else None,
         rail=rail,
         head=head,
     )
 
 
-def payload(panes: Sequence[Pane], view: View, columns: int | None = None) -> dict[str, Any]:
+def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
     """What `renderHeatmap` takes: the panes, the toggles, and how many columns stand abreast.
 
     Raises:
@@ -274,13 +270,11 @@ def payload(panes: Sequence[Pane], view: View, columns: int | None = None) -> di
         raise ValueError(f"a heatmap has 1 to {MAX_COLUMNS} models, not {len(models)}")
     if len({pane.id for pane in panes}) != len(panes):
         raise ValueError("two panes of a heatmap have one id: give the models distinct labels")
-    if columns is not None and not 1 <= columns <= MAX_COLUMNS:
-        raise ValueError(f"columns: {columns}, expected 1 to {MAX_COLUMNS}")
     _check_links(panes)
     return {
         "panes": [pane.to_dict() for pane in panes],
         "view": view.to_dict(),
-        "columns": columns or len(models),
+        "columns": len(models),
     }
 
 

@@ -18,7 +18,7 @@ from dashboard.heatmap.data import Pane, View, payload
 if TYPE_CHECKING:
     from dashboard.export.browser import Page
 
-Theme = Literal["light", "dark", "auto"]
+Theme = Literal["light", "dark"]
 Format = Literal["svg", "png", "pdf"]
 Provenance = Sequence[Mapping[str, Any]]
 """One entry for each model in the picture: name and value of what is known."""
@@ -46,8 +46,7 @@ const settings = read("heatmap-data");
 const root = document.getElementById("heatmap");
 if (settings.font) root.style.setProperty("--hm-font", settings.font);
 if (settings.size) root.style.setProperty("--hm-size", settings.size);
-const drawn = renderHeatmap(root, settings.data, (view) => { window.view = view; });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawn.refreshTheme);
+renderHeatmap(root, settings.data, (view) => { window.view = view; });
 window.poslensSvg = () => heatmapToSvg(root);
 """
 _FONT = re.compile(r"[\w \-,'\"]{1,300}")
@@ -63,8 +62,7 @@ def to_html(
 ) -> str:
     """One HTML file that needs nothing else: the heatmap with its toggles, and where it is from.
 
-    `font_family` is a CSS font list and `font_size` is in CSS pixels. "auto" follows the reader's
-    system between light and dark.
+    `font_family` is a CSS font list and `font_size` is in CSS pixels.
 
     Raises:
         UserError: a theme, font or size that can't be used.
@@ -112,7 +110,7 @@ def to_image(
     panes: Sequence[Pane],
     view: View,
     provenance: Provenance,
-    theme: Literal["light", "dark"] = "light",
+    theme: Theme = "light",
     font_family: str | None = None,
     font_size: float | None = None,
     *,
@@ -162,11 +160,8 @@ def _title(panes: Sequence[Pane]) -> str:
 
 
 def _theme(theme: Theme) -> str:
-    if theme == "auto":
-        dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {_THEMES['dark']} }} }}"
-        return f":root {{ {_THEMES['light']}; color-scheme: light dark }}\n{dark}"
     if theme not in _THEMES:
-        raise UserError(f"There is no theme {theme!r}: choose light, dark or auto.")
+        raise UserError(f"There is no theme {theme!r}: choose light or dark.")
     return f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
 
 

@@ -37,8 +37,6 @@ from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import any_active, failed_items, run_board
 
-"""Methods judged by default: those that take less than a second a pair."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

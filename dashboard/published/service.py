@@ -53,7 +53,7 @@ def curves_summary(found: Sequence[PublishedCurves]) -> pd.DataFrame:
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
     """Published measures, a row for each model, setting and length, under the names of
-    `rankings.psi_frame`."""
+    `ranking.tables.psi_frame`."""
     found = []
     for one in rows:
         at = {"model": one.model, "setting": one.setting}

@@ -288,7 +288,7 @@ def test_hostile_strings_stay_text(show: Show) -> None:
     assert len(HOSTILE) == 50
     text = "\n".join(HOSTILE)
     special = (Special(HOSTILE[2], 1.0),)
-    labels = {"model": HOSTILE[3], "unit": HOSTILE[0], "caption": HOSTILE[1]}
+    labels = {"model": HOSTILE[3], "unit": HOSTILE[0]}
     page = show([document(text, [(0, 9, 1)], specials=special, **labels)])
     page.wait_for_timeout(200)
     assert drawn_text(page) == text

@@ -76,7 +76,7 @@ def test_words_and_sentences_are_cut_where_the_caller_has_none() -> None:
 
 
 def test_a_pane_is_json() -> None:
-    drawn = document_pane(evidence=EvidenceSpan(5, 10), unit="u", caption="c", model="label")
+    drawn = document_pane(evidence=EvidenceSpan(5, 10), unit="u", model="label")
     values = json.loads(json.dumps(drawn.to_dict(), allow_nan=False))
     assert values["evidence"] == [5, 10]
     assert values["id"] == "label/document"
