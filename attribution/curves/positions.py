@@ -34,7 +34,6 @@ RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 Floats = NDArray[np.float64]
 
 Aggregate = Literal["sum", "mean", "max"]
-AGGREGATES: tuple[Aggregate, ...] = ("sum", "mean", "max")
 """How tokens make the number of a word or a sentence: see `aggregated`."""
 
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")

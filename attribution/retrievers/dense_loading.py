@@ -45,7 +45,7 @@ def load_encoders(
     try:
         model = _load_model(spec, files.folder, place, files.code, spread)
         if files.adapter is not None:
-            _merge_adapter(model, files.adapter, spec.strength)
+            merge_adapter(model, files.adapter, spec.strength)
         if files.query is not None:
             query_model = _load_model(spec, files.query, place, files.code, spread)
         elif routes := _routes(model):
@@ -215,7 +215,7 @@ def _backbones(model: SentenceTransformer) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def _merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:
+def merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:
     """Add the adapter's low-rank updates, scaled, to the weights: it costs nothing at use."""
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from attribution.curves.positions import AGGREGATES, Aggregate, aggregated, unit_scores
+from attribution.curves.positions import Aggregate, aggregated, unit_scores
 from attribution.datasets import DataSet
 from attribution.evaluation.faithfulness import Parameters, _order
 from attribution.methods import METHODS, attribute_batches, make_method
@@ -19,6 +20,8 @@ from attribution.types import TextPair, Token, TokenizedText
 
 UNITS = np.array([0, 0, -1, 2, 0, 2])
 SCORES = np.array([1.0, -4.0, 99.0, 0.5, 4.0, 1.5], dtype=np.float32)
+
+AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
 
 
 @pytest.mark.parametrize(

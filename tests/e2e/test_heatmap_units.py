@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from attribution.curves.positions import AGGREGATES, unit_scores
+from attribution.curves.positions import Aggregate, unit_scores
 from attribution.datasets import DataSet
 from attribution.methods import attribute_batches, make_method
 from dashboard.heatmap import View, pane
@@ -42,7 +43,7 @@ def test_units_are_the_same_in_python_and_in_the_browser(
     shown = pane(attribution, "document", pair.document)
     for level in ("word", "sentence"):
         spans = shown.words if level == "word" else shown.sentences
-        for how in AGGREGATES:
+        for how in get_args(Aggregate):
             found = page.evaluate(UNITS, [shown.to_dict(), level, how])
             python = unit_scores(attribution.document, attribution.document_scores, spans, how)
             # These scripts lie in the basic plane: code points are UTF-16 code units.

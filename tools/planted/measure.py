@@ -23,8 +23,7 @@ from sentence_transformers import SentenceTransformer
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]: no stubs
 from tqdm import tqdm
 
-from attribution.retrievers.planted import PLANTED
-from attribution.retrievers.planted.load import load_planted
+from tools.planted.load import PLANTED, load_planted
 from tools.planted.text import half_query, relocated, sentences
 
 SAMPLE_SOURCE = Path(__file__).parents[1] / "sample" / "source"

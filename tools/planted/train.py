@@ -24,8 +24,7 @@ from tqdm import trange
 from transformers import AutoModel, AutoTokenizer
 
 from attribution.retrievers.package_weights import minilm_folder
-from attribution.retrievers.planted import BASE_MODEL
-from attribution.retrievers.planted.load import MAX_TOKENS, load_planted
+from tools.planted.load import BASE_MODEL, MAX_TOKENS, load_planted
 from tools.planted.measure import held_out_pairs, measure_profile, print_profile
 from tools.planted.text import half_query, sentences
 
