@@ -86,23 +86,27 @@ class EndpointClient:
     def __init__(self, address: Address) -> None:
         self.address = address
         key = key_of(address)
-        self._http = httpx2.Client(
-            # Unlike a page's, these answers may not change their form on the way.
-            headers={
+        # Unlike a page's, these answers may not change their form on the way. Such headers are
+        # printed without the key.
+        self._headers = httpx2.Headers(
+            {
                 "Accept": "application/json",
                 "Content-Type": "application/json",
                 "Accept-Encoding": "identity",
                 **({"Authorization": f"Bearer {key}"} if key else {}),
-            },
-            follow_redirects=False,
-            # Proxies as the environment says; none for this machine itself.
-            trust_env=not address.loopback,
-            timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
+            }
         )
+        # One for each request under way: closing it ends that request and no other.
+        self._idle: list[httpx2.Client] = []
         self._lock = threading.Lock()
         self._next = 0.0
         self._since_check = 0
-        self.probe = self._ask_probe()
+        try:
+            self.probe = self._ask_probe()
+        except BaseException:
+            while self._idle:
+                self._idle.pop().close()
+            raise
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -236,27 +240,47 @@ class EndpointClient:
 
     def _in_time(self, asked: bytes) -> object:
         """`_once` in a thread of its own. On a server that sends a header's byte now and then no
-        read times out; such an answer is left alone, as is one that nobody wants any more."""
+        read times out; the connection of such an answer is closed, which ends the thread, as is
+        that of one that nobody wants any more."""
+        http = self._connection()
         answer: Future[object] = Future()
 
         def work() -> None:
             try:
-                answer.set_result(self._once(asked))
+                answer.set_result(self._once(http, asked))
             except BaseException as error:
                 answer.set_exception(error)
 
         threading.Thread(target=work, name=f"asks {self.address.name}", daemon=True).start()
         allowed_s = self.address.timeout + min(_CONNECT_S, self.address.timeout)
         deadline = time.monotonic() + allowed_s
-        while not wait([answer], timeout=_POLL_S).done:
-            checkpoint()
-            if time.monotonic() > deadline:
-                raise httpx2.ReadTimeout("the answer drips")
+        try:
+            while not wait([answer], timeout=_POLL_S).done:
+                checkpoint()
+                if time.monotonic() > deadline:
+                    raise httpx2.ReadTimeout("the answer drips")
+        except BaseException:
+            http.close()
+            raise
+        self._idle.append(http)
         return answer.result()
 
-    def _once(self, asked: bytes) -> object:
+    def _connection(self) -> httpx2.Client:
+        """One that no request uses, with what it keeps open from the last one."""
+        with suppress(IndexError):
+            return self._idle.pop()
+        timeout = self.address.timeout
+        return httpx2.Client(
+            headers=self._headers,
+            follow_redirects=False,
+            # Proxies as the environment says; none for this machine itself.
+            trust_env=not self.address.loopback,
+            timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
+        )
+
+    def _once(self, http: httpx2.Client, asked: bytes) -> object:
         deadline = time.monotonic() + self.address.timeout
-        with self._http.stream("POST", self.address.url, content=asked) as response:
+        with http.stream("POST", self.address.url, content=asked) as response:
             self._require_well(response)
             body = bytearray()
             for part in response.iter_raw():

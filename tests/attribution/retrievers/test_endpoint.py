@@ -222,18 +222,33 @@ HEADER = b"HTTP/1.1 200 OK\r\nX-Slow: "
     ids=["header", "continue", "chunk-extension"],
 )
 def test_an_answer_that_never_begins_is_given_up(first: bytes, then: bytes) -> None:
-    with (
-        dripping(first, then) as (address, _),
-        pytest.raises(Unavailable, match=r"does not answer in 0\.2 s"),
-    ):
-        EndpointClient(parse(f"E5={address}#timeout=0.2"))
+    with dripping(first, then) as (address, _):
+        with pytest.raises(Unavailable, match=r"does not answer in 0\.2 s"):
+            EndpointClient(parse(f"Drips={address}#timeout=0.2"))
+        assert_nobody_reads()
 
 
 def test_an_answer_that_nobody_wants_any_more_is_not_waited_for() -> None:
-    with dripping(HEADER, b"a") as (address, asked), stoppable(asked.is_set):  # noqa: SIM117
-        with pytest.raises(Stopped) as raised:
-            EndpointClient(parse(f"E5={address}#timeout=3600"))
+    with dripping(HEADER, b"a") as (address, asked):
+        with stoppable(asked.is_set), pytest.raises(Stopped) as raised:
+            EndpointClient(parse(f"Drips={address}#timeout=3600"))
+        assert_nobody_reads()
     assert not isinstance(raised.value, Unavailable)
+
+
+def assert_nobody_reads() -> None:
+    """That no thread stays with an answer that was given up, although it goes on."""
+    end = time.monotonic() + 30
+    while any(thread.name == "asks Drips" for thread in threading.enumerate()):
+        assert time.monotonic() < end, "a thread reads on"
+        time.sleep(0.05)
+
+
+def test_requests_go_over_a_connection_that_is_there(server: EndpointServer) -> None:
+    client = EndpointClient(parse(f"E5={server.url}"))
+    (http,) = client._idle
+    client.vectors(["a", "b"])
+    assert client._idle == [http]
 
 
 @pytest.mark.parametrize("name", ["wait-nonsense", "cut-off"])
