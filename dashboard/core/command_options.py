@@ -186,7 +186,7 @@ def readable_of(
     )
     if not kept:
         raise UserError(f"{names} can read no pair whole: choose another model or data set.")
-    return kept, readings.LEFT_OUT
+    return list(kept), readings.LEFT_OUT
 
 
 def data_name(dataset: str) -> str:

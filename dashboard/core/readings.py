@@ -10,13 +10,18 @@ from attribution.reading import readings as read
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Capability
 from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
+from attribution.types import Pairs, TextPair
 from cache.recent import Recent
 from dashboard.core.compute import Compute, Explained
 from dashboard.core.provenance import ModelIdentity
 
 # Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
 _kept: Recent[Reading] = Recent(500_000, made_again=False)
+
+# A page asks at every rerun, and several models read more pairs of a large set than are kept above.
+_readable: Recent[tuple[Sequence[TextPair], Pairs]] = Recent(
+    1_000_000, weigh=lambda kept: 1 + len(kept[0])
+)
 
 _QUICK = 500
 
@@ -97,14 +102,24 @@ def readable(
     specs: Sequence[RetrieverSpec],
     pairs: Sequence[TextPair],
     report: Report = _unheard,
-) -> list[TextPair]:
-    """The pairs whose evidence every model reads whole and nearly all of whose words it knows.
+) -> Pairs:
+    """The pairs whose evidence every model reads whole and nearly all of whose words it knows; of
+    the same `Pairs` the same again while they are remembered.
 
     Raises:
         UserError: a model cannot be loaded.
     """
-    found = [count(compute, spec, pairs, report) for spec in specs]
-    return [pair for pair in pairs if all(one[pair.pair_id].readable for one in found)]
+
+    def chosen() -> tuple[Sequence[TextPair], Pairs]:
+        found = [count(compute, spec, pairs, report) for spec in specs]
+        kept = (pair for pair in pairs if all(one[pair.pair_id].readable for one in found))
+        return pairs, Pairs(kept)
+
+    if not isinstance(pairs, Pairs):
+        return chosen()[1]
+    models = frozenset(compute.identify(spec).key.fingerprint for spec in specs)
+    # The pairs are kept with the answer, so their id is given to no others.
+    return _readable.get((models, id(pairs)), chosen)[1]
 
 
 def sentence(found: Mapping[str, Reading]) -> str:

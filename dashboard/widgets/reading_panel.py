@@ -56,7 +56,7 @@ def readable_pairs(
     except UserError as error:
         st.warning(plain(f"Nothing is left out: {error}"))
         return pairs, ""
-    return tuple(kept), readings.LEFT_OUT
+    return kept, readings.LEFT_OUT
 
 
 def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key: str) -> None:

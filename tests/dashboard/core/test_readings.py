@@ -16,9 +16,11 @@ from attribution.datasets import DataSet
 from attribution.methods import make_method
 from attribution.reading import Reading, of_attribution, readings
 from attribution.retrievers.resolve import resolve
-from attribution.types import EvidenceSpan, TextPair
+from attribution.types import EvidenceSpan, Pairs, TextPair
+from cache.recent import Recent
 from dashboard.__main__ import app
 from dashboard.bias import service as bias_service
+from dashboard.core import readings as core_readings
 from dashboard.core.compute import Compute, service
 from dashboard.core.readings import at_hand, count, known, pair_sentence, readable, sentence
 from tests.support.pages import open_page
@@ -104,7 +106,8 @@ def test_pairs_are_counted_once_and_left_out(
     assert known(compute, spec, pairs) == {} == at_hand(compute, spec, pairs), "nothing is loaded"
     found = count(compute, spec, pairs)
     kept = readable(compute, [spec], pairs)
-    assert kept == [p for p in pairs if found[p.pair_id].readable] and 0 < len(kept) < len(pairs)
+    assert list(kept) == [p for p in pairs if found[p.pair_id].readable]
+    assert 0 < len(kept) < len(pairs)
     cut = sum(one.evidence_cut for one in found.values())
     assert f"in {cut} of {len(pairs)} pairs" in sentence(found)
     monkeypatch.setattr(Compute, "retriever", None)  # whatever was counted needs no model
@@ -128,6 +131,18 @@ def test_counting_tells_how_far_it_is_and_ends_between_batches(tmp_path: Path) -
     assert len(known(compute, spec, pairs)) == 32, "kept"
     count(compute, spec, pairs, lambda done, total: told.append((done, total)))
     assert told == [(32, 70), (64, 70), (70, 70)]
+
+
+def test_a_choice_of_a_data_set_is_made_once(
+    tmp_path: Path, sample: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, both = Compute(tmp_path), [resolve("MiniLM"), resolve("MiniLM-recency")]
+    pairs = Pairs(replace(p, query=f"{p.query} chosen") for p in sample.pairs[::9])
+    monkeypatch.setattr(core_readings, "_kept", Recent(len(pairs)))  # too few for two models
+    kept = readable(compute, both, pairs)
+    assert 0 < len(kept) < len(pairs)
+    monkeypatch.setattr(Compute, "retriever", None)
+    assert readable(compute, both, pairs) is kept
 
 
 @pytest.fixture
