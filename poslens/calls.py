@@ -3,13 +3,10 @@ that shows itself (`poslens.results`)."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import pandas as pd
 
@@ -19,11 +16,10 @@ from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.relocation import movable, relocation_method
 from attribution.methods import METHODS
-from attribution.paths import is_folder
 from attribution.retrievers import own_object, resolve
 from attribution.retrievers.detect import families_with, family_of
 from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.specs import RetrieverSpec, data_folder
+from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.check import service as checking
 from dashboard.check.baseline import read_baseline
@@ -37,6 +33,7 @@ from dashboard.passport.subject import MAX_PAIRS
 from dashboard.ranking import service as rankings
 from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.results import Curve, Explanation, Passport, Ranking
+from poslens.saved_models import folder_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -328,36 +325,16 @@ def _spec(model: Model, data: DataSet) -> RetrieverSpec:
     if isinstance(model, (str, Path)):
         found = resolved(str(model))
     elif _of_library(model):
-        found = resolved(_saved(model))
+        found = resolved(str(folder_of(model)))
     else:
         found = own_object.remember(model)
     return with_corpus(found, data.name) if family_of(found).has_statistics else found
 
 
-def _of_library(model: Any) -> bool:
+def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
     """Whether sentence-transformers can write the model: then its inside is known too."""
     modules = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     return "sentence_transformers" in modules and hasattr(model, "save")
-
-
-def _saved(model: Any) -> str:
-    """The name of a SentenceTransformer's folder below the data folder, written if it is not there:
-    a model is loaded from files alone, so that its fingerprint tells what was computed with it."""
-    models_folder = data_folder() / "models" / "notebook"
-    models_folder.mkdir(parents=True, exist_ok=True)
-    written = Path(mkdtemp(dir=models_folder, prefix="new-"))
-    try:
-        model.save(str(written), create_model_card=False, safe_serialization=True)
-        digest = hashlib.blake2b(digest_size=8)
-        for file in sorted(path for path in written.rglob("*") if path.is_file()):
-            digest.update(file.relative_to(written).as_posix().encode() + b"\0")
-            digest.update(file.read_bytes())
-        folder = models_folder / f"model-{digest.hexdigest()}"
-        if not is_folder(str(folder)):
-            written.replace(folder)
-        return str(folder)
-    finally:
-        shutil.rmtree(written, ignore_errors=True)
 
 
 def _chosen(pairs: Sequence[TextPair], n: int) -> tuple[list[TextPair], str]:

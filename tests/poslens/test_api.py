@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from attribution.methods import attribute_batches, make_method
 from attribution.retrievers.load import load
 from attribution.retrievers.resolve import resolve
 from attribution.types import TextPair
-from poslens import calls
+from poslens import calls, saved_models
 from poslens.inputs import option_words
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
@@ -165,6 +166,29 @@ def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:
     assert first.score == pytest.approx(float(own.similarity(q, d)), abs=1e-5)
     assert first.scores == again.scores, "one fingerprint, so one cached result"
     assert again.results[0].from_cache
+
+
+def test_models_in_memory_do_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    root = tmp_path / "home" / "models" / "notebook"
+    # Models of yesterday, the first used last; what a killed process began then; and of just now.
+    for n in range(12):
+        (root / f"model-{n:02}").mkdir(parents=True)
+        os.utime(root / f"model-{n:02}", (time.time() - 90_000 - n,) * 2)
+    (root / "new-killed").mkdir()
+    os.utime(root / "new-killed", (time.time() - 90_000,) * 2)
+    (root / "new-written").mkdir()
+    own = SentenceTransformer(str(tiny_models.build("bert", tmp_path)), device="cpu")
+    folders = {saved_models.folder_of(own) for _ in range(2)}
+    own.max_seq_length = 16
+    folders.add(saved_models.folder_of(own))
+    assert len(folders) == 2
+    left = {f"model-{n:02}" for n in range(saved_models.KEPT - 2)}
+    assert {path.name for path in root.iterdir()} == {f.name for f in folders} | left | {
+        "new-written"
+    }
 
 
 class Counts:
