@@ -97,9 +97,19 @@ def _digest(pair: TextPair) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
+def signed(fingerprint: str) -> int:
+    """16 hexadecimal digits as a signed 64-bit integer, which is SQLite's."""
+    return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
+
+
+def unsigned(number: int) -> str:
+    """And back."""
+    return int(number).to_bytes(8, "big", signed=True).hex()
+
+
 def text_number(pair: TextPair) -> int:
-    """The same as SQLite's integer."""
-    return int.from_bytes(bytes.fromhex(text_fingerprint(pair)), "big", signed=True)
+    """The pair's text fingerprint as such a number."""
+    return signed(text_fingerprint(pair))
 
 
 def text_numbers(pairs: Sequence[TextPair], *, remembered: bool = True) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ FORMAT = 2
 ATTRIBUTION = "attribution"
 ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
 """A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
-cache.others)."""
+cache.exchange.other_rows)."""
 
 FILE = pa.schema(
     [

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from attribution.curves.positions import document_curve, document_magnitudes
 from attribution.types import N_BINS, Array, Method
+from cache.keys import signed, unsigned
 from cache.storage import blocks
 from cache.storage.blocks import Serials, variant_params
 from cache.storage.codec import DamagedPayload, decode, identity
@@ -93,7 +94,7 @@ def _batch(
     for place, (serial, row) in enumerate(zip(serials.tolist(), rows, strict=True)):
         found = db.execute("SELECT data FROM payload WHERE id = ?", (serial,)).fetchone()
         entry = {_SAME.get(name, name): value for name, value in row.items()}
-        entry |= {"text": blocks.unsigned(row["text"]), "payload": found[0] if found else None}
+        entry |= {"text": unsigned(row["text"]), "payload": found[0] if found else None}
         if place in lacking and found is not None:
             entry |= _made(entry, method)
         if found is not None:
@@ -164,7 +165,7 @@ def _insert(db: sqlite3.Connection, rows: list[dict[str, Any]]) -> int:
             "SELECT id, text, data IS NOT NULL FROM payload WHERE ds = ? AND pair = ?", key
         ).fetchone()
         if there is not None:
-            same = there[1] == blocks.signed(row["text"])
+            same = there[1] == signed(row["text"])
             if (there[2] and same) or row["reason"] is not None:
                 continue
             dead[key] = there[0]
@@ -178,13 +179,13 @@ def _insert(db: sqlite3.Connection, rows: list[dict[str, Any]]) -> int:
     db.executemany(
         "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
         [
-            (first + k, *key, blocks.signed(row["text"]), row["reason"], row["payload"])
+            (first + k, *key, signed(row["text"]), row["reason"], row["payload"])
             for k, (key, row) in enumerate(fresh.items())
         ],
     )
     summaries = [
         {name: row.get(_SAME.get(name, name)) for name in blocks.ROW.names}
-        | {"text": blocks.signed(row["text"]), "truncated": bool(row["truncated"])}
+        | {"text": signed(row["text"]), "truncated": bool(row["truncated"])}
         for row in fresh.values()
     ]
     blocks.append(db, first, blocks.batch_of(summaries), list(dead.values()))

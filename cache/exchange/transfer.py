@@ -163,7 +163,7 @@ def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
 
 def _known_texts(store: Store, source: Source, rows: pa.RecordBatch) -> dict[tuple[str, str], str]:
     """The texts that the store has of these rows' pairs."""
-    from cache.storage.blocks import unsigned
+    from cache.keys import unsigned
 
     found: dict[tuple[str, str], str] = {}
     with store.reading(source.model, source.method) as db:

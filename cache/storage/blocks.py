@@ -105,16 +105,6 @@ def curve_rows(
     return CurveRows(np.asarray(serials, np.int64), values, values if same else sizes)
 
 
-def signed(fingerprint: str) -> int:
-    """16 hexadecimal digits as a signed 64-bit integer."""
-    return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
-
-
-def unsigned(number: int) -> str:
-    """And back."""
-    return int(number).to_bytes(8, "big", signed=True).hex()
-
-
 def pair_columns(pairs: Sequence[TextPair]) -> dict[str, list[Any]]:
     """What a row of `ROW` says of its pair, by column; of a pair that failed all but the reason."""
     spans = [pair.evidence for pair in pairs]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from attribution.errors import UserError
 from attribution.types import Method
+from cache.keys import unsigned
 from cache.storage import blocks
 from cache.storage.blocks import Block
 from cache.storage.codec import DamagedPayload, decode, identity, is_whole, pair_fields
@@ -256,7 +257,7 @@ def _payloads(db: sqlite3.Connection, after: int) -> Iterator[tuple[int, str, by
         "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id > ? ORDER BY payload.id LIMIT ?",
         (after, _ROWS),
     ):
-        yield serial, pair, identity(name, pair, blocks.unsigned(text)), data
+        yield serial, pair, identity(name, pair, unsigned(text)), data
 
 
 def mend(store: Files, model: ModelKey, method: Method) -> None:
@@ -303,7 +304,7 @@ def _restore(db: sqlite3.Connection, method: Method, whole: Sequence[Block]) -> 
             row["reason"] = reason or "unknown"
         else:
             try:
-                key = identity(dataset, pair, blocks.unsigned(text))
+                key = identity(dataset, pair, unsigned(text))
                 row |= pair_fields(data, key)
                 result = decode(data, "", method, pair, key)
             except DamagedPayload:

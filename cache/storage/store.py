@@ -179,7 +179,8 @@ class Store(Files):
 
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
         """Curves of those of `pairs` that have a result, under the method's normalization and
-        resampling; curves of another choice are derived from the stored results, not computed."""
+        resampling; curves of another choice are derived from the stored results, not computed. The
+        pairs are of one data set: what is here and what lies beneath are joined by their ids."""
         asked = columns_of(pairs).once
         own = self._own_curves(model, method, asked)
         if len(own.pair_ids) == len(asked):
