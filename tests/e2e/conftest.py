@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html
@@ -20,9 +21,10 @@ from tests.e2e.servers import app_in
 ROOT = Path(__file__).parents[2]
 Visit = Callable[..., Page]
 Show = Callable[..., Page]
-TIMEOUT_MS = 180_000
+TIMEOUT_MS = 240_000
 """What takes ten seconds, a model's first use, takes a minute on a slow machine and more on a busy
 one; where all is well nobody waits for it."""
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -157,6 +159,21 @@ def opened(context: BrowserContext, faults: list[str], width: int, theme: str) -
     return page
 
 
+def until(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait until this holds, of what `expect` has no word for."""
+    end = time.monotonic() + TIMEOUT_MS / 1000
+    while not holds():
+        assert time.monotonic() < end, "it does not come to hold"
+        page.wait_for_timeout(50)
+
+
+def idle(page: Page) -> Page:
+    """Wait until no script of the page is at work: a click that meets a page still being drawn can
+    be lost, and what is read there can be of the page before."""
+    expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
+    return page
+
+
 @pytest.fixture
 def visit(context: BrowserContext) -> Iterator[Visit]:
     """`visit(url, width=800, theme="dark")`: a page in a tab, and so a session, of its own.
@@ -216,6 +233,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
         html = to_html(panes, view or View(), [{"method": "m"}], **options)
         path.write_text(html, encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 900})
+        page.set_default_timeout(TIMEOUT_MS)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: faults.append(dialog.message))
         page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)

@@ -10,10 +10,9 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_navigation import PAGES
 
-expect.set_options(timeout=TIMEOUT_MS)
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 GRAVE = ("serious", "critical")
 FULL = ".hm-pane[data-side=document], .js-plotly-plot, [data-testid=stDataFrame]"
@@ -47,7 +46,7 @@ def paint(page: Page, theme: Literal["light", "dark"]) -> None:
            }""",
         arg=theme == "dark",
     )
-    expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
+    idle(page)
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
@@ -58,7 +57,7 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
     for theme in ("light", "dark"):
         paint(page, theme)
         expect(shown.filter(visible=True).first).to_be_visible()
-        expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
+        idle(page)
         assert violations(page) == []
         expect(page.locator(NAMELESS).filter(visible=True)).to_have_count(0)
     for width in (800, 390):

@@ -9,9 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
-
-expect.set_options(timeout=TIMEOUT_MS)
+from tests.e2e.conftest import App, Visit, idle
 
 
 def heatmap(page: Page):
@@ -22,8 +20,7 @@ def heatmap(page: Page):
 def ready(page: Page) -> Page:
     """Wait until Explain or Compare has drawn."""
     expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
-    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
-    return page
+    return idle(page)
 
 
 def choose(body: Locator, fmt: str) -> None:
@@ -39,11 +36,12 @@ def select(page: Page, label: str, value: str) -> None:
     box = page.get_by_role("combobox", name=label, exact=True)
     option = page.get_by_role("option", name=value, exact=True)
     for attempt in range(5):
+        idle(page)
         box.click()
         box.press("Control+a")
         box.press_sequentially(value)
         try:
-            option.click(timeout=3000)
+            option.click(timeout=10_000)
             return
         except TimeoutError:
             assert attempt < 4, f"{label} offers no {value}"
@@ -84,6 +82,7 @@ def test_pick_a_pair_of_the_table(app: App, visit: Visit) -> None:
     page.get_by_role("button", name="Filters").click()
     grid = page.get_by_test_id("stPopoverBody").locator(".dvn-scroller").first
     expect(grid).to_be_visible()
+    idle(page)
     # The third row's checkbox; the grid is a canvas, so rows are found by their height.
     grid.click(position={"x": 15, "y": 35 * 3 + 17})
     page.wait_for_url(lambda url: "pair=" in url and (first is None or first.group(0) not in url))
@@ -101,7 +100,7 @@ def test_switching_the_resampling_changes_curve_and_caption(app: App, visit: Vis
     page.get_by_test_id("stSidebar").get_by_text("Method settings").click()
     select(page, "Resampling", "point")
     expect(page.get_by_text("resampling=point").first).to_be_visible()
-    assert "resampling=point" in page.url
+    expect(page).to_have_url(re.compile("resampling=point"))
     no_error(page)
 
 
@@ -109,7 +108,8 @@ def test_switching_the_method_keeps_the_pair(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
     select(page, "Method", "Token decomposition")
     expect(page.get_by_text("completeness error")).to_be_visible()
-    assert "method=decomposition" in page.url and "pair=food-sourdough-q2" in page.url
+    expect(page).to_have_url(re.compile("method=decomposition"))
+    expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
     page.get_by_text("Method settings").click()
     select(page, "Matrix", "yes")
     expect(page.get_by_role("figure", name="each query word along the document")).to_be_visible()
@@ -128,7 +128,7 @@ def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/{address}")
     expect(page.get_by_text("0 of 2 tests of this pair are stored.")).to_be_visible()
     expect(page.get_by_text("0 of 60 tests")).to_be_visible()
-    page.get_by_role("button", name="Test this pair").click()
+    idle(page).get_by_role("button", name="Test this pair").click()
     expect(page.get_by_role("figure", name="deletion curves")).to_be_visible()
     expect(page.get_by_role("figure", name="insertion curves")).to_be_visible()
     expect(page.get_by_text("2 of 60 tests")).to_be_visible()
@@ -172,10 +172,12 @@ def test_pairs_in_another_order(app: App, visit: Visit) -> None:
 
 def test_a_map_and_the_pairs_behind_its_points(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/map?of=queries&language=pol")
-    page.get_by_role("button", name="Compute").click()
+    expect(page.get_by_role("button", name="Compute")).to_be_visible()
+    idle(page).get_by_role("button", name="Compute").click()
     figure = page.get_by_role("figure", name="Map of queries")
     expect(figure).to_be_visible()  # numba compiles
     expect(page.get_by_text("umap(metric=cosine")).to_be_visible()
+    idle(page)
     point = figure.locator(".points path").first.bounding_box()
     assert point is not None
     page.mouse.move(point["x"] + 5, point["y"] + 5)
@@ -195,11 +197,12 @@ def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     page.wait_for_url(re.compile("level=sentence"))
     ready(page)
     link = page.url
+    expect(page.get_by_text(re.compile("in the evidence"))).to_have_count(2)
     said = page.get_by_text(re.compile("in the evidence")).all_inner_texts()
-    assert len(said) == 2
     other = ready(visit(link))
     expect(other.get_by_text(re.compile("in the evidence"))).to_have_text(said)
-    assert "level=sentence" in other.url and "pair=food-sourdough-q2" in other.url
+    expect(other).to_have_url(re.compile("level=sentence"))
+    expect(other).to_have_url(re.compile("pair=food-sourdough-q2"))
 
 
 def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
@@ -219,7 +222,8 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
 
 def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/curves?models=MiniLM&language=eng")
-    page.get_by_role("button", name=re.compile("^Compute")).click()
+    expect(page.get_by_role("button", name=re.compile("^Compute"))).to_be_visible()
+    idle(page).get_by_role("button", name=re.compile("^Compute")).click()
     stop = page.get_by_role("button", name="Stop", exact=True)
     expect(stop).to_be_visible()
     expect(page.get_by_text(re.compile(r"pairs/s"))).to_be_visible()

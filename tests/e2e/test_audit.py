@@ -6,34 +6,31 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
-
-expect.set_options(timeout=TIMEOUT_MS)
-READY = "[data-test-script-state=notRunning]"
 
 
 def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/audit?dataset=mine&models=BM25&top=1")
     expect(page.get_by_text("Nothing is stored of this corpus yet")).to_be_visible()
-    page.locator(READY).wait_for(state="attached")
+    idle(page)
     page.get_by_role("button", name="Compute").click()
     expect(page.get_by_role("figure", name="Dark sentences by place")).to_be_visible()
     said = page.get_by_text(re.compile(r"BM25: .* of \d+ sentences of \d+ documents"))
     expect(said).to_be_visible()
     no_error(page)
     # What is stored are ranks: questions are counted without another run.
-    page.locator(READY).wait_for(state="attached")
+    idle(page)
     page.get_by_role("radio", name="question").click()
     expect(page.get_by_text(re.compile(r"BM25: .* of \d+ questions of"))).to_be_visible()
     expect(page.get_by_role("button", name="Compute")).to_have_count(0)
-    page.locator(READY).wait_for(state="attached")
+    idle(page)
     page.get_by_role("radio", name="sentence").click()
     expect(said).to_be_visible()
     # All begin with the same sentence, which finds the first of them: the others have it dark.
     grid = page.locator("[class*=st-key-audit-documents] .dvn-scroller").first
     expect(grid).to_be_visible()
-    page.locator(READY).wait_for(state="attached")
+    idle(page)
     grid.scroll_into_view_if_needed()
     # The first row's checkbox; the grid is a canvas, so rows are found by their height.
     grid.click(position={"x": 15, "y": 35 + 17})

@@ -8,10 +8,8 @@ from contextlib import suppress
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import choose, no_error, select
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -> None:
@@ -19,6 +17,8 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
         f"{run_app.url}/bias?models=MiniLM-recency&models=BM25&tests=position&tests=literal"
     )
     button = page.get_by_role("button", name="Test", exact=True)
+    expect(button).to_be_visible()
+    idle(page)
     button.click()
     expect(button).to_have_count(0)
     expect(page.get_by_text("48 of 48 pairs of documents scored")).to_be_visible()
@@ -27,6 +27,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     figure = page.get_by_role("figure", name="Bias tests, a group of bars")
     bars = figure.locator(".bars .point path")
     expect(bars).to_have_count(4)
+    idle(page)
     box = bars.nth(1).bounding_box()  # MiniLM-recency, literal
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -36,7 +37,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     expect(page.get_by_text("d2: evidence further down")).to_be_visible()
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
     for _ in range(3):  # a rerun that comes between redraws the table under the pointer
-        expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+        idle(page)
         grid.click(position={"x": 15, "y": 35 * 2 + 17})
         with suppress(PlaywrightTimeout):
             page.wait_for_url(re.compile("item=position_bias"), timeout=20_000)

@@ -10,21 +10,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
 
-RUN_MS = 240_000
-"""A run loads a model first, which takes its time on a shared machine."""
 SHORT = "geology-obsidian-q3"
 
 
 def settled(page: Page) -> Page:
     """Wait until everything about the pair is drawn."""
-    expect(page.get_by_text("Over the data set")).to_be_visible(timeout=RUN_MS)
+    expect(page.get_by_text("Over the data set")).to_be_visible()
     expect(page.get_by_test_id("stSpinner")).to_have_count(0)
-    # A click that meets a page still being drawn can be lost.
-    expect(page.locator("[data-test-script-state=notRunning]")).to_be_visible()
-    return page
+    return idle(page)
 
 
 @pytest.fixture
@@ -59,7 +55,8 @@ def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     cause.get_by_text("Ablation settings").click()
     settled(cause).get_by_role("radio", name="filler", exact=True).click()
     expect(cause.get_by_text("ablation(by=filler").first).to_be_visible()
-    assert "rank=true" in cause.url and "by=filler" in cause.url
+    expect(cause).to_have_url(re.compile("rank=true"))
+    expect(cause).to_have_url(re.compile("by=filler"))
     no_error(cause)
 
 
@@ -68,13 +65,13 @@ def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
     pairs.fill("2")
     pairs.press("Enter")
     expect(cause.get_by_text("0 of 6 results")).to_be_visible()
-    cause.get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("6 of 6 results")).to_be_visible(timeout=RUN_MS)
+    settled(cause).get_by_role("button", name="Compute", exact=True).click()
+    expect(cause.get_by_text("6 of 6 results")).to_be_visible()
     expect(cause.get_by_text("Which method tells the truth about position?")).to_be_visible()
-    cause.get_by_role("radio", name="unrelated query", exact=True).click()
-    cause.get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("Undecided").first).to_be_visible(timeout=RUN_MS)
-    cause.locator("[class*=st-key-export-cause-set-relocation] button").first.click()
+    settled(cause).get_by_role("radio", name="unrelated query", exact=True).click()
+    settled(cause).get_by_role("button", name="Compute", exact=True).click()
+    expect(cause.get_by_text("Undecided").first).to_be_visible()
+    settled(cause).locator("[class*=st-key-export-cause-set-relocation] button").first.click()
     body = cause.get_by_test_id("stPopoverBody")
     body.get_by_role("radio", name="json", exact=True).click()
     body.get_by_role("button", name="Prepare").click()
@@ -93,14 +90,15 @@ def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
     documents.fill("1")
     documents.press("Enter")
     expect(page.get_by_text("0 of 2 results")).to_be_visible()
-    page.locator("[class*=st-key-corpus-start] button").click()
-    expect(page.get_by_text("2 of 2 results")).to_be_visible(timeout=RUN_MS)
+    settled(page).locator("[class*=st-key-corpus-start] button").click()
+    expect(page.get_by_text("2 of 2 results")).to_be_visible()
     expect(page.get_by_text("segments(segments=10, order=shuffled").first).to_be_visible()
     settled(page).get_by_role("radio", name="removal", exact=True).click()
     expect(page.get_by_text("0 of 1 results")).to_be_visible()
-    page.locator("[class*=st-key-corpus-start] button").click()
-    expect(page.get_by_text("removal(version=1)").first).to_be_visible(timeout=RUN_MS)
-    assert "documents=true" in page.url and "corpus=removal" in page.url
+    settled(page).locator("[class*=st-key-corpus-start] button").click()
+    expect(page.get_by_text("removal(version=1)").first).to_be_visible()
+    expect(page).to_have_url(re.compile("documents=true"))
+    expect(page).to_have_url(re.compile("corpus=removal"))
     no_error(page)
 
 
@@ -117,9 +115,9 @@ def test_what_cannot_be_moved_is_one_sentence(run_app: App, visit: Visit) -> Non
 
 def test_curves_minus_null(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/curves?models=BM25&dataset=sample&language=tha&null=filler+text")
-    page.get_by_role("button", name="Compute", exact=True).first.click()
-    expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible(timeout=RUN_MS)
-    page.get_by_role("button", name="Compute", exact=True).first.click()
+    idle(page).get_by_role("button", name="Compute", exact=True).first.click()
+    expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible()
+    idle(page).get_by_role("button", name="Compute", exact=True).first.click()
     expect(
         page.get_by_text("index minus control's").or_(page.get_by_text("BM25: ")).first
     ).to_be_visible()
@@ -131,12 +129,14 @@ def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> Non
     curve = page.get_by_role("figure", name="Mean attribution over relative positions")
     compute = page.get_by_role("button", name="Compute", exact=True)
     expect(curve.or_(compute)).to_be_visible()
+    idle(page)
     if compute.count():
         compute.click()
-        expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible(timeout=RUN_MS)
+        expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible()
     page.get_by_text("Open the pairs behind a bin").click()
     grid = page.locator("[class*=st-key-curves-behind] .dvn-scroller")
     expect(grid).to_be_visible()
+    idle(page)
     grid.scroll_into_view_if_needed()
     # The second row's checkbox; the grid is a canvas, so rows are found by their height.
     grid.click(position={"x": 15, "y": 35 * 2 + 17})

@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
 from tests.support.ports import free_port
 from tests.support.served import ROOT, served
 
-expect.set_options(timeout=TIMEOUT_MS)
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 USER = "10001"
 BASE = "tools/poslens"
@@ -115,8 +114,8 @@ def test_it_runs_as_the_container_does_and_keeps_what_a_run_computed(
         ready(page)
         no_error(page)
         page.goto(f"http://poslens.localhost:{port}/{BASE}/curves?models=BM25&method=ablation")
-        expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
-        page.get_by_role("button", name=re.compile("^Compute")).first.click()
+        expect(page.get_by_role("button", name=re.compile("^Compute")).first).to_be_visible()
+        idle(page).get_by_role("button", name=re.compile("^Compute")).first.click()
         expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
 
         app.process.send_signal(signal.SIGTERM)

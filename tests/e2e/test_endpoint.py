@@ -9,11 +9,10 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
 from tests.support.endpoint_server import running
 
-expect.set_options(timeout=TIMEOUT_MS)
 KEY = "sk-very-secret"
 
 
@@ -40,8 +39,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         )
         expect(why).to_contain_text("so that there are no gradients")
         shown = page.content()
-        page.locator("[data-test-script-state=notRunning]").first.wait_for()
-        page.get_by_role("button", name="Send to E5").click()
+        idle(page).get_by_role("button", name="Send to E5").click()
         expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
         expect(page.get_by_text(re.compile("method occlusion")).first).to_be_visible()
         expect(page.get_by_text(re.compile("To be sent to E5")).first).to_be_visible()

@@ -13,10 +13,8 @@ from playwright.sync_api import Page, expect
 from tests.attribution.datasets.test_beir import write as write_beir
 from tests.attribution.datasets.test_beir import write_hub
 from tests.attribution.datasets.test_formats import FOIL, write_colder, write_multiclaim
-from tests.e2e.conftest import TIMEOUT_MS, App
+from tests.e2e.conftest import App
 from tests.support import tiny_families
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 ROWS = [
     {

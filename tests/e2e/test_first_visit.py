@@ -7,9 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit
 
-expect.set_options(timeout=TIMEOUT_MS)
 SHOWN = {
     "curves": "Mean attribution over relative positions",
     "cause": "Score against the position of the evidence",

@@ -13,7 +13,7 @@ from playwright.sync_api import CDPSession, Page, expect
 from attribution.types import Attribution, Method, Token, TokenizedText
 from dashboard.heatmap import Pane, View, pane
 from dashboard.heatmap.standalone import to_image
-from tests.e2e.conftest import Show
+from tests.e2e.conftest import Show, until
 
 QUERY, DOCUMENT = 0, 1  # panes of the first column
 SWAP_QUERY, SWAP_DOCUMENT = "red green blue grey", "one two three four"
@@ -75,13 +75,7 @@ def cells(page: Page, pane_: int) -> list[int]:
 
 def wait_for_cells(page: Page, pane_: int, right: Callable[[list[int]], bool]) -> None:
     """Waits until the colours are right: those out of sight come in slices, later."""
-    found: list[int] = []
-    for _ in range(600):
-        found = cells(page, pane_)
-        if right(found):
-            return
-        page.wait_for_timeout(50)
-    pytest.fail(f"the colours stay {found}")
+    until(page, lambda: right(cells(page, pane_)))
 
 
 def legend(page: Page) -> str:
@@ -89,8 +83,11 @@ def legend(page: Page) -> str:
 
 
 def leave(page: Page) -> None:
+    """Away from all words: what only pointing had shown is gone, what is pinned had time to go."""
     page.mouse.move(2, 2)
     page.wait_for_timeout(200)
+    if page.locator(".hm-pinned").count() == 0:
+        expect(page.locator(".hm-link-bar.hm-active")).to_have_count(0)
 
 
 def test_a_planted_cell_lights_its_word_and_no_other(show: Show) -> None:
@@ -214,8 +211,7 @@ def test_the_keyboard_links_pins_and_reads(show: Show) -> None:
     page.keyboard.press("ArrowRight")
     assert cells(page, QUERY) == [0, 0, 0, 0]
     page.keyboard.press("Shift+Tab")
-    page.wait_for_timeout(200)
-    assert legend(page).startswith("Query")
+    expect(page.locator(".hm-link-bar .hm-scale-title").first).to_contain_text("Query")
 
 
 def test_units_add_up_their_tokens_or_take_the_largest(show: Show) -> None:
@@ -316,7 +312,7 @@ def test_a_picture_has_no_legend_of_what_it_cannot_do() -> None:
     assert "point" not in svg
 
 
-def test_a_long_document_answers_within_50_ms(show: Show) -> None:
+def test_a_long_document_answers_far_sooner_than_all_of_it_is_coloured(show: Show) -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(12, 8192))
     # one paragraph: the browser can leave none of it out
@@ -324,23 +320,38 @@ def test_a_long_document_answers_within_50_ms(show: Show) -> None:
     session = page.context.new_cdp_session(page)
     # the main thread's own time, whatever else the machine does
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    spent = []
+    want = np.abs(np.round(128 * matrix[11] / np.abs(matrix).max()))
+    frame = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));"
+    answers, wholes = [], []
     for _ in range(3):
         before = main_thread_ms(session)
         page.evaluate(
-            """async () => { for (const run of document.querySelectorAll(".hm-text")[0]
-              .querySelectorAll("[data-u]")) {
-            run.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-            await new Promise((done) => requestAnimationFrame(() => setTimeout(done))); } }"""
+            f"""async () => {{ for (const run of document.querySelectorAll(".hm-text")[0]
+              .querySelectorAll("[data-u]")) {{
+            run.dispatchEvent(new PointerEvent("pointerover", {{ bubbles: true }}));
+            {frame} }} }}"""
         )
-        spent.append((main_thread_ms(session) - before) / 12)
-        page.wait_for_timeout(300)
-    print("recolouring 8,192 cells, frame included:", [round(ms, 1) for ms in spent], "ms")
-    assert min(spent) < 50
-    # what is out of sight follows
-    want = np.abs(np.round(128 * matrix[11] / np.abs(matrix).max()))
-    page.wait_for_timeout(1500)
-    assert np.abs(np.abs(cells(page, DOCUMENT)) - want).max() <= 1
+        answers.append((main_thread_ms(session) - before) / 12)
+        # what is out of sight follows
+        wait_for_cells(page, DOCUMENT, lambda found: np.abs(np.abs(found) - want).max() <= 1)
+        # all cells in other colours and back, by this browser on this machine
+        before = main_thread_ms(session)
+        for swapped in ("-", ""):
+            page.evaluate(
+                f"""async (sign) => {{
+                const runs = document.querySelectorAll(".hm-text")[1].querySelectorAll("[data-u]");
+                for (const run of runs) {{
+                  run.dataset.own ??= run.className;
+                  run.className = sign
+                    ? run.dataset.own.replace(/hm-(\\d+)/, (_, n) => `hm-${{256 - n}}`)
+                    : run.dataset.own;
+                }}
+                {frame} }}""",
+                swapped,
+            )
+        wholes.append((main_thread_ms(session) - before) / 2)
+    print("main thread, ms:", np.round(answers, 1), "of", np.round(wholes, 1), "for all at once")
+    assert min(answers) < 0.8 * min(wholes)
 
 
 def main_thread_ms(session: CDPSession) -> float:
@@ -353,7 +364,6 @@ def test_what_comes_into_sight_is_coloured(show: Show) -> None:
     page = show(column("q r", "word " * 4000, matrix), View(level="token"))
     text = body(page, DOCUMENT)
     text.evaluate("node => { node.scrollTop = node.scrollHeight / 2; }")
-    page.wait_for_timeout(200)
     # two hovers at once: the second drops what is left of the first, then all are its own
     page.evaluate(
         """() => { for (const u of [0, 1])

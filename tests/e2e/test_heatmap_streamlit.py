@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from tests.e2e.conftest import TIMEOUT_MS, idle, until
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +62,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         try:
             address = f"http://127.0.0.1:{port}"
-            for _ in range(200):
+            for _ in range(1000):
                 try:
                     urllib.request.urlopen(f"{address}/_stcore/health", timeout=2)
                     break
@@ -74,24 +76,21 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(url: str) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
-        )
-        page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: faults.append(dialog.message))
-        page.goto(url)
-        page.wait_for_selector(".hm-text", timeout=60_000)
-        yield page
-        browser.close()
-        assert not faults
+def page(url: str, browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+    page.set_default_timeout(TIMEOUT_MS)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(dialog.message))
+    page.goto(url)
+    page.wait_for_selector(".hm-text")
+    yield idle(page)
+    page.close()
+    assert not faults
 
 
 def expect_view(page: Page, text: str) -> None:
-    expect(page.get_by_test_id("stText")).to_have_text(text, timeout=20_000)
+    expect(page.get_by_test_id("stText")).to_have_text(text)
 
 
 def choose(page: Page, name: str) -> None:
@@ -107,14 +106,11 @@ def test_toggles_come_back_to_python(page: Page) -> None:
     choose(page, "Own")
     page.get_by_role("checkbox", name="Scroll together").uncheck()
     expect_view(page, "token max own False")
-    assert page.locator(".hm-text").first.locator("[data-u]").all_inner_texts() == [
-        "Ice",
-        "me",
-        "lts",
-    ]
-    assert "level=token" in page.url and "linked=False" in page.url
+    expect(page.locator(".hm-text").first.locator("[data-u]")).to_have_text(["Ice", "me", "lts"])
+    expect(page).to_have_url(re.compile("level=token"))
+    expect(page).to_have_url(re.compile("linked=False"))
     page.reload()
-    page.wait_for_selector(".hm-text", timeout=60_000)
+    page.wait_for_selector(".hm-text")
     expect_view(page, "token max own False")
     expect(page.get_by_role("radio", name="Own", exact=True)).to_be_checked()
 
@@ -127,7 +123,7 @@ def test_python_can_choose_and_the_reader_again(page: Page) -> None:
     expect(page.get_by_role("radio", name="Sentence")).to_be_checked()
     choose(page, "Word")
     expect_view(page, "word sum shared True")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(500)  # nothing of Python's comes after it
     expect(page.get_by_role("radio", name="Word")).to_be_checked()
 
 
@@ -135,16 +131,16 @@ def test_other_panes_keep_the_view(page: Page) -> None:
     choose(page, "Token")
     expect_view(page, "token sum shared True")
     page.get_by_text("longer").click()
-    expect(page.locator(".hm-text").first).to_contain_text("more", timeout=20_000)
+    expect(page.locator(".hm-text").first).to_contain_text("more")
     expect(page.get_by_role("radio", name="Token")).to_be_checked()
-    assert page.locator(".hm").count() == 1
+    expect(page.locator(".hm")).to_have_count(1)
 
 
 def test_curves_that_come_later_leave_the_text_alone(page: Page) -> None:
     page.locator(".hm-text").first.evaluate("node => { node.kept = true; }")
     for shown in (2, 0, 2):
         page.get_by_text("curves").click()
-        expect(page.locator(".hm-rail")).to_have_count(shown, timeout=20_000)
+        expect(page.locator(".hm-rail")).to_have_count(shown)
         expect(page.locator(".hm-score")).to_have_count(shown)
         assert page.locator(".hm-text").first.evaluate("node => node.kept")
     page.locator(".hm-text [data-u='1']").first.hover()
@@ -153,7 +149,7 @@ def test_curves_that_come_later_leave_the_text_alone(page: Page) -> None:
 
 def test_it_wears_the_theme_and_stays_text(page: Page) -> None:
     root = page.locator(".hm")
-    assert root.get_attribute("data-theme") == "dark"
+    expect(root).to_have_attribute("data-theme", "dark")
     styles = root.evaluate(
         "node => [getComputedStyle(node).fontFamily, node.getRootNode().nodeName]"
     )
@@ -167,6 +163,7 @@ def test_it_wears_the_theme_and_stays_text(page: Page) -> None:
 @pytest.mark.parametrize("width", [1440, 800])
 def test_no_horizontal_overflow(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".hm").evaluate("node => node.scrollWidth <= node.clientWidth")
+    page.wait_for_function("width => innerWidth === width", arg=width)
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    heatmap = page.locator(".hm")  # in a shadow tree, where only a locator finds it
+    until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from attribution.curves.positions import Aggregate, unit_scores
 from attribution.datasets import DataSet
@@ -21,15 +21,11 @@ UNITS = """([pane, level, how]) => unitsOf(segmentText(pane.text), pane, level, 
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
-        )
-        opened = chromium.new_page()
-        opened.add_script_tag(content=drawing_script())
-        yield opened
-        chromium.close()
+def page(browser: Browser) -> Iterator[Page]:
+    opened = browser.new_page()
+    opened.add_script_tag(content=drawing_script())
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("language", ["eng", "pol", "ara"])

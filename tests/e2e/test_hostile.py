@@ -12,9 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboard.drawing.plain import parted
-from tests.e2e.conftest import TIMEOUT_MS, App
-
-expect.set_options(timeout=TIMEOUT_MS)
+from tests.e2e.conftest import App, idle
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -117,7 +115,7 @@ def test_texts_and_ids_stay_text(
         expect(page.get_by_test_id("stCaptionContainer").last).to_contain_text(
             parted(f"{number:02}{text}")
         )
-        counted = page.evaluate(
+        counted = idle(page).evaluate(
             "() => ['script:not([src])', 'iframe', 'video', 'form', 'marquee', 'details', 'base',"
             " 'a[href^=javascript]', '[onerror]', '[onload]'].map("
             "s => document.querySelectorAll(s).length)"

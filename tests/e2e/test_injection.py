@@ -8,9 +8,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App
-
-expect.set_options(timeout=TIMEOUT_MS)
+from tests.e2e.conftest import App, idle
 
 PAGES = [
     "",
@@ -72,8 +70,8 @@ def asked(visit: Callable[..., Page], app: App) -> Callable[..., Page]:
         page.on("request", lambda request: left.append(request.url))
         page.goto(f"{app.url}/{name}?{urlencode(query, doseq=True)}")
         expect(page.get_by_test_id("stMainBlockContainer")).not_to_be_empty()
-        page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
-        page.wait_for_timeout(1000)
+        # What it asks for in the end, fonts and parts of the program, has come, and no more does.
+        idle(page).wait_for_load_state("networkidle")
         assert [url for url in left if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
         return page
 
@@ -85,7 +83,7 @@ def test_names_in_the_address_are_no_links(asked: Callable[..., Page], name: str
     page = asked(name, **dict.fromkeys(NAMES, TEXT))
     assert linked(page) == []
     for tip in page.get_by_test_id("stTooltipIcon").filter(visible=True).all()[:6]:
-        tip.hover(timeout=5000)
+        tip.hover()
         assert linked(page) == []
 
 

@@ -11,13 +11,12 @@ import pytest
 from oidc_provider_mock import User, run_server_in_thread
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_accessibility import violations
 from tests.e2e.test_app import no_error
 from tests.support.ports import free_port
 from tests.support.served import Served, served
 
-expect.set_options(timeout=TIMEOUT_MS)
 BASE = "tools/poslens"
 CLIENT_SECRET = "client-secret-of-the-test"
 COOKIE_SECRET = "cookie-secret-of-the-test-0123456789"
@@ -86,8 +85,7 @@ def test_each_person_who_logs_in_has_their_own_and_can_log_out(
     anna.goto(f"{guarded.url}/curves")
     upload = tmp_path / "ledger.csv"
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
-    expect(anna.locator("[data-test-script-state=notRunning]")).to_be_attached()
-    anna.get_by_text("Your own file").click()
+    idle(anna).get_by_text("Your own file").click()
     anna.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
     expect(anna.get_by_text("1 rows accepted")).to_be_visible()
     no_error(anna)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 
 Start = Callable[..., App]
-expect.set_options(timeout=TIMEOUT_MS)
 
 PAGES = {
     "Explain": "explain",
@@ -37,8 +36,12 @@ def test_all_pages_stand_in_one_line(app: App, visit: Visit, width: int) -> None
     links = page.get_by_role("navigation", name="App pages").get_by_role("link")
     # The browser counts only what it can show in the line; the rest would hide behind "2 more".
     expect(links).to_have_text(list(PAGES))
-    boxes = [link.bounding_box() for link in links.all()]
-    assert len({box["y"] for box in boxes if box}) == 1
+    page.wait_for_function(  # once its letters have come
+        """() => {
+             const links = document.querySelectorAll("[aria-label='App pages'] a");
+             return new Set([...links].map((a) => a.getBoundingClientRect().top)).size === 1;
+           }"""
+    )
     expect(links.nth(list(PAGES).index("Curves"))).to_have_attribute("aria-current", "page")
 
 
@@ -65,19 +68,23 @@ def test_explain_answers_to_the_root_and_to_its_name(app: App, visit: Visit, pat
     expect(page.get_by_text("Page not found")).to_have_count(0)
     link = page.get_by_role("navigation", name="App pages").get_by_role("link", name="Explain")
     expect(link).to_have_attribute("aria-current", "page")
-    assert "pair=food-sourdough-q2" in page.url
+    expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
 
 
 def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published")
-    box = page.get_by_role("heading").first.bounding_box()
-    assert box is not None and box["y"] < 70
+    expect(page.get_by_role("heading").first).to_be_visible()
+    page.wait_for_function(
+        "document.querySelector('[data-testid=stMain] h1, [data-testid=stMain] h2')"
+        ".getBoundingClientRect().top < 70"
+    )
 
 
 def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visit) -> None:
     app = start_app()
     page = visit(f"{app.url}/curves?models=MiniLM")
-    page.get_by_role("button", name="Compute").click()
+    expect(page.get_by_role("button", name="Compute")).to_be_visible()
+    idle(page).get_by_role("button", name="Compute").click()
     own = page.get_by_role("button", name="Stop", exact=True)
     expect(own).to_be_visible()
     strip = page.get_by_role("button", name="Stop MiniLM: Gradient saliency")
@@ -102,7 +109,7 @@ def test_links_take_the_pair_the_models_and_the_method_along(app: App, visit: Vi
         views = page.locator(f"[class*='st-key-{here}'][class*='other_views']")
         views.get_by_role("link", name=there, exact=True).click()
         page.wait_for_url(f"**/{there.lower()}?*")
-        assert "pair=food-sourdough-q2" in page.url
+        expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
         models = page.get_by_test_id("stSidebar").locator("[data-tag]")
         expect(models.first).to_have_text("BM25")
         # The address is the view also here: a copy of it opens the same model.

@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 import pyarrow.parquet as pq
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit
 from tests.e2e.test_app import no_error, ready
 
-expect.set_options(timeout=TIMEOUT_MS)
 UPLOADED = "The zephyrine ledger names every quixotic debtor."
 TYPED = "A vellichor archive holds the sonorous minutes."
 SECRETS = ["zephyrine", "quixotic", "vellichor", "sonorous", "ledger-7", "secret-domain", "upload-"]

@@ -3,14 +3,13 @@ null controls, and two models compared."""
 
 from __future__ import annotations
 
+import math
 import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle, until
 from tests.e2e.test_app import no_error, ready
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit: Visit) -> None:
@@ -19,10 +18,11 @@ def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit:
     page.get_by_role("button", name="Compute the rest").click()
     expect(page.get_by_text("mean of 12 pairs, 12 documents").first).to_be_visible()
     expect(page.get_by_role("button", name="Compute the rest")).to_have_count(0)
-    page.get_by_role("radio", name="data set").click()
+    idle(page).get_by_role("radio", name="data set").click()
     page.wait_for_url(re.compile("curves_of=data"))
-    page.get_by_role("radio", name="unrelated query").click()
-    page.get_by_role("button", name=re.compile("^Compute")).click()
+    idle(page).get_by_role("radio", name="unrelated query").click()
+    expect(page.get_by_role("button", name=re.compile("^Compute"))).to_be_visible()
+    idle(page).get_by_role("button", name=re.compile("^Compute")).click()
     expect(page.get_by_text("minus unrelated query").first).to_be_visible()
     no_error(page)
 
@@ -37,7 +37,7 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
     expect(page.get_by_test_id("stDataFrame").last).to_be_visible()
     shown = page.locator(".hm-pane[data-side=document] .hm-text").text_content() or ""
     # The last row's checkbox; the grid is a canvas, so rows are found by their height.
-    page.locator("[data-test-script-state=notRunning]").wait_for()
+    idle(page)
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
     grid.click(position={"x": 18, "y": 35 * 4 + 18})
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).not_to_have_text(shown)
@@ -46,5 +46,5 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
 
 def test_the_document_begins_high_on_the_page(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
-    first = page.locator(".hm-pane[data-side=document] [data-u]").first.bounding_box()
-    assert first is not None and first["y"] <= 250
+    first = page.locator(".hm-pane[data-side=document] [data-u]").first
+    until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 250)

@@ -6,22 +6,21 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def test_from_the_button_to_the_file(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/passport?dataset=mine&models=BM25")
-    page.get_by_role("button", name="Compute").click()
+    expect(page.get_by_role("button", name="Compute")).to_be_visible()
+    idle(page).get_by_role("button", name="Compute").click()
     expect(page.get_by_text("Rankings depend on the evidence's place")).to_be_visible()
     expect(page.get_by_text("Not computed yet.")).to_have_count(0)
     expect(page.get_by_text("gives no vector of a text by itself")).to_be_visible()
     expect(page.get_by_role("figure", name="Whether rankings depend")).to_be_visible()
     no_error(page)
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    page.get_by_role("button", name="Export").click()
+    idle(page).get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Prepare").click()
     with page.expect_download() as found:
         page.get_by_role("button", name="Download HTML").click()

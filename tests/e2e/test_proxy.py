@@ -20,12 +20,11 @@ from playwright.sync_api import Browser, Page, expect
 from cache.storage.files import Files
 from cache.storage.maintenance import listing
 from dashboard.widgets.url_state import MAX_IN_LINK
-from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
 from tests.support.ports import free_port
 from tests.support.served import ROOT, Served, answers, served
 
-expect.set_options(timeout=TIMEOUT_MS)
 BASE = "tools/poslens"
 HOST = "poslens.localhost"
 """Browsers look for names below localhost on this machine."""
@@ -140,7 +139,7 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own(
     first.get_by_test_id("stTopNav").get_by_role("link", name="Curves").click()
     expect(first.get_by_role("heading", name="Where in a document")).to_be_visible()
     assert first.url.startswith(f"{proxied.url}/{BASE}/curves")
-    expect(first.locator("[data-test-script-state=notRunning]")).to_be_attached()
+    idle(first)
     upload = tmp_path / "ledger.csv"
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
     first.get_by_text("Your own file").click()

@@ -12,11 +12,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import ROOT, TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import ROOT, App, Visit
 
-expect.set_options(timeout=TIMEOUT_MS)
 SLOW = "method=occlusion&level=token"
-START_MS = 240_000  # a command on a busy machine
 PAIR = "pair=food-sourdough-q2"
 
 
@@ -61,9 +59,7 @@ def test_a_run_of_another_process_is_seen_as_it_goes(own: App, visit: Visit) -> 
     expect(page.get_by_text(re.compile("There is no curve"))).to_be_visible()
     process = commands(own, "precompute", "--model", "MiniLM")
     try:
-        expect(page.get_by_text(re.compile("another process is computing"))).to_be_visible(
-            timeout=START_MS
-        )
+        expect(page.get_by_text(re.compile("another process is computing"))).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
         process.terminate()  # as a process manager does: it ends after the batch at hand
         _, error = process.communicate(timeout=240)

@@ -7,16 +7,14 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error, select
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
     expect(page.get_by_text("4 queries, 4 documents")).to_be_visible()
-    page.get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
+    idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
     expect(page.get_by_role("button", name=re.compile("^Rank (all|the rest)$"))).to_have_count(0)
     expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
@@ -28,6 +26,7 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     expect(again.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
     grid = again.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     expect(grid).to_be_visible()
+    idle(again)
     grid.scroll_into_view_if_needed()
     # The second row's checkbox; the grid is a canvas, so rows are found by their height.
     grid.click(position={"x": 15, "y": 35 * 2 + 17})
@@ -40,21 +39,21 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
 
 def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=raced&models=BM25")
-    idle = page.locator("[data-test-script-state=notRunning]")
     expect(page.get_by_text("run other.run, digest")).to_be_visible()
     expect(page.get_by_text("4 of 4 queries")).to_be_visible()
-    expect(idle).to_be_visible()
+    idle(page)
     page.get_by_role("button", name="Rank", exact=True).click()
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
     expect(page.get_by_text("bm25, statistics of raced")).to_be_visible()
-    expect(idle).to_be_visible()
+    idle(page)
     select(page, "Rankings of", "BM25")
-    expect(idle).to_be_visible()
+    idle(page)
     select(page, "Against", "other engine")
     expect(page.get_by_text("BM25 less other engine: +0.750")).to_be_visible()
-    expect(idle).to_be_visible()
+    idle(page)
     grid = page.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     expect(grid).to_be_visible()
+    idle(page)
     grid.scroll_into_view_if_needed()
     # The first row is a query that the run lacks.
     grid.click(position={"x": 15, "y": 35 + 17})
@@ -70,7 +69,7 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Vis
     page.get_by_text("PosIR prompt and lengths").click()
     expect(page.get_by_text("Not ranked yet: MiniLM, MiniLM-recency")).to_be_visible()
     page.wait_for_url(re.compile("posir=true"))
-    page.get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
+    idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
     expect(page.get_by_text("retrieve relevant passages that answer")).to_have_count(2)
     expect(page.get_by_text("2 of 2 models").or_(page.get_by_text("Not ranked yet"))).to_have_count(
         0
@@ -82,9 +81,11 @@ def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=mine&models=BM25")
     rank = page.get_by_role("button", name="Rank", exact=True)
     expect(rank.or_(page.get_by_text("4 of 4 queries"))).to_be_visible()
+    idle(page)
     if rank.count():
         rank.click()
-    page.get_by_text("not in the top 10", exact=True).click()
+    expect(page.get_by_text("4 of 4 queries")).to_be_visible()
+    idle(page).get_by_text("not in the top 10", exact=True).click()
     expect(page.get_by_text("0 of 4 queries")).to_be_visible()
     no_error(page)
 

@@ -6,16 +6,12 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error, ready
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def leave_out(page: Page) -> None:
-    # A click that meets a page still being drawn can be lost.
-    expect(page.locator("[data-test-script-state=notRunning]")).to_be_visible()
-    page.get_by_text("Leave out what a model cannot read").click()
+    idle(page).get_by_text("Leave out what a model cannot read").click()
     page.wait_for_url(re.compile("readable=true"))
 
 

@@ -6,17 +6,15 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import TIMEOUT_MS, App, Visit
+from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
-
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/remedy?dataset=mine&model=MiniLM&strength=0.5&basket=16")
     # Another test may have ranked with the plain model.
     expect(page.get_by_text(re.compile("[12] of 2 settings are not ranked yet"))).to_be_visible()
-    page.get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
+    idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
     figure = page.get_by_role("figure", name="Mean nDCG@10 against PSI")
     expect(figure).to_be_visible()
     expect(page.get_by_text("settings are not ranked yet")).to_have_count(0)
@@ -25,6 +23,7 @@ def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit)
     no_error(page)
     grid = page.locator("[class*=st-key-remedy-queries] .dvn-scroller").first
     expect(grid).to_be_visible()
+    idle(page)
     grid.scroll_into_view_if_needed()
     # The first row's checkbox; the grid is a canvas, so rows are found by their height.
     grid.click(position={"x": 15, "y": 35 + 17})

@@ -204,7 +204,7 @@ def test_processes_share_the_pairs_and_take_over_from_a_killed_one(jobs: Jobs) -
     for _ in range(2):
         jobs.start(pause=0.2)
     jobs.go()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while time.monotonic() < until and sum(len(jobs.computed(n)) for n in range(3)) < 40:
         time.sleep(0.05)
     held = jobs.computed(0)

@@ -161,7 +161,7 @@ def test_two_processes_compute_each_pair_once_and_take_over_from_a_killed_one(
             job.stdin.flush()
             while number == 0 and not computed(0):
                 time.sleep(0.02)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while time.monotonic() < until and sum(len(computed(n)) for n in range(3)) < 20:
             time.sleep(0.05)
         every = [pair for n in range(3) for pair in computed(n)]

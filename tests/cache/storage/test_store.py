@@ -416,11 +416,11 @@ def test_a_locked_store_is_a_sentence(
     def hold() -> None:
         with cache.storage.connections.locked(store.path(MODEL, METHOD)):
             holding.set()
-            done.wait(10)
+            done.wait(300)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    holding.wait(10)
+    assert holding.wait(60)
     with pytest.raises(UserError, match="another process holds it: wait"):
         store.put(MODEL, METHOD, [(pair, attribution)])
     assert equal(store.get(MODEL, METHOD, pair), attribution)

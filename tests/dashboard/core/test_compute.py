@@ -93,7 +93,7 @@ def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_p
     def report(progress) -> None:
         if progress.computed:
             reached.set()
-            go_on.wait(20)
+            go_on.wait(300)
 
     run = compute.attribution_job(spec, METHOD, pairs, "d").start(report)
     assert reached.wait(60)

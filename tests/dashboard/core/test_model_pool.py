@@ -52,13 +52,13 @@ def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
 
     def slow(spec: RetrieverSpec, *rest: str) -> object:
         loading.set()
-        hold.wait(60)
+        hold.wait(300)
         return real(spec, *rest)
 
     monkeypatch.setattr(model_pool, "load", slow)
     thread = threading.Thread(target=lambda: compute.retriever(compute.identify(other)))
     thread.start()
-    assert loading.wait(30)
+    assert loading.wait(120)
     done = threading.Event()
 
     def ask() -> None:
@@ -66,7 +66,7 @@ def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
         done.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    served = done.wait(20)
+    served = done.wait(120)
     hold.set()
     thread.join()
     assert served
@@ -99,7 +99,7 @@ def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
 
     def load() -> Weights:
         begun.set()
-        hold.wait(30)
+        hold.wait(300)
         return Weights()
 
     def give_up() -> None:
@@ -107,7 +107,7 @@ def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
 
     thread = threading.Thread(target=lambda: pool.get(("a", "cpu"), load, lambda _: CHECKED))
     thread.start()
-    begun.wait(10)
+    assert begun.wait(60)
     with pytest.raises(Stopped):
         pool.get(("b", "cpu"), Weights, lambda _: CHECKED, give_up)
     hold.set()
@@ -145,7 +145,7 @@ def test_runs_have_bounds(tmp_path: Path) -> None:
     runs, hold = Runs(lambda: 3), threading.Event()
 
     def work(run: Run, report: Report) -> Progress:
-        hold.wait(30)
+        hold.wait(300)
         return run.progress
 
     def key(number: int) -> tuple[str, str, str, str, str]:

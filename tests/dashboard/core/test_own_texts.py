@@ -106,7 +106,7 @@ def test_a_session_that_ends_stops_its_runs(own: Session) -> None:
         return run.progress
 
     run = own.compute.job(("m", "f", "c", "s", "cpu"), "m", 1, work).start()
-    begun.wait(10)
+    assert begun.wait(60)
     own.end()
     assert not run.active and not own.folder.is_dir()
 
@@ -147,7 +147,7 @@ def test_a_browser_that_comes_back_finds_its_results(
     assert not own.ended
     own.leave()
     own.leave()
-    for _ in range(100):
+    for _ in range(1200):
         if own.ended:
             break
         threading.Event().wait(0.05)

@@ -74,7 +74,7 @@ def test_a_person_finds_their_own_in_each_tab_and_nobody_elses(
     assert not hers.ended
     while hers._tabs:
         hers.leave()
-    for _ in range(100):
+    for _ in range(1200):
         if hers.ended:
             break
         threading.Event().wait(0.05)

@@ -261,7 +261,7 @@ def test_sigterm_ends_a_cache_command(
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode in (1, 130) and "Traceback" not in said.read_text()
     assert "BM25" in forked.run("cache", "list", env=home)[1]
 
@@ -288,7 +288,7 @@ def test_a_server_that_is_starting_ends_cleanly(
             time.sleep({"begun": 1.0, "half-way": 3.0}[stage])
         server.send_signal(number)
     for number, server in zip(numbers, servers, strict=True):
-        _, err = server.communicate(timeout=60)
+        _, err = server.communicate(timeout=240)
         # Before its first lines of Python have run a process ends as the system has it; and Python
         # ends itself by SIGINT where the interrupt met the running of a string, as named tuples
         # are made, though it was caught.

@@ -58,7 +58,7 @@ def test_turns_come_in_the_order_of_asking(queue: DeviceQueue) -> None:
             threads[-1].start()
             until(lambda: len(queue._line) == len(threads) + 1)
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert order == ["a", "b", "c"]
 
 
@@ -84,9 +84,9 @@ def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) ->
     places: list[Place[str]] = []
     thread = threading.Thread(target=run)
     thread.start()
-    assert asked.wait(5)
+    assert asked.wait(60)
     assert places[0].result() == "shown"
-    thread.join(5)
+    thread.join(60)
     assert order == ["batch 0", "batch 1", "page", "batch 2", "batch 3"]
 
 

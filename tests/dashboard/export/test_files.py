@@ -183,13 +183,15 @@ def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None
             " e => window.picked = e && e.points.map(p => p.customdata))"
         )
         box = page.locator(".nsewdrag").first.bounding_box()
-        for _ in range(2):
-            page.mouse.move(box["x"] + box["width"] * 0.505, box["y"] + box["height"] * 0.5)
-            page.wait_for_timeout(300)
-        hovered = page.locator(".hoverlayer").text_content()
+        for n in range(600):  # plotly answers some of the moves
+            y = box["y"] + box["height"] * 0.5 + n % 2
+            page.mouse.move(box["x"] + box["width"] * 0.505, y)
+            page.wait_for_timeout(100)
+            if "bin 50" in (hovered := page.locator(".hoverlayer").text_content()):
+                break
         page.mouse.down()
         page.mouse.up()
-        page.wait_for_function("window.picked && window.picked.length", timeout=5000)
+        page.wait_for_function("window.picked && window.picked.length", timeout=60_000)
         picked = page.evaluate("window.picked")
         browser.close()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -335,7 +335,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
