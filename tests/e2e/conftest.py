@@ -16,7 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html
 from tests.e2e.servers import App as App
-from tests.e2e.servers import app_in
+from tests.e2e.servers import app_in, forked_app
+from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 Visit = Callable[..., Page]
@@ -46,13 +47,21 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def start_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
+def start_app(
+    tmp_path_factory: pytest.TempPathFactory, forked: Forked
+) -> Iterator[Callable[..., App]]:
     """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own, for tests
-    that change what others would see; `environment` replaces this process's."""
+    that change what others would see. With an `environment` in place of this process's it has an
+    interpreter of its own: libraries read their settings when they are imported."""
     running: list[App] = []
 
-    def start(*arguments: str, environment: Mapping[str, str] = os.environ) -> App:
-        running.append(app_in(tmp_path_factory.mktemp("app"), lambda: arguments, environment))
+    def start(*arguments: str, environment: Mapping[str, str] | None = None) -> App:
+        folder = tmp_path_factory.mktemp("app")
+        running.append(
+            forked_app(forked, folder, arguments)
+            if environment is None
+            else app_in(folder, lambda: arguments, environment)
+        )
         return running[-1]
 
     yield start
@@ -84,11 +93,11 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[App]:
     """This worker's dashboard for tests that start runs: a run shows on every page. Each run is
     over results that no other test looks for."""
     root = tmp_path_factory.mktemp("run_app")
-    found = app_in(root, lambda: _small_data(root))
+    found = forked_app(forked, root, _small_data(root))
     yield found
     found.release()
 

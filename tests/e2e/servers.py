@@ -3,6 +3,9 @@
 A server has a keeper: a process that ends it once nobody holds the lock of its folder. The kernel
 takes locks from processes however they end, so an interrupted or killed run leaves no server
 behind; and a server that several test workers use ends with the last of them.
+
+One that a single worker uses is forked from its loaded process (`forked_app`), which spares the
+libraries' import, and ends with it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tests.support.forked import Forked
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +37,8 @@ class App:
     url: str
     log: Path
     home: Path
-    _lock: IO[bytes] = field(repr=False)
-
-    def release(self) -> None:
-        """Hold it no longer."""
-        self._lock.close()
+    release: Callable[[], None] = field(repr=False)
+    """Hold it no longer."""
 
 
 def app_in(
@@ -59,7 +60,37 @@ def app_in(
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not url.exists():
             _start(folder, arguments(), {**environment, "POSLENS_HOME": str(home)})
-    return App(url.read_text(), log, home, lock)
+    return App(url.read_text(), log, home, lock.close)
+
+
+def forked_app(forked: Forked, folder: Path, arguments: Sequence[str]) -> App:
+    """A dashboard of this process alone, as `python -m dashboard run` with `arguments`, but for the
+    import of libraries.
+
+    Raises:
+        RuntimeError: it does not start; holds its log.
+    """
+    log, home, port = folder / "server.log", folder / "home", free_port()
+    # Both streams append to one file, as a terminal shows them.
+    server = forked.start(
+        *("run", "--port", str(port), *arguments),
+        env={"POSLENS_HOME": str(home)},
+        seconds=0,
+        stdout=str(log),
+        stderr=str(log),
+    )
+
+    def release() -> None:
+        server.send_signal(signal.SIGTERM)
+        server.wait()
+
+    end = time.monotonic() + SECONDS
+    while not _answers(f"http://127.0.0.1:{port}"):
+        if server.poll() is not None or time.monotonic() > end:
+            release()
+            raise RuntimeError(log.read_text())
+        time.sleep(STEP)
+    return App(f"http://127.0.0.1:{port}", log, home, release)
 
 
 def _start(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:

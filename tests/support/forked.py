@@ -22,7 +22,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Forked:
@@ -44,11 +44,12 @@ class Forked:
         *arguments: str,
         code: str | None = None,
         env: Mapping[str, str] | None = None,
+        seconds: int = SECONDS,
         **streams: str | None,
     ) -> Child:
         """`python -m dashboard *arguments`, or `python -c code *arguments`. `stdin`, `stdout` and
         `stderr` are paths, None for a closed one; without them nothing, and files of its own. It is
-        ended after five minutes."""
+        ended after so many seconds, with 0 together with the loaded process."""
         own = self._folder / str(next(self._number))
         out, err = (Path(f"{own}.{name}") for name in ("out", "err"))
         files = {"stdin": os.devnull, "stdout": str(out), "stderr": str(err)} | streams
@@ -57,6 +58,7 @@ class Forked:
             "code": code,
             "env": {**os.environ, **(env or {})},
             "files": files,
+            "seconds": seconds,
         }
         return Child(self, int(self.ask({"start": asked})), out, err)
 
@@ -148,9 +150,13 @@ def _main() -> None:
 
 
 def _run(
-    arguments: list[str], code: str | None, env: dict[str, str], files: dict[str, str | None]
+    arguments: list[str],
+    code: str | None,
+    env: dict[str, str],
+    files: dict[str, str | None],
+    seconds: int,
 ) -> NoReturn:
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     os.environ.clear()
     os.environ.update(env)
     _open_streams(files, env.get("PYTHONIOENCODING", "utf-8"))
