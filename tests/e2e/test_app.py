@@ -307,10 +307,8 @@ def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
         ("/compare?a=MiniLM&b=nope", "There is no retriever named 'nope'"),
     ],
 )
-def test_bad_addresses_get_one_sentence(
-    app: App, visit: Visit, address: str, sentence: str
-) -> None:
-    page = visit(f"{app.url}{address}")
+def test_bad_addresses_get_one_sentence(app: App, go: Visit, address: str, sentence: str) -> None:
+    page = go(f"{app.url}{address}")
     expect(page.get_by_text(sentence).first).to_be_visible()
     no_error(page)
 

@@ -30,8 +30,8 @@ def nothing_was_computed(shipped_app: App, page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", SHOWN)
-def test_every_page_is_full_and_computes_nothing(shipped_app: App, visit: Visit, path: str) -> None:
-    page = visit(f"{shipped_app.url}/{path}")
+def test_every_page_is_full_and_computes_nothing(shipped_app: App, go: Visit, path: str) -> None:
+    page = go(f"{shipped_app.url}/{path}")
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(page.get_by_role("button", name=RUNNING)).to_have_count(0)
     if path == "audit":  # each model of those chosen, BM25 with the data set's statistics too
@@ -40,16 +40,14 @@ def test_every_page_is_full_and_computes_nothing(shipped_app: App, visit: Visit,
 
 
 @pytest.mark.parametrize("path", ["", "compare"])
-def test_a_pair_is_shown_from_what_ships(shipped_app: App, visit: Visit, path: str) -> None:
-    page = visit(f"{shipped_app.url}/{path}")
+def test_a_pair_is_shown_from_what_ships(shipped_app: App, go: Visit, path: str) -> None:
+    page = go(f"{shipped_app.url}/{path}")
     expect(page.get_by_text("triglyphs", exact=True).filter(visible=True).first).to_be_visible()
     nothing_was_computed(shipped_app, page)
 
 
-def test_the_cache_page_lists_what_ships_and_counts_none_of_it(
-    shipped_app: App, visit: Visit
-) -> None:
-    page = visit(f"{shipped_app.url}/cache")
+def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:
+    page = go(f"{shipped_app.url}/cache")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()

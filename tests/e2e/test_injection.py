@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.e2e.conftest import App, idle
 
@@ -60,14 +60,18 @@ def linked(page: Page) -> list[str]:
 
 
 @pytest.fixture
-def asked(visit: Callable[..., Page], app: App) -> Callable[..., Page]:
+def asked(go: Callable[..., Page], app: App) -> Iterator[Callable[..., Page]]:
     """`asked(name, **query)`: a page with that in its address, once its script has ended; no
     request may have left this machine."""
+    page = go("about:blank")
+    left: list[str] = []
+
+    def note(request: Request) -> None:
+        left.append(request.url)
+
+    page.on("request", note)
 
     def opened(name: str, **query: object) -> Page:
-        page = visit("about:blank")
-        left: list[str] = []
-        page.on("request", lambda request: left.append(request.url))
         page.goto(f"{app.url}/{name}?{urlencode(query, doseq=True)}")
         expect(page.get_by_test_id("stMainBlockContainer")).not_to_be_empty()
         # What it asks for in the end, fonts and parts of the program, has come, and no more does.
@@ -75,7 +79,8 @@ def asked(visit: Callable[..., Page], app: App) -> Callable[..., Page]:
         assert [url for url in left if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
         return page
 
-    return opened
+    yield opened
+    page.remove_listener("request", note)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -93,7 +98,7 @@ def test_typed_texts_of_the_address_are_no_links(asked: Callable[..., Page]) -> 
     assert linked(page) == []
 
 
-def test_the_check_sees_a_link(visit: Callable[..., Page], app: App) -> None:
-    page = visit(app.url)
+def test_the_check_sees_a_link(go: Callable[..., Page]) -> None:
+    page = go("about:blank")
     page.set_content(f"<a href='http://{OUTSIDE}/'>x</a>")
     assert len(linked(page)) == 1

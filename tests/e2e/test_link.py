@@ -29,12 +29,12 @@ def hub_app(
 
 
 def test_a_link_fetches_nothing_without_a_click(
-    visit: Callable[..., Page], hub_app: tuple[FakeHub, App]
+    go: Callable[..., Page], hub_app: tuple[FakeHub, App]
 ) -> None:
     hub, app = hub_app
     before = list(hub.requests)
     for name in PAGES:
-        page = visit(f"{app.url}/{name}?" + "&".join(f"{key}=evil%2Frepo" for key in NAMES))
+        page = go(f"{app.url}/{name}?" + "&".join(f"{key}=evil%2Frepo" for key in NAMES))
         expect(page.get_by_text("evil/repo is not on this machine").first).to_be_visible()
         assert idle(page).get_by_role("button", name="Fetch").count() == 0
         assert hub.requests == before, name

@@ -68,10 +68,13 @@ def traces(retriever: DenseRetriever) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pairs(sample: DataSet) -> list[TextPair]:
-    """20 pairs across the whole sample, with short, long (truncated) and non-Latin documents."""
-    chosen = list(sample.pairs[:: len(sample.pairs) // 20][:20])
-    assert len({pair.pair_id for pair in chosen}) == 20
-    assert len({pair.language for pair in chosen}) >= 3
+    """A pair of each language and five more in English across the sample, with short, long
+    (truncated) and non-Latin documents."""
+    english = [pair for pair in sample.pairs if pair.language == "eng"]
+    by_language = {pair.language: pair for pair in sample.pairs}
+    chosen = [*english[:: len(english) // 5][:5], *by_language.values()]
+    assert len({pair.pair_id for pair in chosen}) == 12
+    assert len({pair.language for pair in chosen}) == 7
     return chosen
 
 
