@@ -9,7 +9,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Faithfulness, Parameters
 from attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
@@ -169,19 +168,11 @@ if source is None:
 data = source
 
 st.markdown("**Over the data set**")
-limit = st.number_input(
-    "Pairs",
-    1,
-    len(data.pairs),
-    min(faithfulness_service.DEFAULT_PAIRS, len(data.pairs)),
-    step=5,
-    key="faithfulness.pairs",
-    width=240,
-    help="Spread evenly over the data set.",
+chosen = choices.spread(
+    "Pairs", data.pairs, faithfulness_service.DEFAULT_PAIRS, "faithfulness.pairs", width=240
 )
-chosen = spread_evenly(data.pairs, int(limit))
 by_id = {one.pair_id: one for one in chosen}
-scope = f"{data.name}: {limit} pairs spread evenly"
+scope = f"{data.name}: {len(chosen)} pairs spread evenly"
 with panels.guarded():
     the_specs = [choices.spec(model, data.name) for model in models]
     readable, left_out = readable_pairs(the_specs, chosen)

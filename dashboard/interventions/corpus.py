@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from attribution.datasets import DataSet
-from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.segments import (
     EDITS,
@@ -55,17 +54,10 @@ def section(models: Sequence[str], data: DataSet) -> None:
     """Choices, progress, curves and exports."""
     documents = documents_of(data.pairs)
     left, right = st.columns([1, 3])
-    limit = int(
-        left.number_input(
-            "Documents",
-            1,
-            len(documents),
-            min(interventions.DEFAULT_PAIRS, len(documents)),
-            step=5,
-            key="corpus.documents",
-            help="Spread evenly over the data set.",
+    with left:
+        chosen = choices.spread(
+            "Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents"
         )
-    )
     measure = (
         right.segmented_control(
             "What is asked of them",
@@ -78,7 +70,6 @@ def section(models: Sequence[str], data: DataSet) -> None:
         )
         or "segments"
     )
-    chosen = spread_evenly(documents, limit)
     specs: list[RetrieverSpec] = []
     for name in models:
         spec = choices.spec(name, data.name)

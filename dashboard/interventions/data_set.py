@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from attribution.datasets import DataSet
-from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.interventions.agreement import Agreement
 from attribution.interventions.relocation import movable, relocation_method
@@ -74,23 +73,16 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         )
         return
     left, right = st.columns([1, 3])
-    limit = int(
-        left.number_input(
-            "Pairs",
-            2,
-            len(usable),
-            min(interventions.DEFAULT_PAIRS, len(usable)),
-            step=5,
-            key="cause.pairs",
-            help="Spread evenly over the data set.",
+    with left:
+        chosen = choices.spread(
+            "Pairs", usable, interventions.DEFAULT_PAIRS, "cause.pairs", least=2
         )
-    )
     primary = [name for name, entry in METHODS.items() if entry.primary]
     with right:
         names = choices.methods(models, primary, "Methods to judge", "against")
-    words = f"{limit} pairs spread evenly"
+    words = f"{len(chosen)} pairs spread evenly"
     specs = tuple(choices.spec(name, data.name) for name in models)
-    pairs, unreadable = readable_pairs(specs, spread_evenly(usable, limit))
+    pairs, unreadable = readable_pairs(specs, chosen)
     words = ", ".join(filter(None, (words, unreadable)))
     if len(pairs) < 2:
         st.info("Fewer than two of these pairs can be read: choose more pairs, or another model.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal, TypeVar
 
 import pandas as pd
 import streamlit as st
 
 from attribution import datasets
 from attribution.datasets import DataSet, posir_selection
+from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.retrievers import resolve
 from attribution.retrievers.detect import family_of
@@ -27,6 +29,8 @@ from dashboard.widgets.method_choice import method as method
 from dashboard.widgets.method_choice import methods as methods
 from dashboard.widgets.method_choice import say_unfit as say_unfit
 from dashboard.widgets.method_choice import unfit_methods as unfit_methods
+
+T = TypeVar("T")
 
 MAX_MODELS = 4
 _UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
@@ -171,6 +175,28 @@ def filters(data: DataSet) -> Selection:
             help="Mid-point of the evidence over the document's length in characters.",
         )
     return found.select(Filters(tuple(wanted), evidence, search or ""))
+
+
+def spread(
+    label: str,
+    items: Sequence[T],
+    default: int,
+    key: str,
+    least: int = 1,
+    width: int | Literal["stretch"] = "stretch",
+) -> Sequence[T]:
+    """As many of a data set's items as the reader asks for, spread evenly over it."""
+    n = st.number_input(
+        label,
+        least,
+        len(items),
+        min(default, len(items)),
+        step=5,
+        key=key,
+        width=width,
+        help="Spread evenly over the data set.",
+    )
+    return spread_evenly(items, int(n))
 
 
 def model_names() -> tuple[list[str], Callable[[str], str]]:
