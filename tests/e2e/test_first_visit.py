@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import App, Visit
+from tests.e2e.conftest import App, Visit, idle
 
 SHOWN = {
     "curves": "Mean attribution over relative positions",
@@ -44,6 +44,27 @@ def test_a_pair_is_shown_from_what_ships(shipped_app: App, go: Visit, path: str)
     page = go(f"{shipped_app.url}/{path}")
     expect(page.get_by_text("triglyphs", exact=True).filter(visible=True).first).to_be_visible()
     nothing_was_computed(shipped_app, page)
+
+
+def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
+    """What holds the data set's mean says what that is over."""
+    page = go(shipped_app.url)
+    idle(page).get_by_role("button", name="Export").filter(visible=True).first.click()
+    body = page.get_by_test_id("stPopoverBody").filter(visible=True)
+    for what, form in (("Mean numbers", "json"), ("Heatmap", "html")):
+        body.get_by_role("combobox", name="What").click()
+        page.get_by_role("option", name=what, exact=True).click()
+        # The formats of what is chosen now: figures have both of these too.
+        parquet = body.get_by_role("radio", name="parquet", exact=True)
+        expect(parquet).to_have_count(int(what == "Mean numbers"))
+        body.get_by_role("radio", name=form, exact=True).click()
+        idle(page)
+        body.get_by_role("button", name="Prepare").click()
+        with page.expect_download() as started:
+            body.get_by_role("button", name=f"Download {form.upper()}").click()
+        said = started.value.path().read_text(encoding="utf-8")
+        assert re.search(r'"n_pairs": 304\b', said) and "resampling 68 documents" in said, what
+        assert ("selection" in said) == (what == "Heatmap"), "the pair's own"
 
 
 def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:
