@@ -105,7 +105,7 @@ def serve(
             from streamlit.web import bootstrap
 
             from cache.storage.maintenance import older_layouts
-            from dashboard.core import headers, people
+            from dashboard.core import headers, messages, people
             from dashboard.core.compute import service
             from dashboard.core.own_texts import remove_left_over
 
@@ -122,6 +122,7 @@ def serve(
         # Who a request comes from is what the system says of it, not what it says of itself.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()
+        messages.install()
         script = str(Path(__file__).parents[1] / "app.py")
         flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}
         # The command line's spelling of options, which bootstrap expects.

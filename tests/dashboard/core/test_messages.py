@@ -1,0 +1,101 @@
+"""What waits for a browser, against a page that takes nodes as browsers do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+
+from dashboard.core.messages import Messages
+
+Node = dict[int, "Node"]
+
+
+def drawn(path: Sequence[int], fragment: str = "", *, block: bool = False) -> ForwardMsg:
+    """A message that draws a block or a text in one of the fragments."""
+    message = ForwardMsg()
+    message.metadata.delta_path.extend(path)
+    message.delta.fragment_id = fragment
+    if block:
+        message.delta.add_block.allow_empty = True
+    else:
+        message.delta.new_element.text.body = "text"
+    return message
+
+
+def by_hash(path: Sequence[int]) -> ForwardMsg:
+    """A message that the browser has: it names neither a delta nor a fragment."""
+    message = ForwardMsg(ref_hash="hash")
+    message.metadata.delta_path.extend(path)
+    return message
+
+
+def show(page: Node, messages: Sequence[ForwardMsg]) -> None:
+    """Put them on the page in their order, each beside or in what is there already."""
+    for message in messages:
+        *above, last = message.metadata.delta_path
+        node = page
+        for index in above:
+            node = node[index]
+        assert last <= len(node), f"Bad delta path index {last} (between 0 and {len(node)})"
+        node.setdefault(last, {})
+
+
+def page_of(queue: ForwardMsgQueue, kept: ForwardMsg) -> Node:
+    """A fragment `outer` in the middle of a page runs again while the end of its run waits: a text,
+    a fragment `inner` and `kept`."""
+    page: Node = {}
+    queue.enqueue(drawn([0], block=True))
+    queue.enqueue(drawn([0, 0], "outer", block=True))
+    show(page, queue.flush())
+    queue.enqueue(drawn([0, 0, 0], "outer"))
+    queue.enqueue(drawn([0, 0, 1], "inner", block=True))
+    queue.enqueue(drawn([0, 0, 1, 0], "inner"))
+    queue.enqueue(kept)
+    queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=["outer"])
+    queue.enqueue(drawn([0, 0], "outer", block=True))
+    queue.enqueue(drawn([0, 0, 0], "outer"))
+    show(page, queue.flush())
+    return page
+
+
+@pytest.mark.parametrize("kept", [drawn([0, 1], "beside", block=True), drawn([0, 1])])
+def test_what_stands_in_a_fragment_goes_with_it_and_what_stands_beside_stays(
+    kept: ForwardMsg,
+) -> None:
+    assert page_of(Messages(), kept) == {0: {0: {0: {}}, 1: {}}}
+
+
+def test_what_is_named_by_a_hash_goes_too() -> None:
+    assert page_of(Messages(), by_hash([0, 0, 2])) == {0: {0: {0: {}}}}
+
+
+def test_the_inner_fragment_alone_takes_nothing_along() -> None:
+    queue = Messages()
+    for message in (
+        drawn([0], block=True),
+        drawn([0, 0], "outer", block=True),
+        drawn([0, 0, 0], "inner", block=True),
+        drawn([0, 0, 0, 0], "inner"),
+    ):
+        queue.enqueue(message)
+    before = len(queue)
+    queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=["inner"])
+    assert before - len(queue) == 2
+
+
+def test_streamlits_own_queue_still_needs_it() -> None:
+    with pytest.raises(AssertionError, match="Bad delta path"):
+        page_of(ForwardMsgQueue(), drawn([0, 1]))
+
+
+def test_toasts_stay() -> None:
+    queue = Messages()
+    queue.enqueue(drawn([0, 0], "outer", block=True))
+    toast = drawn([2, 0], "outer")
+    toast.delta.new_element.toast.body = "done"
+    queue.enqueue(toast)
+    queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=["outer"])
+    assert [message.delta.new_element.toast.body for message in queue.flush()] == ["done"]
