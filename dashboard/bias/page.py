@@ -24,6 +24,7 @@ from dashboard.bias.figures import MEASURES, bar, bias_chart
 from dashboard.bias.service import Tested
 from dashboard.core.own_texts import service_for
 from dashboard.core.runs import Job
+from dashboard.core.waiting import wait
 from dashboard.drawing.curves import Style
 from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
@@ -300,7 +301,8 @@ def contrast(one: Tested, pair: DocumentPair) -> None:
     if not all(may):  # both questions stand there at once
         return
     with st.spinner(f"Computing {METHODS[method].title}", show_time=True):
-        found = bias_service.contrasted(compute, pair, spec, made_by)
+        first, second = (wait(compute.ask(one, spec, made_by)) for _, one in sides)
+    found = bias_service.contrasted(first, second)
     shown = found.shown()
     st.markdown(f"**{panels.plain(pair.first.query)}**")
     scores = one.scores[pair.item_id]

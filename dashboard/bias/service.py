@@ -20,7 +20,7 @@ from attribution.evaluation.bias_tests import (
 from attribution.evaluation.contrast import Contrast, contrast
 from attribution.methods import METHODS
 from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method, Provenance, TextPair
+from attribution.types import Provenance, TextPair
 from cache.jobs.loop import Progress
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES
@@ -276,15 +276,8 @@ def contrast_note(found: Contrast) -> str:
     )
 
 
-def contrasted(
-    compute: Compute, pair: DocumentPair, spec: RetrieverSpec, method: Method
-) -> Contrasted:
-    """The contrast s(q, d1) - s(q, d2) by tokens; both attributions are kept like any other.
-
-    Raises:
-        UserError: an attribution cannot be computed.
-    """
-    first, second = (compute.explain(one, spec, method) for one in (pair.first, pair.second))
+def contrasted(first: Explained, second: Explained) -> Contrasted:
+    """The contrast s(q, d1) - s(q, d2) by tokens, of both documents' attributions."""
     try:
         return Contrasted(first, second, contrast(first.attribution, second.attribution))
     except UserError as reason:

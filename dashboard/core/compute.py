@@ -127,6 +127,7 @@ class Compute:
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
         self._summaries: Recent[CurveSummary] = Recent(64)
+        self._terms: Recent[list[Term]] = Recent(64)
         self._averages: RecentWhileSame[CurveSummary | None] = RecentWhileSame(64)
 
     def tell_apart(self, reader: Callable[[], str]) -> None:
@@ -276,15 +277,25 @@ class Compute:
         key = ("explain", self.root, model.key, repr(method), pair)
         return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 
-    def terms(self, pair: TextPair, spec: RetrieverSpec) -> list[Term]:
-        """The vocabulary's terms that a sparse encoder finds in both texts, with their weights.
+    def ask_terms(self, pair: TextPair, spec: RetrieverSpec) -> Place[list[Term]]:
+        """A place in the device's queue for the vocabulary's terms that a sparse encoder finds in
+        both texts, with their weights. The place's result raises UserError where the model cannot
+        be loaded or a text has no token.
 
         Raises:
-            UserError: the model cannot be loaded or a text has no token.
+            UserError: the model is not here, or too many requests wait.
         """
-        retriever = cast(SparseRetriever, self.retriever(self.identify(spec)))
-        with self.turns(spec)(), retriever.lock:
-            return retriever.terms(pair)[2]
+        model = self.identify(spec)
+        key = ("terms", self.root, model.key, pair)
+        if (found := self._terms.find(key)) is not None:
+            return ready(found)
+
+        def encode(should_stop: Callable[[], bool]) -> list[Term]:
+            retriever = cast(SparseRetriever, self.retriever(model))
+            with self.turns(spec)(), retriever.lock:
+                return self._terms.keep(key, retriever.terms(pair)[2])
+
+        return self.queue.ask(key, encode)
 
     # -- data sets -----------------------------------------------------------------------------
 

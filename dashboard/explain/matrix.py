@@ -8,7 +8,9 @@ import streamlit as st
 
 from attribution.curves.interactions import Interactions, interactions
 from attribution.retrievers.detect import family_of
-from dashboard.core.compute import Explained, service
+from dashboard.core.compute import Explained
+from dashboard.core.own_texts import service_for
+from dashboard.core.waiting import wait
 from dashboard.drawing.curves import Style
 from dashboard.drawing.matrix import interaction_matrix, tall, unit_rails
 from dashboard.drawing.plain import plain
@@ -117,6 +119,7 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
     if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):
         return
     attribution = result.attribution
+    place = service_for(result.pair.dataset).ask_terms(result.pair, result.model.spec)
     frame = pd.DataFrame(
         [
             (
@@ -127,7 +130,7 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
                 attribution.query.texts[term.query_token],
                 attribution.document.texts[term.document_token],
             )
-            for term in service().terms(result.pair, result.model.spec)
+            for term in wait(place)
         ],
         columns=[
             "term",

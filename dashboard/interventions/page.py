@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -28,6 +29,7 @@ from attribution.types import Array, Method, Provenance
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_intervention
+from dashboard.core.waiting import wait
 from dashboard.drawing.curves import Style
 from dashboard.interventions import (
     corpus,
@@ -108,6 +110,16 @@ def may_send(name: str, what: str, *methods: Method, explain: Method | None = No
     return agreed_to(spec, jobs, (methods, explain, the_pair), what)
 
 
+def intervened(name: str, what: Method) -> Any:
+    """An intervention on this pair under one of the models; waits for its turn.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    spec = choices.spec(name, the_pair.dataset)
+    return wait(interventions.ask(service_for(the_pair.dataset), the_pair, spec, what))
+
+
 moved: dict[str, Relocation] = {}
 variants: tuple[Variant, ...] = ()
 with panels.guarded():
@@ -120,9 +132,7 @@ with panels.guarded():
         ):
             if not may_send(name, "moving the evidence", RELOCATION):
                 continue
-            moved[name] = interventions.of_pair(
-                service_for(pair.dataset), pair, choices.spec(name, pair.dataset), RELOCATION
-            )
+            moved[name] = intervened(name, RELOCATION)
     if found.note:
         st.caption(panels.plain(f"{found.note[0].upper()}{found.note[1:]}."))
 
@@ -167,7 +177,8 @@ def mover() -> None:
                 spec, compute = choices.spec(name, the_pair.dataset), service_for(the_pair.dataset)
                 if not may_rank(spec, documents):
                     continue
-                others[name] = interventions.scores_of_others(compute, the_pair, spec, documents)
+                asked = interventions.ask_others(compute, the_pair, spec, documents)
+                others[name] = wait(asked)
     st.session_state.setdefault("cause.place", 0)
     step(0)
     with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
@@ -281,8 +292,8 @@ for name in models:
         spec = choices.spec(name, pair.dataset)
         if not may_send(name, "its curve and taking parts out", ablation, explain=method):
             continue
-        explained[name] = service_for(pair.dataset).explain(pair, spec, method)
-        removed[name] = interventions.of_pair(service_for(pair.dataset), pair, spec, ablation)
+        explained[name] = wait(service_for(pair.dataset).ask(pair, spec, method))
+        removed[name] = intervened(name, ablation)
 
 
 def against(name: str, style: Style) -> go.Figure:
@@ -357,11 +368,8 @@ if st.toggle(
             what = displacement_method(way)
             try:
                 with st.spinner(f"Moving the text under {panels.plain(name)}"):
-                    spec = choices.spec(name, pair.dataset)
                     label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
-                    shifted[label] = interventions.of_pair(
-                        service_for(pair.dataset), pair, spec, what
-                    )
+                    shifted[label] = intervened(name, what)
                 known.append(provenance_of(name, what, shifted[label]))
             except UserError as reason:
                 st.caption(panels.plain(str(reason)))

@@ -52,6 +52,7 @@ from cache.storage.store import StoredCurves
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
+from dashboard.core.queue import Place, ready
 from dashboard.core.runs import Job, Report, Run
 
 T = TypeVar("T")
@@ -63,11 +64,32 @@ MAX_OTHERS = 200
 """Documents that a page ranks one among; more are drawn by lot."""
 
 
-def of_pair(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Any:
+def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
+    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+
+    Raises:
+        UserError: the model is not here, or too many requests wait.
+    """
+    model = compute.identify(spec).key
+    if (found := causes(compute.root, method).get(model, method, pair)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("intervention", compute.root, model, repr(method), pair),
+        lambda stop: of_pair(compute, pair, spec, method, stop),
+    )
+
+
+def of_pair(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Any:
     """One intervention on one pair; from the store or computed and kept.
 
     Raises:
-        UserError: whatever keeps it from being computed.
+        UserError: whatever keeps it from being computed, or it was stopped.
     """
     model = compute.identify(spec)
     kept = causes(compute.root, method)
@@ -75,7 +97,7 @@ def of_pair(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Metho
     if found is None:
         retriever = compute.retriever(model)
         with compute.turns(spec)():
-            found = intervene(retriever, method, pair)
+            found = intervene(retriever, method, pair, should_stop)
         kept.put(model.key, method, [(pair, found)])
     return found
 
@@ -92,19 +114,39 @@ def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
     return found
 
 
-def scores_of_others(
+def ask_others(
     compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Place[Array]:
+    """A place in the device's queue for `scores_of_others`, shared as that of `ask` is.
+
+    Raises:
+        UserError: as `ask`.
+    """
+    if (found := stored_scores_of_others(compute, pair, spec, documents)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("others", compute.root, compute.identify(spec).key, pair, tuple(documents)),
+        lambda stop: scores_of_others(compute, pair, spec, documents, stop),
+    )
+
+
+def scores_of_others(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    documents: Sequence[str],
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Array:
     """The query's scores [n] with other documents; from the store or computed and kept.
 
     Raises:
-        UserError: there are none, or they cannot be scored.
+        UserError: there are none, they cannot be scored, or it was stopped.
     """
     found = stored_scores_of_others(compute, pair, spec, documents)
     if found is None:
         model = compute.identify(spec)
         retriever = compute.retriever(model)
-        options = RunOptions(turn=compute.turns(spec))
+        options = RunOptions(should_stop, turn=compute.turns(spec))
         found = score_others(retriever, model.key, pair, documents, compute.root, options)
         others(compute.root).put(model.key, OTHERS, [(AmongOthers(pair, documents), found)])
     return found

@@ -120,7 +120,9 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
 @pytest.mark.parametrize("method", ["decomposition", "saliency"])
 def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: str) -> None:
     pair = tests[1].pairs[0]
-    found = bias_service.contrasted(compute, pair, resolve("MiniLM-recency"), make_method(method))
+    spec, how = resolve("MiniLM-recency"), make_method(method)
+    results = [compute.explain(one, spec, how) for one in (pair.first, pair.second)]
+    found = bias_service.contrasted(*results)
     first, second = found.shown()
     assert (first.attribution.model, second.attribution.model) == ("d1", "d2")
     drawn = second.attribution.document_scores

@@ -251,7 +251,9 @@ def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> 
     assert found.result.n == 2 and not found.failed
     pair = pairs.pairs[0]
     for name in {method, bias_service.fitting(compute, spec)[0]}:
-        shown = bias_service.contrasted(compute, pair, spec, make_method(name))
+        how = make_method(name)
+        results = [compute.explain(one, spec, how) for one in (pair.first, pair.second)]
+        shown = bias_service.contrasted(*results)
         scores = [one.attribution.score for one in (shown.first, shown.second)]
         wanted = found.scores[pair.item_id]
         small = 1e-4 * max(1.0, *map(abs, scores))

@@ -1,0 +1,145 @@
+"""What a page computes of one pair has its place in the device's queue, where it is bounded, shared
+and given up when the page is gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from attribution import datasets
+from attribution.errors import Stopped, UserError
+from attribution.evaluation.bias_pairs import pairs_for
+from attribution.interventions.relocation import relocation_method
+from attribution.retrievers import resolve
+from attribution.retrievers.sparse import SparseRetriever
+from dashboard.bias import service as bias_service
+from dashboard.core.compute import Compute, service
+from dashboard.interventions import service as interventions
+from dashboard.widgets import choices
+from tests.support import tiny_families
+from tests.support.pages import open_page
+
+MOVE = relocation_method()
+
+
+@pytest.fixture(autouse=True)
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> str:
+    rows = [
+        {
+            "query": f"who answered {n}",
+            "document": f"Number {n} was asked. Somebody answered {n}. Everything remained.",
+            "evidence": f"Somebody answered {n}.",
+            "pair_id": f"p{n}",
+        }
+        for n in range(3)
+    ]
+    (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("words", tmp_path / "words.jsonl")
+    return "words"
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads in which models were asked for, by name."""
+    found: list[str] = []
+    retriever = Compute.retriever
+
+    def noted(self: Compute, model: object) -> object:
+        # Whoever counts what a model reads of a text loads it too.
+        if sys._getframe(1).f_globals["__name__"] != "dashboard.core.readings":
+            found.append(threading.current_thread().name)
+        return retriever(self, model)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Compute, "retriever", noted)
+    return found
+
+
+def shown(page: AppTest) -> AppTest:
+    assert not page.exception and not page.error
+    return page
+
+
+def test_all_that_cause_computes_of_a_pair_is_asked_of_the_queue(
+    words: str, threads: list[str]
+) -> None:
+    query = {"dataset": words, "pair": "p1", "models": ["BM25"], "method": "terms"}
+    shown(open_page("cause", rank="true", displace="true", **query).run())
+    assert len(threads) >= 4 and set(threads) == {"request"}
+
+
+def test_a_contrast_is_asked_of_the_queue(words: str, threads: list[str]) -> None:
+    pairs = pairs_for(datasets.read(words), "brevity", limit=2)
+    bias_service.job(service(), choices.spec("BM25", words), [pairs], "x").start().wait()
+    threads.clear()
+    item = pairs.pairs[0].item_id
+    query = {"dataset": words, "models": ["BM25"], "tests": ["brevity"], "item": item}
+    page = shown(open_page("bias", test="brevity", under="BM25", **query).run())
+    assert any(one.label == "s(d1) − s(d2)" for one in page.metric)
+    assert threads == ["request", "request"]
+
+
+def test_shared_terms_are_asked_of_the_queue_and_encoded_once(
+    words: str,
+    threads: list[str],
+    tiny_folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tiny_families.sparse(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
+    resolve.register_folder("mine", folder)
+    page = open_page("explain", dataset=words, pair="p1", models=["mine"], method="terms").run()
+    shown(page)
+    encoded: list[object] = []
+    terms = SparseRetriever.terms
+    monkeypatch.setattr(
+        SparseRetriever, "terms", lambda self, pair: (encoded.append(pair), terms(self, pair))[1]
+    )
+    shown(page.toggle(key="terms0.shown").set_value(True).run())
+    assert len(page.dataframe) and len(encoded) == 1
+    shown(page.run())
+    shown(page.toggle(key="terms0.shown").set_value(False).run())
+    shown(page.toggle(key="terms0.shown").set_value(True).run())
+    assert len(encoded) == 1 and set(threads) == {"request"}
+
+
+def test_an_intervention_is_shared_counted_and_given_up(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, spec = service(), choices.spec("BM25", words)
+    first, second, third = datasets.read(words).pairs
+    begun, stopped = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        begun.set()
+        should_stop = _[-1]
+        while not should_stop():  # type: ignore[operator]
+            threading.Event().wait(0.01)
+        stopped.set()
+        raise Stopped("Nobody waits for this any more.")
+
+    monkeypatch.setattr(interventions, "intervene", slow)
+    compute.tell_apart(lambda: "reader")
+    monkeypatch.setenv("POSLENS_REQUESTS_EACH", "2")
+    places = [interventions.ask(compute, pair, spec, MOVE) for pair in (first, first, second)]
+    assert begun.wait(30) and compute.queue.requests == 2, "equal requests are one"
+    with pytest.raises(UserError, match="of your requests are waiting"):
+        interventions.ask(compute, third, spec, MOVE)
+    for place in places:
+        place.leave()
+    assert stopped.wait(30)
