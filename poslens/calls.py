@@ -32,6 +32,7 @@ from dashboard.passport import service as passports
 from dashboard.passport.subject import MAX_PAIRS
 from dashboard.ranking import service as rankings
 from poslens.inputs import Option, evidence_span, listed, method_of, text_of
+from poslens.quietly import quietly
 from poslens.results import Curve, Explanation, Passport, Ranking
 from poslens.saved_models import folder_of
 
@@ -50,6 +51,7 @@ class Encoder(Protocol):
 Model: TypeAlias = "str | Path | SentenceTransformer | Encoder"
 
 
+@quietly()
 def explain(
     model: Model,
     query: str,
@@ -90,6 +92,7 @@ def explain(
     )
 
 
+@quietly()
 def compare(
     models: Sequence[Model],
     query: str,
@@ -126,6 +129,7 @@ def compare(
     return Explanation(tuple(results), tuple(rails))
 
 
+@quietly()
 def curve(
     model: Model,
     dataset: str | Path = SAMPLE,
@@ -159,6 +163,7 @@ def curve(
     )
 
 
+@quietly()
 def relocate(
     model: Model,
     dataset: str | Path = SAMPLE,
@@ -180,6 +185,7 @@ def relocate(
     return Curve(found.summary.curve, numbers, found.provenance(), "Score by place, less its mean")
 
 
+@quietly()
 def rank(model: Model, dataset: str | Path = SAMPLE) -> Ranking:
     """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by the
     evidence's place, PSI beside chance. Kept like all else.
@@ -198,6 +204,7 @@ def rank(model: Model, dataset: str | Path = SAMPLE) -> Ranking:
     return Ranking(found)
 
 
+@quietly()
 def passport(model: Model, dataset: str | Path = SAMPLE, *, compute: bool = True) -> Passport:
     """What is known of a model's position bias over a data set, on one card. Without `compute` as
     far as it is stored.
@@ -214,6 +221,7 @@ def passport(model: Model, dataset: str | Path = SAMPLE, *, compute: bool = True
     return Passport((found,))
 
 
+@quietly()
 def check(
     model: Model,
     baseline: str | Path,
@@ -318,9 +326,6 @@ def _data(dataset: str | Path) -> DataSet:
 
 def _spec(model: Model, data: DataSet) -> RetrieverSpec:
     from dashboard.core.command_options import resolve as resolved
-    from dashboard.core.command_output import hush
-
-    hush()  # a bar of a library's own would stand above every first result
 
     if isinstance(model, (str, Path)):
         found = resolved(str(model))
@@ -347,9 +352,8 @@ def _chosen(pairs: Sequence[TextPair], n: int) -> tuple[list[TextPair], str]:
 
 def _run(job: Job) -> None:
     """Compute what a job lacks; Ctrl-C ends it after the batch at hand and keeps what is there."""
-    from dashboard.core.command_output import quiet, watched
+    from dashboard.core.command_output import watched
 
     if job.total and job.n_done() >= job.total:
         return
-    quiet()
     watched(job.label, job, unit="item", own_process=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import math
 import os
 import re
@@ -19,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers.utils import logging as transformers_logging
 
 import poslens
 from attribution.curves.positions import document_curve
@@ -271,6 +273,40 @@ def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) ->
     with pytest.raises(poslens.UserError, match=said) as found:
         call()  # type: ignore[operator]
     assert "\n" not in str(found.value)
+
+
+def test_libraries_are_as_they_were_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    logger = logging.getLogger("attribution.retrievers")
+
+    def state() -> tuple[object, ...]:
+        bars = transformers_logging.is_progress_bar_enabled()
+        return transformers_logging.get_verbosity(), bars, logger.level, dict(os.environ)
+
+    class Noted(Counts):
+        """Notes what is set while it is asked."""
+
+        def encode(self, texts: list[str]) -> list[list[float]]:
+            noted.append(state())
+            return super().encode(texts)
+
+    noted: list[tuple[object, ...]] = []
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_info()
+    transformers_logging.enable_progress_bar()
+    try:
+        before = state()
+        poslens.explain(Noted(), QUERY, DOCUMENT, method="occlusion")
+        assert state() == before
+        with pytest.raises(poslens.UserError):
+            poslens.explain(Noted(), QUERY, DOCUMENT, method="saliency")
+        assert state() == before
+    finally:
+        transformers_logging.set_verbosity(level)
+        if not bars:
+            transformers_logging.disable_progress_bar()
+    assert {one[:3] for one in noted} == {(logging.ERROR, False, logging.CRITICAL)}
 
 
 class Interrupted:
