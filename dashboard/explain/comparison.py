@@ -112,6 +112,8 @@ def differences(subject: Subject, which: str, key: str) -> dict[str, panels.Draw
             )
             st.caption(panels.plain(f"{_note(gap)}."))
         figures["Mean difference"] = of_set
+    if subject.kind is not None:
+        st.caption("Null controls do not enter differences.")
     return figures
 
 

@@ -79,6 +79,7 @@ def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones
         ("BM25", 11, "pairs that tiny has too"),
     ]
     assert not any("control" in one for one in said), "it is of plain curves"
+    assert any(one.value == "Null controls do not enter differences." for one in page.caption)
 
 
 def test_a_pairs_curve_names_the_control_that_was_taken_away(stones: str) -> None:
