@@ -55,7 +55,6 @@ class _Loaded:
     device: str
     max_length: int
     jointly: bool
-    pid: int
 
 
 class _Worker:
@@ -77,7 +76,6 @@ class _Worker:
             retriever.device.type,
             retriever.max_length,
             reads_jointly(retriever),
-            os.getpid(),
         )
 
     def _loaded(self) -> Retriever:
@@ -186,7 +184,6 @@ class RayExecutor:
         self._n, self._address = workers, address
         self._workers: list[Any] = []
         self._loaded: _Loaded | None = None
-        self._pids: dict[Any, int] = {}
         self._texts: Any = None
         self._number: dict[str, int] = {}
 
@@ -226,11 +223,6 @@ class RayExecutor:
         self._workers = []
         self._texts = None
         ray.shutdown()
-
-    @property
-    def pids(self) -> list[int]:
-        """The workers' processes."""
-        return list(self._pids.values())
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Of like length, longest first: the last ones are short, so that workers end together."""
@@ -305,7 +297,7 @@ class RayExecutor:
 
         worker = work.loading.pop(ready)
         try:
-            self._accept(worker, _result(ready))
+            self._accept(_result(ready))
         except _lost() as error:
             waiting = False
             # One that Ray is just starting again answers at once that it cannot.
@@ -365,14 +357,13 @@ class RayExecutor:
         )(_Worker)
         given = (self._spec, self._method, self._device, self._precision)
         self._workers = [actor.remote(*given) for _ in range(count)]
-        loading = {worker.load.remote(): worker for worker in self._workers}
-        for reference, worker in loading.items():
+        for reference in [worker.load.remote() for worker in self._workers]:
             try:
-                self._accept(worker, _result(reference))
+                self._accept(_result(reference))
             except _lost() as error:
                 raise _gone() from error
 
-    def _accept(self, worker: Any, loaded: _Loaded) -> None:
+    def _accept(self, loaded: _Loaded) -> None:
         if loaded.fingerprint != self._fingerprint:
             raise UserError(
                 f"A worker has other files of {self._spec.name} than this machine, or would "
@@ -380,7 +371,6 @@ class RayExecutor:
                 "POSLENS_PRECISION."
             )
         self._loaded = loaded
-        self._pids[worker] = loaded.pid
 
 
 _BARE = tuple(name for name in TextPair.__dataclass_fields__ if name not in ("query", "document"))

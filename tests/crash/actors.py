@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from attribution.methods import make_method
 from attribution.retrievers.specs import RetrieverSpec
@@ -76,6 +77,16 @@ def some_pairs(n: int) -> list[TextPair]:
     ]
 
 
+def processes() -> list[int]:
+    """This process's actors, on this machine."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # one that is just ending
+            if "".join(process.cmdline()[:1]).startswith("ray::_Worker"):
+                found.append(process.pid)
+    return found
+
+
 def kill(
     spec: RetrieverSpec, pairs: Sequence[TextPair], root: Path, actors: int, kills: int
 ) -> Outcome:
@@ -94,7 +105,7 @@ def kill(
             if step.computed and len(killed) < kills and (not killed or chance.random() < often):
                 time.sleep(chance.uniform(0, 0.05))
                 with suppress(ProcessLookupError):  # one that Ray is just starting again
-                    os.kill(victim := chance.choice(executor.pids), signal.SIGKILL)
+                    os.kill(victim := chance.choice(processes()), signal.SIGKILL)
                     killed.append(victim)
 
         precompute(executor, model, METHOD, pairs, store, options=RunOptions(on_progress=maybe))
