@@ -276,7 +276,7 @@ def board() -> None:
         )
     with panels.guarded():
         figure = st.container()
-        with st.container(horizontal=True, gap="large"):
+        with st.container(horizontal=True, gap="medium"):
             st.segmented_control(
                 "Band",
                 BANDS,

@@ -70,5 +70,6 @@ def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
 def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:
     page = go(f"{shipped_app.url}/cache")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
+    expect(page.get_by_test_id("stMarkdown").first).to_contain_text("What is stored?")
     expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()
