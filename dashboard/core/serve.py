@@ -43,7 +43,7 @@ FLAGS: Mapping[str, object] = {
     # A full collection after each run walks all that torch and Plotly brought, which takes longer
     # than a page whose results are stored; Python's own pace is enough.
     "runner.postScriptGC": False,
-    # What stands alone on a line of a page's script, a constant's docstring say, is not for readers.
+    # What stands alone on a line of a page's script, as a constant's docstring does, is not drawn.
     "runner.magicEnabled": False,
     "browser.gatherUsageStats": False,
     "browser.serverAddress": LOOPBACK,
