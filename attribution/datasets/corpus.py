@@ -127,8 +127,8 @@ class Collection:
             )
         if self.survey.own_ids:
             found.append(
-                f"{self.survey.own_ids:,} queries have the id of a document, which is left out of "
-                "their rankings, as in BEIR."
+                f"Documents that have the id of a query are left out of its ranking, as in BEIR: "
+                f"{self.survey.own_ids:,} here."
             )
         if self.n_lost:
             found.append(

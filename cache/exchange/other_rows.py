@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 from attribution.errors import printable
 from attribution.types import Method
 from cache.exchange.parquet_file import ROW
-from cache.storage.codec import unpack_floats
+from cache.storage.codec import has_whole_fields, unpack_floats
 from cache.storage.files import Files, ModelKey
 
 OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
@@ -77,7 +76,7 @@ def _is_whole(row: dict[str, Any], decoded: bool) -> bool:
     if kind.startswith(OTHER):
         if payload is None:
             return reason is not None and len(reason) <= _MAX_REASON
-        if zlib.crc32(payload[4:]).to_bytes(4, "big") != payload[:4]:
+        if not has_whole_fields(payload):
             return False
         return not decoded or _opens(payload[4:])
     side = kind.removeprefix(EMBEDDING)

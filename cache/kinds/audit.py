@@ -49,7 +49,8 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.audit_index import BLOCK, Index, IndexBuilder
 from cache.kinds.rankings import fingerprint
-from cache.storage.results import Fields, Key, Results, Stored, itself
+from cache.storage.codec import Fields
+from cache.storage.results import Key, Results, Stored, itself
 from cache.storage.store import ModelKey
 
 Stage = Callable[[str], None]

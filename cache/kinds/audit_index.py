@@ -28,7 +28,8 @@ from attribution.types import Method
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import text_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.results import Fields, Key, Results
+from cache.storage.codec import Fields
+from cache.storage.results import Key, Results
 from cache.storage.store import ModelKey
 
 BLOCK = 256

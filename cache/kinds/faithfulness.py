@@ -23,7 +23,8 @@ from attribution.retrievers.base import Retriever
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
-from cache.storage.results import Fields, Results, pair_key
+from cache.storage.codec import Fields
+from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
 
 RANDOM_ORDER = Method("random_order")

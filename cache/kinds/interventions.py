@@ -29,7 +29,8 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.recent import Recent
-from cache.storage.results import Fields, Key, Results, pair_key
+from cache.storage.codec import Fields
+from cache.storage.results import Key, Results, pair_key
 from cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attribution.evaluation.needle import NeedleCell
-from cache.storage.results import Fields, Key, Results
+from cache.storage.codec import Fields
+from cache.storage.results import Key, Results
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.results import Fields, Key, Results, itself
+from cache.storage.codec import Fields
+from cache.storage.results import Key, Results, itself
 from cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS = 20.0

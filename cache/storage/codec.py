@@ -32,6 +32,10 @@ _BLOCK = 128 << 10
 _PLAIN = bytes(code for code in range(32, 127) if code not in b'"\\')  # as it is in JSON
 
 
+Fields = dict[str, Any]
+"""Named values, as JSON has them."""
+
+
 class DamagedPayload(Exception):
     """The bytes are not what was stored."""
 
@@ -315,3 +319,26 @@ def unpack_floats(data: bytes) -> np.ndarray | None:
     if len(values) % 4 or zlib.crc32(values) != int.from_bytes(data[-4:], "big"):
         return None
     return np.frombuffer(values, dtype="<f4")
+
+
+def pack_fields(fields: Fields) -> bytes:
+    """JSON of `fields` behind its CRC-32."""
+    # A float32 written as the float64 it equals reads back bit for bit.
+    text = json.dumps(fields).encode()
+    return zlib.crc32(text).to_bytes(4, "big") + text
+
+
+def unpack_fields(payload: bytes | None) -> Fields | None:
+    """The fields; None where nothing is stored or it is not what was stored."""
+    if payload is None or not has_whole_fields(payload):
+        return None
+    try:
+        fields = json.loads(payload[4:])
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def has_whole_fields(payload: bytes) -> bool:
+    """Whether it is what `pack_fields` made."""
+    return zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]

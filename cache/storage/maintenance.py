@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,15 @@ from attribution.types import Method
 from cache.keys import unsigned
 from cache.storage import blocks
 from cache.storage.blocks import Block
-from cache.storage.codec import DamagedPayload, decode, identity, is_whole, pair_fields
+from cache.storage.codec import (
+    DamagedPayload,
+    decode,
+    identity,
+    is_whole,
+    pair_fields,
+    unpack_fields,
+    unpack_floats,
+)
 from cache.storage.connections import LOCKS, locked
 from cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
 from cache.storage.index import forget
@@ -26,6 +35,17 @@ from cache.storage.index import forget
 _ROWS = 256
 _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
 """What reading a file may raise that somebody else wrote."""
+
+
+_BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[bytes], object]]] = MappingProxyType(
+    {
+        "other": (("kind", "dataset", "item"), "payload", unpack_fields),
+        "embedding": (("side", "text"), "vector", unpack_floats),
+        "map": (("key",), "points", unpack_floats),
+    }
+)
+"""Tables beside attributions: what names a row, the column that has a checksum, and what reads it,
+None where it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +68,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Results that were read against their checksums; the pairs whose results were damaged and are
+    """Results that were read against their checksums; the items whose results were damaged and are
     missing again; and how many blocks of summaries were made again."""
 
     checked: int
@@ -224,6 +244,8 @@ def verify(
         if db is None:
             return Verified(0, (), 0)
         total = db.execute("SELECT count(*) FROM payload").fetchone()[0]
+        for table in _BESIDE.keys() & _tables(db):
+            total += db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         bad_blocks = sum(1 for _, block in blocks.read_blocks(db) if block is None)
         for number in blocks.variants(db).values():
             bad_blocks += sum(1 for _, part in blocks.read_curves(db, number) if part is None)
@@ -248,7 +270,40 @@ def verify(
         report(checked, total)
     if bad_blocks:
         mend(store, model, method)
+    for n, bad_items in _verified_beside(store, model, method):
+        checked += n
+        damaged += bad_items
+        report(checked, total)
     return Verified(checked, tuple(damaged), bad_blocks)
+
+
+def _verified_beside(
+    store: Files, model: ModelKey, method: Method
+) -> Iterator[tuple[int, list[str]]]:
+    """Tests and interventions, embeddings and maps, some at a time: how many were read, and
+    which of them were damaged and are removed."""
+    for table, (columns, stored, opened) in _BESIDE.items():
+        names = ", ".join(columns)
+        after = ("",) * len(columns)
+        while True:
+            with store.reading(model, method) as db:
+                if db is None or table not in _tables(db):
+                    break
+                part = db.execute(
+                    f"SELECT {stored}, {names} FROM {table} "
+                    f"WHERE ({names}) > ({', '.join('?' * len(columns))}) ORDER BY {names} LIMIT ?",
+                    (*after, _ROWS),
+                ).fetchall()
+            if not part:
+                break
+            bad = [key for data, *key in part if data is not None and opened(data) is None]
+            if bad:
+                where = " AND ".join(f"{column} = ?" for column in columns)
+                with store.changing(model, method) as db:
+                    if db is not None:
+                        db.executemany(f"DELETE FROM {table} WHERE {where}", bad)
+            yield len(part), [key[-1] for key in bad]
+            after = part[-1][1:]
 
 
 def _payloads(db: sqlite3.Connection, after: int) -> Iterator[tuple[int, str, bytes, bytes | None]]:

@@ -7,7 +7,6 @@ there whole or not at all, and a damaged one counts as missing.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -20,11 +19,11 @@ from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.keys import text_fingerprint
 from cache.recent import Recent
+from cache.storage.codec import Fields, pack_fields, unpack_fields
 from cache.storage.store import ModelKey, Store
 
 Item = TypeVar("Item")
 T = TypeVar("T")
-Fields = dict[str, Any]
 
 _AT_ONCE = 500
 
@@ -131,7 +130,7 @@ class Results(Generic[Item, T]):
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        rows = [(item, with_checksum(self._pack(result)), None) for item, result in results]
+        rows = [(item, pack_fields(self._pack(result)), None) for item, result in results]
         self._put(model, method, rows)
 
     def put_failures(
@@ -171,7 +170,7 @@ class Results(Generic[Item, T]):
         return result
 
     def _read(self, payload: bytes | None) -> T | None:
-        fields = checked(payload)
+        fields = unpack_fields(payload)
         if fields is None:
             return None
         try:
@@ -235,26 +234,3 @@ def _reading(files: Store, model: ModelKey, method: Method) -> Iterator[sqlite3.
             and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'other'").fetchone()
         )
         yield db if known else None
-
-
-def with_checksum(fields: Fields) -> bytes:
-    """JSON of `fields` behind its CRC-32."""
-    # A float32 written as the float64 it equals reads back bit for bit.
-    text = json.dumps(fields).encode()
-    return zlib.crc32(text).to_bytes(4, "big") + text
-
-
-def whole(payload: bytes | None) -> bool:
-    """Whether there is one, and it is what was stored."""
-    return payload is not None and zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]
-
-
-def checked(payload: bytes | None) -> Fields | None:
-    """The fields; None where nothing is stored or it is not what was stored."""
-    if payload is None or not whole(payload):
-        return None
-    try:
-        fields = json.loads(payload[4:])
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None

@@ -22,11 +22,11 @@ from cache.exchange.incoming import checked
 from cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
 from cache.exchange.transfer import rows_of
 from cache.kinds.embeddings import EmbeddingStore
+from cache.kinds.interventions import AmongOthers
 from cache.kinds.interventions import others as others_of
 from cache.storage import codec
 from cache.storage.codec import DamagedPayload, decode, identity_of
 from cache.storage.maintenance import listing
-from cache.storage.results import with_checksum
 from cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -83,7 +83,7 @@ def floats(*values: float) -> bytes:
 
 def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
     more = [
-        beside("other: ranking", with_checksum({"scores": [1.0]})),
+        beside("other: ranking", codec.pack_fields({"scores": [1.0]})),
         beside("embedding: query", floats(1, 2, 3)),
         beside("map", floats(1, 2)),
         beside("other: ranking", None, reason="it has no token"),  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, A
 @pytest.mark.parametrize(
     "row",
     [
-        beside("other: ranking", with_checksum({"scores": [float("inf")]})),
+        beside("other: ranking", codec.pack_fields({"scores": [float("inf")]})),
         beside("other: ranking", zlib.crc32(b"[1]").to_bytes(4, "big") + b"[1]"),
         beside("other: ranking", zlib.crc32(b"\xff").to_bytes(4, "big") + b"\xff"),
         beside("embedding: query", floats(1, float("nan"))),
@@ -232,14 +232,14 @@ def test_a_result_that_no_owner_can_use_counts_as_missing(
 ) -> None:
     """It is computed again, instead of breaking the page that shows the others."""
     results = others_of(tmp_path)
-    pairs = [result(f"p{n}")[0] for n in range(3)]
-    results.put(MODEL, METHOD, [(pair, np.ones(2, np.float32)) for pair in pairs])
+    items = [AmongOthers(result(f"p{n}")[0], ["x", "y"]) for n in range(3)]
+    results.put(MODEL, METHOD, [(item, np.ones(2, np.float32)) for item in items])
     text = fields.encode()
     with Store(tmp_path).writing(MODEL, METHOD) as db:
         db.execute(
             "UPDATE other SET payload = ? WHERE item = 'p1'",
             (zlib.crc32(text).to_bytes(4, "big") + text,),
         )
-    assert set(results.select(MODEL, METHOD, pairs).results) == {"p0", "p2"}
-    assert results.get(MODEL, METHOD, pairs[1]) is None
-    assert results.missing(MODEL, METHOD, pairs) == [pairs[1]]
+    assert set(results.select(MODEL, METHOD, items).results) == {"p0", "p2"}
+    assert results.get(MODEL, METHOD, items[1]) is None
+    assert results.missing(MODEL, METHOD, items) == [items[1]]

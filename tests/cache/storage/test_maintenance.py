@@ -21,10 +21,21 @@ import cache.storage.index
 from attribution.curves.positions import document_curve
 from attribution.errors import UserError
 from attribution.methods import make_method
-from attribution.types import Method
+from attribution.types import Method, TextPair
 from cache.exchange.rows import ENTRY, add, entries, ingested
+from cache.keys import text_digest
+from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from cache.storage import blocks, connections, network_share
-from cache.storage.maintenance import compact, drop_file, listing, mend, older_layouts, verify
+from cache.storage.maintenance import (
+    Verified,
+    compact,
+    drop_file,
+    listing,
+    mend,
+    older_layouts,
+    verify,
+)
+from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store, serial_of
 from tests.support.stored import everything
 
@@ -199,6 +210,29 @@ def test_verify_finds_flipped_bytes(store: Store, result) -> None:
     missing = [pair.pair_id for pair in store.missing(MODEL, METHOD, [p for p, _ in stored])]
     assert missing == ["p3", "p7", "p11"]
     assert len(everything(store, MODEL, METHOD).curves) == 17
+
+
+def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
+    pairs = [pair for pair, _ in put(store, result, ["a", "b", "c"])]
+    tests = Results[TextPair, int](
+        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
+    )
+    tests.put(MODEL, METHOD, [(pairs[0], 1), (pairs[1], 2)])
+    tests.put_failures(MODEL, METHOD, [(pairs[2], "no token")])
+    vectors = EmbeddingStore(store.root)
+    vectors.put(MODEL, "document", [(text, np.ones(3, np.float32)) for text in ("x", "y")])
+    vectors.put_map(MODEL, "map", np.ones((2, 2), np.float32))
+    assert verify(store, MODEL, METHOD) == Verified(6, (), 0)
+    assert verify(store, MODEL, EMBEDDING) == Verified(3, (), 0)
+    with sql(store) as db:
+        db.execute("UPDATE other SET payload = zeroblob(9) WHERE item = 'b'")
+    with contextlib.closing(sqlite3.connect(store.path(MODEL, EMBEDDING))) as db, db:
+        db.execute("UPDATE map SET points = zeroblob(9)")
+        db.execute("UPDATE embedding SET vector = zeroblob(9) WHERE text = ?", (text_digest("y"),))
+    assert verify(store, MODEL, METHOD) == Verified(6, ("b",), 0)
+    assert verify(store, MODEL, EMBEDDING) == Verified(3, (text_digest("y"), "map"), 0)
+    assert tests.missing(MODEL, METHOD, pairs) == [pairs[1]]
+    assert verify(store, MODEL, METHOD).checked == 5
 
 
 @pytest.mark.parametrize("column", ["data", "dead", "checksum", "first"])
