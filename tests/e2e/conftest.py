@@ -93,13 +93,24 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[App]:
-    """This worker's dashboard for tests that start runs: a run shows on every page. Each run is
-    over results that no other test looks for."""
+def first_run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[App]:
+    """This worker's dashboard for tests that start runs, as `run_app` has it."""
     root = tmp_path_factory.mktemp("run_app")
     found = forked_app(forked, root, _small_data(root))
     yield found
     found.release()
+
+
+@pytest.fixture
+def run_app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> App:
+    """This worker's dashboard for tests that start runs: a run shows on every page. Each run is
+    over results that no other test looks for; a second try would find what the first one stored,
+    and gets a dashboard of its own."""
+    if getattr(request.node, "execution_count", 1) == 1:
+        found: App = request.getfixturevalue("first_run_app")
+        return found
+    start: Callable[..., App] = request.getfixturevalue("start_app")
+    return start(*_small_data(tmp_path_factory.mktemp("again")))
 
 
 WORDS = "fog ice tide rust moss clay salt dew amber flint chalk peat".split()  # noqa: SIM905
