@@ -82,6 +82,10 @@ def forked_app(forked: Forked, folder: Path, arguments: Sequence[str]) -> App:
 
     def release() -> None:
         server.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 60
+        while server.poll() is None and time.monotonic() < end:
+            time.sleep(STEP)
+        server.send_signal(signal.SIGKILL)
         server.wait()
 
     end = time.monotonic() + SECONDS
@@ -106,7 +110,7 @@ def _start(folder: Path, arguments: Sequence[str], environment: Mapping[str, str
     end = time.monotonic() + SECONDS
     while not (folder / "url").exists():
         if keeper.poll() is not None or time.monotonic() > end:
-            keeper.kill()
+            keeper.terminate()  # ends its dashboard too
             log = folder / "server.log"
             raise RuntimeError(log.read_text() if log.exists() else "the keeper has ended")
         time.sleep(STEP)

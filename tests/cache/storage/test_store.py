@@ -498,9 +498,14 @@ def test_two_processes_writing_at_once_lose_nothing(store: Store, result) -> Non
 
     reader = threading.Thread(target=read)
     reader.start()
-    outputs = [c.communicate(timeout=120) for c in children]
-    done.set()
-    reader.join()
+    try:
+        outputs = [c.communicate(timeout=300) for c in children]
+    finally:
+        done.set()
+        reader.join()
+        for one in children:
+            one.kill()
+            one.wait()
     assert [c.returncode for c in children] == [0, 0], outputs
     assert reader_failed == []
     found = everything(store, MODEL, METHOD)
