@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -198,6 +198,40 @@ def publication_style(key: str) -> Style:
     )
 
 
+_PREPARED = "export.prepared"
+"""Where a session keeps the one file that it had made last."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A file that was made for download, and what the reader had chosen then: in the popover, and
+    on the rest of the page."""
+
+    of: Hashable
+    page: Mapping[str, object]
+    data: bytes
+
+    def stands(self, of: Hashable) -> bool:
+        """Whether `of` is what it was made for, and nothing is chosen otherwise now. A result that
+        a run has added to meanwhile leaves the file as it is: it says itself how much it is of."""
+        now = _chosen_on_page()
+        return self.of == of and all(
+            now.get(name, value) == value for name, value in self.page.items()
+        )
+
+
+def _chosen_on_page() -> dict[str, object]:
+    """What the session keeps of the reader's choices: words, numbers and lists of them."""
+    found: dict[str, object] = {}
+    for name in map(str, st.session_state):
+        value = st.session_state[name]
+        if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+            found[name] = tuple(value)
+        elif isinstance(value, str | int | float) and not name.endswith(".prepare"):
+            found[name] = value
+    return found
+
+
 @fragment()
 def downloads(
     key: str,
@@ -274,18 +308,22 @@ def downloads(
             on_click=st.session_state.__setitem__,
             args=(asked, True),
         )
-        if not st.session_state.get(asked):
+        of = (key, *name, chosen, fmt, style, view)
+        if st.session_state.pop(asked, False):
+            st.session_state.pop(_PREPARED, None)
+            with guarded(), st.spinner("Drawing"):
+                st.session_state[_PREPARED] = Prepared(of, _chosen_on_page(), make())
+        # Drawn again as long as it stands: a run at work draws its page anew every second or two.
+        prepared: Prepared | None = st.session_state.get(_PREPARED)
+        if prepared is None or not prepared.stands(of):
             return
-        with guarded(), st.spinner("Drawing"):
-            del st.session_state[asked]
-            data = make()
-            st.download_button(
-                plain(f"Download {str(fmt).upper()}"),
-                data,
-                file_name(*name, chosen.lower(), fmt=str(fmt)),
-                MEDIA_TYPES[str(fmt)],
-                key=f"{key}.download",
-                on_click="ignore",
-                type="primary",
-                width="stretch",
-            )
+        st.download_button(
+            plain(f"Download {str(fmt).upper()}"),
+            prepared.data,
+            file_name(*name, chosen.lower(), fmt=str(fmt)),
+            MEDIA_TYPES[str(fmt)],
+            key=f"{key}.download",
+            on_click="ignore",
+            type="primary",
+            width="stretch",
+        )

@@ -240,7 +240,7 @@ def test_a_model_of_which_nothing_is_computed_is_a_document_and_no_table(
     assert not page.exception and not page.error
     assert page.selectbox(key="passport.what").options == ["Passport"]
     for fmt in ("html", "yaml", "json"):
-        page.button_group(key="passport.format.Passport").set_value([fmt]).run()
+        page.button_group(key="passport.format.Passport").set_value(fmt).run()
         page.button(key="passport.prepare").click().run()
         assert not page.exception and not page.error, fmt
         assert page.get("download_button"), fmt
