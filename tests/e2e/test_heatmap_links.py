@@ -363,7 +363,12 @@ def test_what_comes_into_sight_is_coloured(show: Show) -> None:
     matrix = np.tile(np.linspace(-1, 1, 4000), (2, 1)) * [[1], [-1]]
     page = show(column("q r", "word " * 4000, matrix), View(level="token"))
     text = body(page, DOCUMENT)
-    text.evaluate("node => { node.scrollTop = node.scrollHeight / 2; }")
+    # A text that scrolls under a pointer takes its link away, and says so a frame later.
+    text.evaluate(
+        """node => new Promise((done) => {
+          node.addEventListener("scroll", () => setTimeout(done), { once: true });
+          node.scrollTop = node.scrollHeight / 2; })"""
+    )
     # two hovers at once: the second drops what is left of the first, then all are its own
     page.evaluate(
         """() => { for (const u of [0, 1])
