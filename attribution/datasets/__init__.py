@@ -32,7 +32,9 @@ __all__ = [
     "collection",
     "corpus_of",
     "detect",
+    "embedded",
     "from_pairs",
+    "look_again",
     "names",
     "posir_selection",
     "read",
@@ -52,6 +54,9 @@ UPLOADED = "upload-"
 _HERE = Path(__file__).parent / "sample"
 _folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "colder"}
 _variants: dict[str, str] = {}
+_Stamp = tuple[tuple[str, int, int], ...]
+_stamps: dict[str, _Stamp] = {}
+"""The files of each data set when it was read: their places, times and sizes."""
 _titles = {
     SAMPLE: "Embedded sample (PosIR layout)",
     SAMPLE_BIAS: "Embedded bias tests (ColDeR layout)",
@@ -83,13 +88,42 @@ def register(name: str, source: Path | str) -> list[str]:
         )
     if name == TYPED or name.startswith(UPLOADED):
         raise UserError(f"{name} is a name of texts that readers bring: give it another one.")
-    for one, its_variant in known.items():
-        _folders[one] = folder.resolve()
-        _variants[one] = its_variant
+    place = folder.resolve()
+    if any((_folders.get(n), _variants.get(n)) != (place, v) for n, v in known.items()):
+        _folders.update(dict.fromkeys(known, place))
+        _variants.update(known)
+        _forget()
+    return list(known)
+
+
+def _forget() -> None:
+    """Read every data set anew when it is asked for next."""
+    _stamps.clear()
     _read.cache_clear()
     _collection.cache_clear()
     _corpus.cache_clear()
-    return list(known)
+
+
+def look_again(name: str) -> None:
+    """Forget what was read of a data set if its files are others now; nothing else looks for that,
+    so a program that goes on for long, a notebook above all, calls it."""
+    if name in _stamps and name in _folders and _stamps[name] != _stamp(_folders[name]):
+        _forget()
+
+
+def _stamp(place: Path) -> _Stamp:
+    """The files at a place, each with its time and size; none where they cannot be looked at."""
+    try:
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        looked = ((str(file), file.stat()) for file in files)
+        return tuple((file, one.st_mtime_ns, one.st_size) for file, one in looked)
+    except OSError:
+        return ()
+
+
+def embedded(name: str) -> bool:
+    """Whether this is the name of an embedded data set, which no other can take."""
+    return name in _titles
 
 
 def names() -> list[str]:
@@ -151,6 +185,7 @@ def _known(name: str) -> str:
 def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
     """What a reader of any format makes of the data set's files."""
     with _still_there(name):
+        _stamps[name] = _stamp(_folders[name])
         return reader(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
 
 

@@ -190,13 +190,16 @@ def readable_of(
 
 
 def data_name(dataset: str) -> str:
-    """The name that a data set goes by: its own, or that of its path, which is made known."""
+    """The name that a data set goes by: its own, or that of its path, which is made known. Files
+    that have changed since they were read are read anew."""
     from attribution import datasets
 
-    if dataset not in datasets.names() and (name := _name_of(dataset)):
+    # A path that was read before is a known name too, and may be another folder's file now.
+    name = "" if datasets.embedded(dataset) else _name_of(dataset)
+    if name:
         datasets.register(name, dataset)
-        return name
-    return dataset
+    datasets.look_again(name or dataset)
+    return name or dataset
 
 
 def _name_of(source: str) -> str:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from attribution import datasets
 from dashboard.__main__ import app
+from dashboard.core.command_options import data_name
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,40 @@ def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["dataset"], found["done"]) == ("pairs.csv", 1)
     assert "pairs.csv row 3: The query is empty" in done.stderr
+
+
+def test_a_file_given_again_is_read_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(folder: str, n: int) -> None:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        rows = "".join(f"what is {i},It is {i}.\n" for i in range(n))
+        (tmp_path / folder / "own.csv").write_text("query,document\n" + rows)
+
+    def count(source: str) -> int:
+        return len(datasets.read(data_name(source)).pairs)
+
+    write("here", 2)
+    monkeypatch.chdir(tmp_path / "here")
+    assert count("own.csv") == 2
+    write("here", 3)
+    assert count("own.csv") == count("./own.csv") == 3, "the file has changed"
+    sample, own = datasets.read("sample"), datasets.read(data_name("own.csv"))
+    assert datasets.read(data_name(str(Path("own.csv").resolve()))) is own, "read once"
+    assert datasets.read(data_name("sample")) is sample
+    write("there", 5)
+    monkeypatch.chdir(tmp_path / "there")
+    assert count("own.csv") == 5, "another folder's file of this name"
+    monkeypatch.chdir(tmp_path)
+    assert count("own.csv") == 5, "a known name, where there is no such path"
+    write("there", 6)
+    assert count("own.csv") == 6
+    (tmp_path / "sample").mkdir()
+    assert datasets.read(data_name("sample")).title == sample.title, "names that ship come first"
+    write("folder", 2)
+    assert count("folder") == 2
+    write("folder", 4)
+    assert count("folder") == 4, "a file within a folder has changed"
 
 
 @pytest.mark.parametrize(
