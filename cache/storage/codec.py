@@ -313,8 +313,10 @@ def pack_floats(values: Array) -> bytes:
     return data + zlib.crc32(data).to_bytes(4, "big")
 
 
-def unpack_floats(data: bytes) -> np.ndarray | None:
+def unpack_floats(data: object) -> np.ndarray | None:
     """The values [n] of `pack_floats`; None where they are damaged."""
+    if not isinstance(data, bytes):  # SQLite keeps text in a column of bytes, too
+        return None
     values = data[:-4]
     if len(values) % 4 or zlib.crc32(values) != int.from_bytes(data[-4:], "big"):
         return None
@@ -328,9 +330,9 @@ def pack_fields(fields: Fields) -> bytes:
     return zlib.crc32(text).to_bytes(4, "big") + text
 
 
-def unpack_fields(payload: bytes | None) -> Fields | None:
+def unpack_fields(payload: object) -> Fields | None:
     """The fields; None where nothing is stored or it is not what was stored."""
-    if payload is None or not has_whole_fields(payload):
+    if not isinstance(payload, bytes) or not has_whole_fields(payload):
         return None
     try:
         fields = json.loads(payload[4:])

@@ -37,7 +37,7 @@ _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupErro
 """What reading a file may raise that somebody else wrote."""
 
 
-_BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[bytes], object]]] = MappingProxyType(
+_BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[object], object]]] = MappingProxyType(
     {
         "other": (("kind", "dataset", "item"), "payload", unpack_fields),
         "embedding": (("side", "text"), "vector", unpack_floats),
@@ -296,13 +296,16 @@ def _verified_beside(
                 ).fetchall()
             if not part:
                 break
-            bad = [key for data, *key in part if data is not None and opened(data) is None]
+            bad = [row for row in part if row[0] is not None and opened(row[0]) is None]
+            removed: list[str] = []
             if bad:
-                where = " AND ".join(f"{column} = ?" for column in columns)
+                # What another writer has put into its place meanwhile is no longer what was read.
+                where = " AND ".join(f"{column} IS ?" for column in (stored, *columns))
+                delete = f"DELETE FROM {table} WHERE {where}"
                 with store.changing(model, method) as db:
                     if db is not None:
-                        db.executemany(f"DELETE FROM {table} WHERE {where}", bad)
-            yield len(part), [key[-1] for key in bad]
+                        removed = [row[-1] for row in bad if db.execute(delete, row).rowcount]
+            yield len(part), removed
             after = part[-1][1:]
 
 

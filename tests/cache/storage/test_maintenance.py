@@ -235,6 +235,45 @@ def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
     assert verify(store, MODEL, METHOD).checked == 5
 
 
+def test_verify_keeps_what_another_writer_puts_in_the_place_of_a_damaged_result(
+    store: Store, result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [pair for pair, _ in put(store, result, ["a", "b"])]
+    tests = Results[TextPair, int](
+        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
+    )
+    tests.put(MODEL, METHOD, [(pair, 1) for pair in pairs])
+    with sql(store) as db:
+        db.execute("UPDATE other SET payload = zeroblob(9)")
+    change = Store.changing
+
+    def changed_before(self: Store, model: ModelKey, method: Method):
+        monkeypatch.setattr(Store, "changing", change)
+        tests.put(MODEL, METHOD, [(pairs[1], 2)])
+        return change(self, model, method)
+
+    monkeypatch.setattr(Store, "changing", changed_before)
+    assert verify(store, MODEL, METHOD) == Verified(4, ("a",), 0)
+    assert tests.get(MODEL, METHOD, pairs[1]) == 2
+
+
+def test_text_in_the_place_of_bytes_is_damage(store: Store, result) -> None:
+    pairs = [pair for pair, _ in put(store, result, ["a"])]
+    tests = Results[TextPair, int](
+        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
+    )
+    tests.put(MODEL, METHOD, [(pairs[0], 1)])
+    vectors = EmbeddingStore(store.root)
+    vectors.put(MODEL, "document", [("x", np.ones(3, np.float32))])
+    with sql(store) as db:
+        db.execute("UPDATE other SET payload = 'text of a kind'")
+    with contextlib.closing(sqlite3.connect(store.path(MODEL, EMBEDDING))) as db, db:
+        db.execute("UPDATE embedding SET vector = 'text of a kind'")
+    assert tests.get(MODEL, METHOD, pairs[0]) is None
+    assert verify(store, MODEL, METHOD) == Verified(2, ("a",), 0)
+    assert verify(store, MODEL, EMBEDDING) == Verified(1, (text_digest("x"),), 0)
+
+
 @pytest.mark.parametrize("column", ["data", "dead", "checksum", "first"])
 def test_a_damaged_block_of_rows_is_made_again(store: Store, result, column: str) -> None:
     stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
