@@ -61,7 +61,7 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
     """
     if (spec := _spec(name)) is not None:
         if hub.repositories(spec):
-            if installed(spec):
+            if installed(spec) and hub.is_whole(spec):
                 return locate(spec).folder
             return hub.fetch(spec, on_progress, limit_bytes)
         name = spec.base

@@ -14,6 +14,8 @@ from typing import Any
 
 from attribution.errors import Stopped, UserError
 from attribution.retrievers import resolve, specs
+from attribution.retrievers.model_folder import contents
+from attribution.retrievers.safe_files import DamagedFolder
 from attribution.retrievers.specs import RetrieverSpec
 
 OnProgress = Callable[[str, int, int | None], None]
@@ -56,6 +58,26 @@ def repositories(spec: RetrieverSpec) -> tuple[str, ...]:
     """The hub ids that `spec` is made of; none where it comes from elsewhere."""
     sources = (spec.source, spec.query_source or "")
     return tuple(s.removeprefix("hub:") for s in sources if s.startswith("hub:"))
+
+
+def is_whole(spec: RetrieverSpec) -> bool:
+    """Whether what lies here of `spec` is known to be all of it: by the list of its files that the
+    hub's library keeps and goes by, or where there is none, as another program leaves it, by its
+    weights.
+
+    Raises:
+        UserError: it is not on this machine.
+    """
+    return all(map(_is_whole, resolve.locate(spec).folders()))
+
+
+def _is_whole(folder: Path) -> bool:
+    if (folder.parents[1] / "trees" / f"{folder.name}.json").is_file():
+        return True
+    try:
+        return bool(contents(folder).weights)
+    except DamagedFolder:
+        return False
 
 
 def size_of(spec: RetrieverSpec) -> Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from attribution.retrievers.fetch import can_fetch
 from attribution.retrievers.hub import Size
 from attribution.retrievers.resolve import resolve
 from tests.conftest import ROOT
-from tests.fake_hub import FakeHub, serving
+from tests.fake_hub import SHA, FakeHub, serving
 
 NAME = "evil/repo"
 
@@ -107,6 +108,26 @@ def test_what_is_here_whole_is_not_asked_for_again(repository: FakeHub, tmp_path
     before = len(repository.requests)
     again = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
     assert again.returncode == 0 and len(repository.requests) == before, again.stderr
+
+
+def test_a_folder_that_another_program_began_is_fetched_to_its_end(
+    repository: FakeHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "hub" / "hub" / f"models--{NAME.replace('/', '--')}"
+    snapshot = place / "snapshots" / SHA
+    snapshot.mkdir(parents=True)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(SHA)
+    for name in ("config.json", "tokenizer.json"):
+        (snapshot / name).write_bytes((repository.folder / name).read_bytes())
+    found = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip(), "model.safetensors").is_file()
+    # Some programs leave no list of the files: weights that are there are enough.
+    shutil.rmtree(place / "trees")
+    before = len(repository.requests)
+    found = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    assert found.returncode == 0 and len(repository.requests) == before, found.stderr
 
 
 def test_what_is_larger_than_the_hub_said_is_ended(
