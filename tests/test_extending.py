@@ -34,6 +34,7 @@ from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
 from dashboard.core import readings
 from dashboard.core.compute import Explained
+from tests.support.pages import SECONDS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -196,6 +197,6 @@ def test_a_page(install: Install, tmp_path: Path) -> None:
     page = tmp_path / "dashboard/lengths/page.py"
     page.write_text(BLOCKS["python", "dashboard/lengths/page.py"], encoding="utf-8")
     compile(changed("dashboard/app.py"), "app.py", "exec")
-    app = AppTest.from_file(str(page), default_timeout=120).run()
+    app = AppTest.from_file(str(page), default_timeout=SECONDS).run()
     assert not app.exception and not app.error
     assert app.dataframe[0].value["documents"].sum() == 68

@@ -66,7 +66,7 @@ def test_it_holds_the_packages_with_their_data_and_nothing_else(wheel: Path) -> 
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if "__pycache__" not in path.parts and path.is_file()
     }
     assert files <= set(names), "a file of the packages is missing from the wheel"
     assert {f"{name}/py.typed" for name in PACKAGES} <= set(names)

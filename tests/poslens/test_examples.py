@@ -47,15 +47,18 @@ def executed(tmp_path_factory: pytest.TempPathFactory, poslens_home: Path) -> di
         patch.setenv("POSLENS_SHIPPED", "yes")
         patch.setenv("PYTHONPATH", str(ROOT))
         kernel = KernelManager(kernel_name="python3")
-        for path in NOTEBOOKS:
-            notebook = nbformat.read(path, as_version=4)
-            notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
-            if path.stem == "primacy_against_recency":
-                notebook.cells.append(nbformat.v4.new_code_cell(LEANS))
-            within = {"metadata": {"path": str(place)}}
-            NotebookClient(notebook, km=kernel, timeout=600, resources=within).execute()
-            found[path.stem] = notebook
-        kernel.shutdown_kernel(now=True)
+        try:
+            for path in NOTEBOOKS:
+                notebook = nbformat.read(path, as_version=4)
+                notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+                if path.stem == "primacy_against_recency":
+                    notebook.cells.append(nbformat.v4.new_code_cell(LEANS))
+                within = {"metadata": {"path": str(place)}}
+                NotebookClient(notebook, km=kernel, timeout=600, resources=within).execute()
+                found[path.stem] = notebook
+        finally:
+            if kernel.has_kernel:
+                kernel.shutdown_kernel(now=True)
     assert (place / "tide.html").is_file()
     return found
 

@@ -1,4 +1,4 @@
-"""Where the pages' files are."""
+"""Where the pages' files are, and how a test opens them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from streamlit.util import calc_hash
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
+SECONDS = 300
+"""For a run of a page: what takes one second takes a minute on a slow and busy machine."""
 _FOLDERS = {"cause": "interventions", "cache": "cache_page"}
 
 
@@ -26,7 +28,7 @@ def page_files() -> dict[str, Path]:
 
 def open_page(name: str, **query: Any) -> AppTest:
     """A page within the whole app, as an address with this query opens it; not run yet."""
-    app = AppTest.from_file(str(DASHBOARD / "app.py"), default_timeout=300)
+    app = AppTest.from_file(str(DASHBOARD / "app.py"), default_timeout=SECONDS)
     # `switch_page` knows pages by their file names until the app has run once; a first run would
     # open Explain and compute a pair.
     app._page_hash = calc_hash(name)

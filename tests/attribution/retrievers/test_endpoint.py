@@ -169,7 +169,8 @@ def test_every_wrong_answer_is_one_sentence(
     name: str, hostile: tuple[str, HostileServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
-    client = EndpointClient(parse(f"E5={hostile[0]}/{name}/well-once#timeout=1"))
+    seconds = 1 if name == "drips" else 30  # all others answer, if late on a busy machine
+    client = EndpointClient(parse(f"E5={hostile[0]}/{name}/well-once#timeout={seconds}"))
     with pytest.raises(UserError) as raised:
         client.vectors(["a", "b"])
     said = str(raised.value)

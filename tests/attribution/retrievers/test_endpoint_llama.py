@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +25,7 @@ from attribution.retrievers.self_check import check_retriever
 from attribution.types import EvidenceSpan, TextPair
 from tests.support import minilm_gguf
 from tests.support.ports import free_port
+from tests.support.served import answers
 
 SECONDS = 300
 
@@ -52,16 +52,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     url = f"http://localhost:{port}/v1"
     end = time.monotonic() + SECONDS
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/models", timeout=5).close()
-            break
-        except OSError:
+    try:
+        while not answers(f"{url}/models"):
             assert running.poll() is None and time.monotonic() < end, "the server has not started"
             time.sleep(0.3)
-    yield url
-    running.kill()
-    running.wait()
+        yield url
+    finally:
+        running.kill()
+        running.wait()
 
 
 def test_a_real_server_gives_the_local_models_numbers(server: str, minilm) -> None:

@@ -25,7 +25,7 @@ from dashboard.core.compute import Compute, service
 from dashboard.drawing.curves import PRESETS, Style
 from dashboard.drawing.palettes import text_width
 from dashboard.widgets import panels
-from tests.support.pages import page_file
+from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("bias")
 
@@ -194,7 +194,7 @@ def test_names_from_data_are_escaped_in_the_chart() -> None:
 
 
 def opened(**query: object) -> AppTest:
-    page = AppTest.from_file(str(PAGE), default_timeout=120)
+    page = AppTest.from_file(str(PAGE), default_timeout=SECONDS)
     for name, value in query.items():
         page.query_params[name] = value  # type: ignore[assignment]
     return page.run()

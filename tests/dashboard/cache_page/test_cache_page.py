@@ -32,7 +32,7 @@ from dashboard.core import rights
 from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session
 from dashboard.core.runs import Run
-from tests.support.pages import open_page, page_file
+from tests.support.pages import SECONDS, open_page, page_file
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -76,7 +76,7 @@ def damage(store: Store) -> None:
 
 def opened() -> AppTest:
     path = page_file("cache")
-    return AppTest.from_file(str(path), default_timeout=60).run()
+    return AppTest.from_file(str(path), default_timeout=SECONDS).run()
 
 
 def own(app: AppTest) -> Session:

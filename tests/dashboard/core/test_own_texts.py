@@ -27,7 +27,7 @@ from dashboard.core.compute import Compute, service
 from dashboard.core.own_texts import Session, remove_left_over
 from dashboard.core.runs import Report, Run
 from dashboard.faithfulness import service as faithfulness
-from tests.support.pages import page_files, shown_scores
+from tests.support.pages import SECONDS, page_files, shown_scores
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -219,7 +219,7 @@ def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
     home: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     monkeypatch.setenv("POSLENS_KEEP_OWN_TEXTS", kept)
-    app = AppTest.from_file(str(ROOT / "dashboard/app.py"), default_timeout=120)
+    app = AppTest.from_file(str(ROOT / "dashboard/app.py"), default_timeout=SECONDS)
     app.query_params.update({"text": "Own text", "q": "what is quixotic", "d": "A quixotic plan."})
     app.run()
     assert not app.exception and not app.error and shown_scores(app)

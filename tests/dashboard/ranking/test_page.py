@@ -18,7 +18,7 @@ from dashboard.core import access
 from dashboard.core.compute import service
 from dashboard.ranking import service as ranking_service
 from dashboard.widgets.url_state import MAX_IN_LINK
-from tests.support.pages import open_page, page_file
+from tests.support.pages import SECONDS, open_page, page_file
 
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
@@ -36,7 +36,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def opened(view: str, **parameters: object) -> AppTest:
-    app = AppTest.from_file(str(page_file(view)), default_timeout=120)
+    app = AppTest.from_file(str(page_file(view)), default_timeout=SECONDS)
     for name, value in parameters.items():
         app.query_params[name] = value
     app.run()

@@ -27,7 +27,7 @@ from dashboard.remedy import tables
 from dashboard.remedy.figures import front
 from dashboard.remedy.service import Remedy
 from tests.support.nouns import NOUNS
-from tests.support.pages import page_file
+from tests.support.pages import SECONDS, page_file
 
 FILLER = "Filler stands here. " * 8
 ROWS = "query,document,evidence\n" + "".join(
@@ -171,7 +171,7 @@ def test_the_command_and_then_the_page(
     lines = [line for line in table.stdout.splitlines() if not line.startswith("#")]
     assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(NOUNS)
 
-    page = AppTest.from_file(str(page_file("remedy")), default_timeout=300)
+    page = AppTest.from_file(str(page_file("remedy")), default_timeout=SECONDS)
     for name, value in {
         "dataset": mine,
         "model": "MiniLM",
@@ -188,7 +188,7 @@ def test_the_command_and_then_the_page(
 
 
 def test_a_model_that_cannot_be_calibrated_leaves_the_page_whole() -> None:
-    page = AppTest.from_file(str(page_file("remedy")), default_timeout=300)
+    page = AppTest.from_file(str(page_file("remedy")), default_timeout=SECONDS)
     page.query_params["model"] = "BM25"
     page.run()
     assert not page.exception

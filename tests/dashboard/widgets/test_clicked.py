@@ -7,6 +7,8 @@ import json
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 from streamlit.testing.v1 import AppTest
 
+from tests.support.pages import SECONDS
+
 
 def page() -> None:
     import plotly.graph_objects as go
@@ -22,7 +24,7 @@ def page() -> None:
 
 
 def test_what_is_set_by_hand_after_a_click_stays() -> None:
-    app = AppTest.from_function(page, default_timeout=60).run()
+    app = AppTest.from_function(page, default_timeout=SECONDS).run()
     chart, field = app.get("plotly_chart")[0].proto.id, app.number_input[0].proto.id
 
     def sent(selected: int | None, number: int) -> int:

@@ -25,7 +25,7 @@ from dashboard.bias import service as bias_service
 from dashboard.core.compute import Compute, service
 from dashboard.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
-from tests.support.pages import shown_scores
+from tests.support.pages import SECONDS, shown_scores
 
 ROOT = Path(__file__).parents[3]
 PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
@@ -41,7 +41,7 @@ def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
 
 def explain_page(model: str, method: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "dashboard/explain/page.py"), default_timeout=120)
+    page = AppTest.from_file(str(ROOT / "dashboard/explain/page.py"), default_timeout=SECONDS)
     page.query_params["text"] = "Own text"
     page.query_params["q"] = PAIR.query
     page.query_params["d"] = PAIR.document
@@ -139,7 +139,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
 
 
 def test_bm25_beside_a_model_on_the_curves_page() -> None:
-    page = AppTest.from_file(str(ROOT / "dashboard/curves/page.py"), default_timeout=120)
+    page = AppTest.from_file(str(ROOT / "dashboard/curves/page.py"), default_timeout=SECONDS)
     page.query_params["models"] = ["MiniLM", "BM25"]
     page.query_params["method"] = "occlusion"
     page.run()

@@ -11,6 +11,7 @@ from attribution import datasets
 from attribution.types import TextPair
 from cache.keys import text_fingerprint
 from cache.storage.results import pair_key
+from tests.support.pages import SECONDS
 
 ROWS = (
     "query,document,query_type\n"
@@ -36,7 +37,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     (tmp_path / "rows.csv").write_text(ROWS)
     datasets.register("rows", tmp_path / "rows.csv")
-    return AppTest.from_function(page, default_timeout=60).run()
+    return AppTest.from_function(page, default_timeout=SECONDS).run()
 
 
 def facet(app: AppTest) -> list:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from streamlit.testing.v1 import AppTest
 
+from tests.support.pages import SECONDS
+
 
 def page() -> None:
     import streamlit as st
@@ -14,7 +16,7 @@ def page() -> None:
 
 
 def test_a_link_to_the_open_page_changes_the_method() -> None:
-    app = AppTest.from_function(page, default_timeout=60).run()
+    app = AppTest.from_function(page, default_timeout=SECONDS).run()
     first = app.text[0].value
     app.query_params["method"] = "occlusion"
     app.run()

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 from attribution.errors import UserError
 from cache.jobs.loop import Progress
 from dashboard.core.runs import Job, Report, Run, Runs
+from tests.support.pages import SECONDS
 
 
 class Setting:
@@ -55,7 +56,7 @@ class Setting:
 
     def shown(self) -> tuple[AppTest, str]:
         """The page, and what stands on it as one text."""
-        page = AppTest.from_function(_page, kwargs={"setting": self}, default_timeout=60).run()
+        page = AppTest.from_function(_page, kwargs={"setting": self}, default_timeout=SECONDS).run()
         return page, text_of(page)
 
 
@@ -196,7 +197,7 @@ def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> Non
 
 
 def test_the_strip_shows_each_run_at_work_that_the_page_does_not(setting: Setting) -> None:
-    page = AppTest.from_function(_strip, kwargs={"setting": setting}, default_timeout=60).run()
+    page = AppTest.from_function(_strip, kwargs={"setting": setting}, default_timeout=SECONDS).run()
     assert text_of(page) == "", "nothing is drawn while nothing runs"
     for name in setting.done:
         setting.job(name).start()

@@ -8,6 +8,8 @@ import pytest
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 from streamlit.testing.v1 import AppTest
 
+from tests.support.pages import SECONDS
+
 
 def page() -> None:
     import pandas as pd
@@ -34,7 +36,7 @@ def send(app: AppTest, widget: str, rows: list[int]) -> AppTest:
 
 @pytest.fixture
 def app() -> AppTest:
-    return AppTest.from_function(page, default_timeout=60).run()
+    return AppTest.from_function(page, default_timeout=SECONDS).run()
 
 
 def test_the_row_that_is_clicked_is_chosen(app: AppTest) -> None:

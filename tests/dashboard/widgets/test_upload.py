@@ -7,6 +7,8 @@ import gzip
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.support.pages import SECONDS
+
 CSV = b"query,document\nwhat lifts,Fog lifts at noon.\n,Nobody asks.\nwhat melts,Ice melts.\n"
 
 
@@ -23,7 +25,7 @@ def page() -> None:
 
 @pytest.fixture
 def app() -> AppTest:
-    return AppTest.from_function(page, default_timeout=60).run()
+    return AppTest.from_function(page, default_timeout=SECONDS).run()
 
 
 def upload(app: AppTest, name: str, data: bytes) -> AppTest:
@@ -69,7 +71,7 @@ def test_the_address_names_the_upload_as_the_program_does(app: AppTest) -> None:
 def test_another_session_does_not_know_it(app: AppTest) -> None:
     upload(app, "mine.csv", CSV)
     name = app.text[0].value.split()[0]
-    other = AppTest.from_function(page, default_timeout=60)
+    other = AppTest.from_function(page, default_timeout=SECONDS)
     other.query_params["dataset"] = name
     other.run()
     assert other.text[0].value == "sample 304"
