@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.standalone import to_html
 from tests.e2e.servers import App as App
 from tests.e2e.servers import app_in, forked_app
+from tests.support.chromium import chromium
 from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
@@ -34,16 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def chromium() -> str:
-    """The system's Chromium, without the parts that draw a window where there is such a one;
-    playwright's own download is not used."""
-    names = ("chromium-headless-shell", "chromium", "chromium-browser")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("Chromium is not installed")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +178,49 @@ def until(page: Page, holds: Callable[[], bool]) -> None:
         page.wait_for_timeout(50)
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """What every file below the folder of a server at work holds; one that goes while they are
+    read is passed over."""
+    found = dict[Path, bytes]()
+    for place, _, names in os.walk(folder):  # passes over folders that go
+        for path in (Path(place, name) for name in names):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    found[path] = path.read_bytes()
+    return found
+
+
 def idle(page: Page) -> Page:
     """Wait until no script of the page is at work: a click that meets a page still being drawn can
     be lost, and what is read there can be of the page before."""
     expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
     return page
+
+
+def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
+    """Click until `then` holds, which must follow a click at once; `click` is as playwright has it.
+    A click that meets a page at the very moment it is drawn anew reaches nobody."""
+    for _ in range(5):
+        idle(button.page)
+        button.click(**click)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if then():
+                return
+            button.page.wait_for_timeout(50)
+        # A slow answer is no lost click, and a second one would undo it.
+        idle(button.page)
+        if then():
+            return
+    raise AssertionError(f"a click on {button} does nothing")
+
+
+def pick_row(grid: Locator, row: int, then: Callable[[], bool]) -> None:
+    """Tick a table's row, of which 1 is the first, until `then` holds. The grid is a canvas, so
+    that rows are found by their height."""
+    expect(grid).to_be_visible()
+    grid.scroll_into_view_if_needed()
+    press(grid, then, position={"x": 15, "y": 35 * row + 17})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, pick_row, press
 
 
 def heatmap(page: Page):
@@ -49,7 +49,8 @@ def select(page: Page, label: str, value: str) -> None:
 
 
 def no_error(page: Page) -> None:
-    """No error box and nothing of a traceback."""
+    """No error box and nothing of a traceback, once the page is drawn."""
+    idle(page)
     expect(page.get_by_test_id("stException")).to_have_count(0)
     assert "Traceback" not in page.inner_text("body")
 
@@ -79,13 +80,13 @@ def test_search_a_pair_as_one_types_and_take_it_with_the_keyboard(app: App, visi
 def test_pick_a_pair_of_the_table(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
     first = re.search(r"pair=([^&]+)", page.url)
-    page.get_by_role("button", name="Filters").click()
     grid = page.get_by_test_id("stPopoverBody").locator(".dvn-scroller").first
-    expect(grid).to_be_visible()
-    idle(page)
-    # The third row's checkbox; the grid is a canvas, so rows are found by their height.
-    grid.click(position={"x": 15, "y": 35 * 3 + 17})
-    page.wait_for_url(lambda url: "pair=" in url and (first is None or first.group(0) not in url))
+    press(page.get_by_role("button", name="Filters"), grid.is_visible)
+    pick_row(
+        grid,
+        3,
+        lambda: "pair=" in page.url and (first is None or first.group(0) not in page.url),
+    )
     ready(page)
     third = page.url
     page.locator(".st-key-next button").first.click()
@@ -142,11 +143,10 @@ def test_compare_two_models(app: App, visit: Visit) -> None:
         expect(page.locator(".hm-model", has_text=name).first).to_be_visible()
     expect(page.get_by_role("figure", name="Attribution over the position")).to_be_visible()
     expect(page.get_by_role("figure", name="under A minus under B")).to_be_visible()
-    page.get_by_role("radio", name="A − B").click()
+    press(page.get_by_role("radio", name="A − B"), lambda: "paint=" in page.url)
     joined = "MiniLM-primacy − MiniLM-recency"
     expect(page.locator(".hm-model", has_text=joined).first).to_be_visible()
     expect(page.locator(".hm-pane[data-side=document]")).to_have_count(1)
-    page.wait_for_url(re.compile("paint="))
     no_error(page)
 
 
@@ -177,12 +177,9 @@ def test_a_map_and_the_pairs_behind_its_points(run_app: App, visit: Visit) -> No
     figure = page.get_by_role("figure", name="Map of queries")
     expect(figure).to_be_visible()  # numba compiles
     expect(page.get_by_text("umap(metric=cosine")).to_be_visible()
-    idle(page)
-    point = figure.locator(".points path").first.bounding_box()
-    assert point is not None
-    page.mouse.move(point["x"] + 5, point["y"] + 5)
-    page.mouse.click(point["x"] + 5, point["y"] + 5)
-    expect(page.get_by_test_id("stDataFrame")).to_be_visible()
+    # What takes clicks lies over the points.
+    point = figure.locator(".points path").first
+    press(point, page.get_by_test_id("stDataFrame").is_visible, force=True)
     no_error(page)
     again = visit(page.url)  # kept: nothing to compute
     expect(again.get_by_role("figure", name="Map of queries")).to_be_visible()

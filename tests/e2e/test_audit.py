@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
 
 
@@ -29,13 +29,9 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     expect(said).to_be_visible()
     # All begin with the same sentence, which finds the first of them: the others have it dark.
     grid = page.locator("[class*=st-key-audit-documents] .dvn-scroller").first
-    expect(grid).to_be_visible()
-    idle(page)
-    grid.scroll_into_view_if_needed()
-    # The first row's checkbox; the grid is a canvas, so rows are found by their height.
-    grid.click(position={"x": 15, "y": 35 + 17})
+    link = page.get_by_role("link", name="Explain a pair of this document")
+    pick_row(grid, 1, link.is_visible)
     no_error(page)
-    page.get_by_role("link", name="Explain a pair of this document").click()
-    page.wait_for_url(re.compile("pair=row-"))
+    press(link, lambda: "pair=row-" in page.url)
     expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     no_error(page)

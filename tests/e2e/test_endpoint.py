@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, contents, idle
 from tests.e2e.test_app import no_error
 from tests.support.endpoint_server import running
 
@@ -47,8 +47,8 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         assert any("grey" in text for text in server.sent)
         shown += page.content()
     assert KEY not in shown and KEY not in app.log.read_text()
-    files = [path for path in app.home.rglob("*") if path.is_file()]
-    assert files and not [path for path in files if KEY.encode() in path.read_bytes()]
+    files = contents(app.home)
+    assert files and not [path for path, held in files.items() if KEY.encode() in held]
 
 
 def test_an_endpoint_that_is_not_there_says_so(start_app: Callable[..., App], visit: Visit) -> None:

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.attribution.datasets.test_beir import write as write_beir
 from tests.attribution.datasets.test_beir import write_hub
 from tests.attribution.datasets.test_formats import FOIL, write_colder, write_multiclaim
-from tests.e2e.conftest import App
+from tests.e2e.conftest import App, idle, press
 from tests.support import tiny_families
 
 ROWS = [
@@ -61,11 +61,19 @@ def wide_app(
 
 def drawn(page: Page) -> None:
     """The heatmap and the curve are there and nothing has failed."""
+    idle(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text").first).to_be_visible()
     expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
     expect(page.get_by_test_id("stException")).to_have_count(0)
     expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
     assert "Traceback" not in page.inner_text("body")
+
+
+def upload(page: Page, file: Path) -> None:
+    """Give a file where own texts are given."""
+    box = page.get_by_test_id("stFileUploaderDropzoneInput")
+    press(page.get_by_role("button", name="Own text"), lambda: box.count() > 0)
+    box.set_input_files(file)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +152,7 @@ def test_an_uploaded_file_is_this_readers_alone(
     )
     page = visit(wide_app.url)
     drawn(page)
-    page.get_by_role("button", name="Own text").click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
+    upload(page, path)
     expect(page.get_by_text("1 rows accepted, 1 rejected")).to_be_visible()
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Ice melts.")
     drawn(page)
@@ -160,8 +167,7 @@ def test_a_bad_upload_is_one_sentence(
     path = tmp_path / "own.csv"
     path.write_text("question,text\na,b\n", encoding="utf-8")
     page = visit(wide_app.url)
-    page.get_by_role("button", name="Own text").click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
+    upload(page, path)
     expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
     drawn_after = page.locator(".hm-pane[data-side=document] .hm-text")
     expect(drawn_after).to_be_visible()

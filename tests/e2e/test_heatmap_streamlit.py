@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import TIMEOUT_MS, idle, until
 from tests.support.ports import free_port
-
-ROOT = Path(__file__).parents[2]
+from tests.support.served import ROOT, served
 
 SCRIPT = """
 import streamlit as st
@@ -52,27 +46,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     flags = ["--server.address=127.0.0.1", f"--server.port={port}", "--server.headless=true"]
     flags += ["--browser.gatherUsageStats=false", "--server.fileWatcherType=none"]
-    log = script.with_suffix(".log")
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "streamlit", "run", str(script), *flags],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            for _ in range(1000):
-                try:
-                    urllib.request.urlopen(f"{address}/_stcore/health", timeout=2)
-                    break
-                except OSError:
-                    time.sleep(0.3)
-            yield address
-        finally:
-            server.terminate()
-            server.wait(20)
-    assert "already registered" not in log.read_text()
+    command = [sys.executable, "-m", "streamlit", "run", str(script), *flags]
+    path = {"PYTHONPATH": str(ROOT)}
+    with served(script.parent, port=port, environment=path, instead=command) as app:
+        yield f"http://127.0.0.1:{port}"
+    assert "already registered" not in app.said()
 
 
 @pytest.fixture

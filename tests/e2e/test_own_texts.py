@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pyarrow.parquet as pq
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit
+from tests.e2e.conftest import App, Visit, contents
 from tests.e2e.test_app import no_error, ready
 
 UPLOADED = "The zephyrine ledger names every quixotic debtor."
@@ -67,4 +67,4 @@ def test_another_sessions_export_holds_no_word_of_them(
 
 def holding(folder: Path, text: str) -> list[Path]:
     """Files below `folder` that hold `text`, the server's log among them."""
-    return [p for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+    return [path for path, held in contents(folder).items() if text.encode() in held]

@@ -8,7 +8,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, idle, until
+from tests.e2e.conftest import App, Visit, idle, pick_row, press, until
 from tests.e2e.test_app import no_error, ready
 
 
@@ -31,16 +31,14 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
     page = ready(visit(f"{run_app.url}/compare?dataset=small"))
     page.get_by_role("button", name="Compute the rest").click()
     expect(page.get_by_role("figure", name="Mean curve of A minus")).to_be_visible()
-    page.get_by_role("radio", name="A − B").click()
-    expect(page.locator(".hm-pane[data-side=document]")).to_have_count(1)
-    page.get_by_text("Pairs in which the two differ most").click()
-    expect(page.get_by_test_id("stDataFrame").last).to_be_visible()
-    shown = page.locator(".hm-pane[data-side=document] .hm-text").text_content() or ""
-    # The last row's checkbox; the grid is a canvas, so rows are found by their height.
-    idle(page)
+    panes = page.locator(".hm-pane[data-side=document]")
+    press(page.get_by_role("radio", name="A − B"), lambda: panes.count() == 1)
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
-    grid.click(position={"x": 18, "y": 35 * 4 + 18})
-    expect(page.locator(".hm-pane[data-side=document] .hm-text")).not_to_have_text(shown)
+    press(page.get_by_text("Pairs in which the two differ most"), grid.is_visible)
+    shown = page.url
+    text = panes.locator(".hm-text").text_content() or ""
+    pick_row(grid, 4, lambda: page.url != shown)
+    expect(panes.locator(".hm-text")).not_to_have_text(text)
     no_error(page)
 
 

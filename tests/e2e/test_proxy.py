@@ -46,8 +46,8 @@ PEOPLE = {
     "milo": "slate",
     "nora": "loam",
 }
-"""So many that all of them hardly ever meet the same process, which their names and two random ports
-decide."""
+"""So many that all of them hardly ever meet the same process, which their names and two random
+ports decide."""
 
 
 @dataclass(frozen=True)

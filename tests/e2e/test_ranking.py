@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error, select
 
 
@@ -25,14 +25,10 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     again = visit(page.url)  # kept: nothing to compute
     expect(again.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
     grid = again.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
-    expect(grid).to_be_visible()
-    idle(again)
-    grid.scroll_into_view_if_needed()
-    # The second row's checkbox; the grid is a canvas, so rows are found by their height.
-    grid.click(position={"x": 15, "y": 35 * 2 + 17})
+    link = again.get_by_role("link", name="Explain row-3")
+    pick_row(grid, 2, link.is_visible)
     expect(again.get_by_text("1 relevant, first at rank 1")).to_be_visible()
-    again.get_by_role("link", name="Explain row-3").click()
-    again.wait_for_url(re.compile("pair=row-3"))
+    press(link, lambda: "pair=row-3" in again.url)
     expect(again.locator(".hm-pane[data-side=document] .hm-text").first).to_contain_text("stone")
     no_error(again)
 
@@ -50,25 +46,20 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
     idle(page)
     select(page, "Against", "other engine")
     expect(page.get_by_text("BM25 less other engine: +0.750")).to_be_visible()
-    idle(page)
     grid = page.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
-    expect(grid).to_be_visible()
-    idle(page)
-    grid.scroll_into_view_if_needed()
-    # The first row is a query that the run lacks.
-    grid.click(position={"x": 15, "y": 35 + 17})
+    link = page.get_by_role("link", name="Explain ice")
+    pick_row(grid, 1, link.is_visible)  # a query that the run lacks
     expect(page.get_by_text("1 relevant, first at rank 1")).to_be_visible()
-    page.get_by_role("link", name="Explain ice").click()
-    page.wait_for_url(re.compile("pair=ice"))
+    press(link, lambda: "pair=ice" in page.url)
     no_error(page)
 
 
 def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=MiniLM-recency")
-    page.get_by_text("Search settings").click()
-    page.get_by_text("PosIR prompt and lengths").click()
+    prompt = page.get_by_text("PosIR prompt and lengths")
+    press(page.get_by_text("Search settings"), prompt.is_visible)
+    press(prompt, lambda: "posir=true" in page.url)
     expect(page.get_by_text("Not ranked yet: MiniLM, MiniLM-recency")).to_be_visible()
-    page.wait_for_url(re.compile("posir=true"))
     idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
     expect(page.get_by_text("retrieve relevant passages that answer")).to_have_count(2)
     expect(page.get_by_text("2 of 2 models").or_(page.get_by_text("Not ranked yet"))).to_have_count(

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
 
 
@@ -22,13 +22,9 @@ def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit)
     expect(page.get_by_text(re.compile("Which queries MiniLM@calibrated.* helps"))).to_be_visible()
     no_error(page)
     grid = page.locator("[class*=st-key-remedy-queries] .dvn-scroller").first
-    expect(grid).to_be_visible()
-    idle(page)
-    grid.scroll_into_view_if_needed()
-    # The first row's checkbox; the grid is a canvas, so rows are found by their height.
-    grid.click(position={"x": 15, "y": 35 + 17})
-    page.get_by_role("link", name="Explain the pair under both models").click()
-    page.wait_for_url(re.compile("pair=row-"))
+    link = page.get_by_role("link", name="Explain the pair under both models")
+    pick_row(grid, 1, link.is_visible)
+    press(link, lambda: "pair=row-" in page.url)
     expect(page.locator(".hm-pane[data-side=document]")).to_have_count(2)
     expect(page.get_by_text("MiniLM@calibrated(basket=16)").first).to_be_visible()
     no_error(page)

@@ -43,6 +43,7 @@ from dashboard.export.files import (
     table_bytes,
 )
 from dashboard.export.inscription import inscribed
+from tests.support.chromium import chromium
 
 STYLE = PRESETS["single column"]
 PROVENANCE = Provenance(
@@ -170,7 +171,7 @@ def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None
     asked: list[str] = []
     errors: list[str] = []
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path="/usr/bin/chromium")
+        browser = running.chromium.launch(executable_path=chromium())
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
