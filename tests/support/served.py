@@ -48,10 +48,10 @@ def served(
         command = list(instead)
     elif base_path:
         command.append(f"--base-url-path={base_path}")
-    variables = {**os.environ, "OMP_NUM_THREADS": "2", **(environment or {})}
+    own = {"OMP_NUM_THREADS": "2", "POSLENS_HOME": str(home), **(environment or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=out, env={"POSLENS_HOME": str(home), **variables}
+            command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, **own}
         )
     found = Served(port, process, log, home)
     health = f"http://127.0.0.1:{port}/{base_path}/_stcore/health".replace(f"{port}//", f"{port}/")
