@@ -20,7 +20,7 @@ from dashboard.audit.answers import (
     TruncationRow,
 )
 from dashboard.core.answers import TableAnswer, answers, print_table
-from dashboard.core.command_options import Dataset, Endpoints, data_name, for_data, resolve
+from dashboard.core.command_options import Dataset, Endpoints, data_name, specs_of
 from dashboard.core.command_output import (
     TextFormat,
     quiet,
@@ -129,9 +129,9 @@ def audit(
 
     found: list[audits.Audit] = []
     unfit: list[str] = []
-    for name in dict.fromkeys(model or ["MiniLM"]):
+    for spec in specs_of(model or ["MiniLM"], setup.collection.name):
         for way in ways:
-            index = audits.Index(for_data(resolve(name), setup.collection.name), way)
+            index = audits.Index(spec, way)
             try:
                 job = audits.job(service(), index, setup)
                 base = audits.base_of(found, index)

@@ -20,6 +20,7 @@ from dashboard.core.command_options import (
     for_data,
     pairs_of,
     resolve,
+    specs_of,
 )
 from dashboard.core.command_output import (
     TextFormat,
@@ -172,21 +173,20 @@ def needle(
     setup = benchmarks.needle_setup(data, [int(one) for one in grid[0]], grid[1], needles, seed)
     quiet()
     found = []
-    for name in model or ["MiniLM"]:
-        spec = for_data(resolve(name), data.name)
+    for spec in specs_of(model or ["MiniLM"], data.name):
         one = benchmarks.needle_grid(service(), spec, setup)
         if one.missing:
             watched(spec.name, benchmarks.needle_job(service(), spec, setup), unit="cell")
             one = benchmarks.needle_grid(service(), spec, setup)
         if one.left_out:
             print(
-                f"{name} does not read {', '.join(f'{n:,}' for n in one.left_out)} tokens: left "
-                "out.",
+                f"{spec.name} does not read {', '.join(f'{n:,}' for n in one.left_out)} tokens: "
+                "left out.",
                 file=sys.stderr,
             )
         if one.missing:
             raise UserError(
-                f"{one.missing} cells of {name} have no result: "
+                f"{one.missing} cells of {spec.name} have no result: "
                 f"{benchmarks.why_missing(service(), one) or 'run the command again.'}"
             )
         found.append(one)
@@ -251,7 +251,7 @@ def _by_groups(
     first = for_data(resolve(first_stage), data.name)
     setup = ranking_service.Setup(collection, first_stage=first)
     quiet()
-    specs = [for_data(resolve(name), data.name) for name in models or ["MiniLM"]]
+    specs = specs_of(models or ["MiniLM"], data.name)
     found = ranked_by(specs, setup)
     known = ranking_service.group_provenance(found)
     if figure is not None:

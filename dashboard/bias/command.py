@@ -14,10 +14,9 @@ from dashboard.core.command_options import (
     Dataset,
     Endpoints,
     Readable,
-    for_data,
     pairs_of,
     readable_of,
-    resolve,
+    specs_of,
 )
 from dashboard.core.command_output import TextFormat, quiet, spoken, watched
 from dashboard.core.completion import model_names
@@ -60,7 +59,7 @@ def bias(
     from attribution.evaluation.bias_pairs import available, pairs_for
 
     data, _ = pairs_of(dataset, posir=False)
-    specs = [for_data(resolve(name), data.name) for name in model or ["MiniLM"]]
+    specs = specs_of(model or ["MiniLM"], data.name)
     names = list(test or available(data))
     if not names:
         raise UserError(

@@ -4,7 +4,7 @@ models, methods and pairs."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -125,6 +125,15 @@ def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     from attribution.retrievers.lexical import with_corpus
 
     return with_corpus(spec, dataset)
+
+
+def specs_of(
+    names: Iterable[str], dataset: str, of: Callable[[str], RetrieverSpec] = resolve
+) -> list[RetrieverSpec]:
+    """The retrievers of these names, by `of`, with the data set's word statistics; once each,
+    whatever names one is given by: a table counts its rows, and adjusts p for them."""
+    found = (for_data(of(name), dataset) for name in names)
+    return list({spec.name: spec for spec in found}.values())
 
 
 def method_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,7 @@ from dashboard.core.command_options import (
     pairs_of,
     readable_of,
     resolve,
+    specs_of,
 )
 from dashboard.core.command_output import (
     FileFormat,
@@ -269,15 +271,18 @@ def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
     return over_text(method)
 
 
-def _curve(model: str, chosen: Method, dataset: str, posir: bool, readable: bool) -> DataSetCurve:
+def _curves(
+    models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool
+) -> list[DataSetCurve]:
     from dashboard.core.compute import service
 
-    spec = resolve(model, posir)
     data, pairs = pairs_of(dataset, posir)
-    spec = for_data(spec, data.name)
-    pairs, left_out = readable_of([spec], pairs, readable)
-    words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
-    return service().curve(spec, chosen, pairs, data.name, words)
+    found = []
+    for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
+        kept, left_out = readable_of([spec], pairs, readable)
+        words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
+        found.append(service().curve(spec, chosen, kept, data.name, words))
+    return found
 
 
 @app.command()
@@ -300,7 +305,7 @@ def curve(
     from dashboard.export.files import curve_frame
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    found = _curve(model, chosen, dataset, posir, readable)
+    [found] = _curves([model], chosen, dataset, posir, readable)
     frame = curve_frame([found.summary.curve])
     print_table(frame, format.value, [found.provenance()])
 
@@ -349,14 +354,13 @@ def export(
         table_bytes,
     )
 
-    fmt = suffix_of(output, [*dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))])
+    formats = TABLE_FORMATS if table else dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))
+    fmt = suffix_of(output, list(formats))
     if size not in PRESETS:
         raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    found = [
-        _curve(name, chosen, dataset, posir, readable)
-        for name in model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
-    ]
+    names = model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
+    found = _curves(names, chosen, dataset, posir, readable)
     provenance = [one.provenance() for one in found]
     curves = [one.summary.curve for one in found]
     if fmt in ("csv", "parquet") or table:

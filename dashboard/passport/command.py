@@ -9,7 +9,7 @@ import typer
 
 from attribution.errors import UserError
 from dashboard.core.answers import answers, print_json, print_table
-from dashboard.core.command_options import Dataset, Endpoints, for_data, pairs_of, resolve
+from dashboard.core.command_options import Dataset, Endpoints, pairs_of, specs_of
 from dashboard.core.command_output import TextFormat, quiet, spoken, suffix_of, watched, write
 from dashboard.core.completion import model_names
 from dashboard.passport.answers import PassportEntry
@@ -63,7 +63,7 @@ def passport(
 
     fmt = suffix_of(out, FORMATS) if out else ""
     data, _ = pairs_of(dataset, False)
-    specs = [for_data(resolve(name), data.name) for name in dict.fromkeys(models)]
+    specs = specs_of(models, data.name)
     quiet()
     from dashboard.core.compute import service
     from dashboard.passport import service as passports

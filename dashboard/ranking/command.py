@@ -22,6 +22,7 @@ from dashboard.core.command_options import (
     pairs_of,
     readable_of,
     resolve,
+    specs_of,
 )
 from dashboard.core.command_output import (
     FileFormat,
@@ -139,13 +140,14 @@ def rank(
 
     def spec_of(name: str) -> RetrieverSpec:
         spec = resolve(name)
-        return for_data(posir_ranking_spec(spec) if posir else spec, data.name)
+        return posir_ranking_spec(spec) if posir else spec
 
     data, pairs = pairs_of(dataset, False)
     collection = ranking_service.collection_of(data)
     if monolingual:
         collection = ranking_service.monolingual(collection)
-    setup = ranking_service.Setup(collection, own_corpus or monolingual, spec_of(first_stage))
+    first = for_data(spec_of(first_stage), data.name)
+    setup = ranking_service.Setup(collection, own_corpus or monolingual, first)
     for note in collection.notes:
         print(note, file=sys.stderr)
     if table in (Table.groups, Table.positions) and collection.groups is None:
@@ -154,17 +156,17 @@ def rank(
             "FineWeb-PosQ, or another --table."
         )
     quiet()
-    specs = {name: spec_of(name) for name in model or ([] if run else ["MiniLM"])}
-    runs = runs_of(run, list(specs))
+    specs = specs_of(model or ([] if run else ["MiniLM"]), data.name, spec_of)
+    runs = runs_of(run, [spec.name for spec in specs])
     if table is Table.differences and len(specs) + len(runs) != 2:
         raise UserError("--table differences compares two: name two of --model and --run.")
     if readable and not specs:
         raise UserError("--readable leaves out what a model cannot read: name one with --model.")
     if readable:
-        setup = setup.narrowed(*readable_of(list(specs.values()), pairs, readable))
+        setup = setup.narrowed(*readable_of(specs, pairs, readable))
         if not setup.queries:
             raise UserError(f"No query of {data.name} is left: each has a pair that is left out.")
-    found: list[Measured] = [*ranked_by(list(specs.values()), setup)]
+    found: list[Measured] = [*ranked_by(specs, setup)]
     for one in runs:
         measured = ranked_run(one, setup)
         for note in measured.notes:

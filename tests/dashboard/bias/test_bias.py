@@ -268,6 +268,8 @@ def test_the_command_prints_the_table() -> None:
     assert [(row["test"], row["n"]) for row in found["rows"]] == [("position", 12), ("foil", 12)]
     assert found["rows"][0]["t"] is None and found["provenance"][0]["model"] == "BM25"
     assert "does not see the difference" in done.stderr
+    twice = command("--model", "BM25", "--model", "BM25", "--test", "position", "--test", "foil")
+    assert json.loads(twice.stdout)["rows"] == found["rows"], "p is adjusted for two tests"
     again = command("--model", "BM25", "--test", "position", "--format", "csv")
     assert again.stdout.splitlines()[-1].startswith('"BM25","position",12,12,"","",""')
 

@@ -206,6 +206,10 @@ def test_a_model_is_alike_to_itself() -> None:
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["export", "x.bmp"], "use .png"),
+        (["export", "x.svg", "--table"], "use .csv, .parquet or .json"),
+        (["passport", "BM25", "nope"], "nope"),
+        (["audit", "--model", "BM25", "--model", "nope"], "nope"),
+        (["benchmark", "needle", "--model", "BM25", "--model", "nope"], "nope"),
         (["models", "fetch", "nope"], "nope"),
         (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
         (["run", "--model", "a=x", "--model", "a=y"], "--model gives the name a twice"),
@@ -248,7 +252,12 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     frame = pd.read_csv(io.StringIO(curve.stdout), comment="#")
     assert len(frame) == 100 and set(frame["n"]) == {1}
     target = tmp_path / "curve.html"
-    written = run("export", str(target), "--model", "MiniLM", "--dataset", root)
+    names = ("MiniLM", "sentence-transformers/all-MiniLM-L6-v2")
+    asked = ("--model", names[0], "--model", names[1], "--dataset", root)
+    table = tmp_path / "curve.csv"
+    assert run("export", str(table), *asked).exit_code == 0
+    assert len(pd.read_csv(table, comment="#")) == 100, "one model by two names"
+    written = run("export", str(target), *asked)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
 
 
