@@ -150,14 +150,15 @@ def board() -> None:
         run_board(jobs, "audit.", unit="documents")
         if any_active(jobs) != ticking:
             st.rerun()
-        with figure:
+        with figure, panels.guarded():
             if found := audited(indexes):
                 curves_section(found)
             else:
                 st.info("Nothing is stored of this corpus yet: press Compute.")
-        for one in found:
-            job = audits.job(compute, one.index, the_setup)
-            failed_items(job, one.failed, "audit.", unit="document")
+        # Of an index that no document is in, too.
+        for job in jobs:
+            if not job.active:
+                failed_items(job, job.failures(), "audit.", unit="document")
 
 
 def pair_of(data: DataSet, document: str) -> str:

@@ -17,6 +17,7 @@ from dashboard.core import own_texts, rights
 from dashboard.core.compute import service
 from dashboard.core.runs import Run
 from dashboard.core.settings import KEEP_OWN_TEXTS
+from dashboard.interventions.corpus import MEASURES
 from dashboard.widgets import links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import run_bar
@@ -24,13 +25,12 @@ from dashboard.widgets.tables import no_result
 
 ALL = "all methods"
 CAUSE = ("Cause", "interventions/page.py")
-RETRIED = {
+RETRIED: dict[str, tuple[str, str]] = {
     "": ("Curves", "curves/page.py"),
     "faithfulness": ("Faithfulness", "faithfulness/page.py"),
     "relocation": CAUSE,
     "ablation": CAUSE,
-    "segments": CAUSE,
-    "thirds": CAUSE,
+    **dict.fromkeys(MEASURES, CAUSE),
     "bias_scores": ("Bias tests", "bias/page.py"),
     "reachability": ("Audit", "audit/page.py"),
 }
@@ -251,20 +251,25 @@ def failed(meant: list[StoredFile]) -> None:
             "reason": [row.reason for row in rows],
         }
     )
-    first: dict[tuple[str, str], str] = {}
+    # A link leads to one measure of documents at a time.
+    first: dict[tuple[str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
-            first.setdefault(RETRIED[row.kind], row.dataset)
+            measure = row.kind if row.kind in MEASURES else ""
+            first.setdefault((*RETRIED[row.kind], measure), row.dataset)
     with no_result(frame, unit="item", key="cache.failures"):
-        for (title, page), dataset in first.items():
-            st.caption(f"{title} tries them again: open it and press Try them again.")
+        for (title, page, measure), dataset in first.items():
+            of = f" (documents, {measure})" if measure else ""
+            st.caption(f"{title} tries them again{of}: open it and press Try them again.")
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
             if title == "Curves":
                 asked["method"] = file.method.name
             elif title == "Faithfulness":
                 asked["methods"] = [file.method.name]
-            links.page_link(page, f"Open {title}", ":material/replay:", asked)
+            elif measure:
+                asked |= {"documents": "true", "corpus": measure}
+            links.page_link(page, f"Open {title}{of}", ":material/replay:", asked)
 
 
 def imports() -> None:

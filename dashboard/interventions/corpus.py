@@ -167,6 +167,9 @@ def _edits(
     compute = service_for(data.name)
     found: list[MeanEdits] = []
     for spec in specs:
+        job = _job(spec, what, chosen, data)
+        failed = interventions.stored(compute, spec, what, chosen).failed
+        failed_items(job, failed, "corpus.", unit="document")
         try:
             found.append(
                 mean_edits(compute, spec, what, chosen, data.name, _selection(chosen, data))

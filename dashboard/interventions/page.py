@@ -361,10 +361,10 @@ if st.toggle(
     shifted: dict[str, Displacement] = {}
     known = []
     for name in models:
-        asked = False
+        may = False
         with panels.guarded():
-            asked = not may_send(name, "moving the text", displacement_method("prefix"))
-        for way in () if asked else ("prefix", "positions"):
+            may = may_send(name, "moving the text", displacement_method("prefix"))
+        for way in ("prefix", "positions") if may else ():
             what = displacement_method(way)
             try:
                 with st.spinner(f"Moving the text under {panels.plain(name)}"):

@@ -14,6 +14,7 @@ from attribution.evaluation.bias_pairs import pairs_for
 from attribution.evaluation.chunks import WHOLE
 from attribution.evaluation.faithfulness import Parameters
 from attribution.interventions.relocation import relocation_method
+from attribution.interventions.segments import documents_of, edits_method
 from attribution.methods import make_method
 from cache.kinds import bias as bias_scores
 from cache.kinds.bias import BIAS_SCORES
@@ -49,6 +50,12 @@ def cause(compute: Compute, model: ModelKey, data: DataSet) -> None:
     causes(compute.root, moved).put_failures(model, moved, [(data.pairs[-1], WHY)])
 
 
+def edits(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    put_in = edits_method("insertion")
+    item = documents_of(data.pairs)[-1]
+    causes(compute.root, put_in).put_failures(model, put_in, [(item, WHY)])
+
+
 def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
     job = audits.job(
         compute,
@@ -57,8 +64,13 @@ def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
     )
     job.start().wait()
     store = audits.store_of(compute, audits.corpus(data))
-    item = store._items[0]
-    store._reaches.put_failures(model, audit_method(WHOLE), [(item, WHY)])
+    store._reaches.put_failures(model, audit_method(WHOLE), [(store._items[0], WHY)])
+
+
+def whole_audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
+    store = audits.store_of(compute, audits.corpus(data))
+    failed = [(item, WHY) for item in store._items]
+    store._reaches.put_failures(model, audit_method(WHOLE), failed)
 
 
 @pytest.fixture
@@ -74,20 +86,26 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataSet]:
 
 
 @pytest.mark.parametrize(
-    ("fail", "asked"),
+    ("fail", "name", "model", "asked"),
     [
-        (bias, {"tests": ["position"]}),
-        (faithfulness, {"methods": ["terms"]}),
-        (cause, {"method": "terms"}),
-        (audit, {"top": "1"}),
+        (bias, "bias", "BM25", {"tests": ["position"]}),
+        (faithfulness, "faithfulness", "BM25", {"methods": ["terms"]}),
+        (cause, "cause", "BM25", {"method": "terms"}),
+        (edits, "cause", "MiniLM", {"documents": "true", "corpus": "insertion"}),
+        (audit, "audit", "BM25", {"top": "1"}),
+        (whole_audit, "audit", "BM25", {"top": "1"}),
     ],
 )
 def test_what_failed_is_listed_and_tried_again(
-    fail: Callable[[Compute, ModelKey, DataSet], None], asked: dict[str, object], mine: DataSet
+    fail: Callable[[Compute, ModelKey, DataSet], None],
+    name: str,
+    model: str,
+    asked: dict[str, object],
+    mine: DataSet,
 ) -> None:
     compute = service()
-    fail(compute, compute.identify(spec("BM25", mine.name)).key, mine)
-    page = open_page(fail.__name__, dataset=mine.name, models=["BM25"], **asked).run()
+    fail(compute, compute.identify(spec(model, mine.name)).key, mine)
+    page = open_page(name, dataset=mine.name, models=[model], **asked).run()
     assert not page.exception
     assert any("gave no result" in one.label for one in page.expander)
     assert any("reason" in f.value and WHY in list(f.value["reason"]) for f in page.dataframe)

@@ -18,6 +18,7 @@ from attribution import datasets
 from attribution.errors import UserError
 from attribution.evaluation.faithfulness import Parameters
 from attribution.interventions.relocation import relocation_method
+from attribution.interventions.segments import edits_method
 from attribution.methods import make_method
 from attribution.types import Attribution, TextPair, Token, TokenizedText
 from cache.exchange.part_files import PartFolder, PartWriter
@@ -187,6 +188,11 @@ def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> Non
         ["relocation", "bad", "it has no evidence"]
     ]
     assert any("Cause tries them again" in one.value for one in app.caption)
+    put_in = edits_method("insertion")
+    causes(store.root, put_in).put_failures(MODEL, put_in, [(pair, "it is too short")])
+    app = pick(open_page("cache").run(), "insertion")
+    (link,) = (one for one in app.get("page_link") if "Open Cause" in one.proto.label)
+    assert "documents=true&corpus=insertion" in link.proto.query_string
     app = pick(app, "saliency")
     assert app.dataframe[1].value["of"].tolist() == ["attribution", "faithfulness"]
     said = " ".join(one.value for one in app.caption)
