@@ -141,11 +141,8 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
     if pair_id is None:
         pair_id = f"{prefix}row-{row.number}"
         if ids["query_id"] is not None:
-            # A number alone could be another file's row, or a document's id.
-            alone = not prefix and "document_id" not in cells
-            pair_id = (
-                f"{ids['query_id']}/{ids['document_id'] or (row.number if alone else pair_id)}"
-            )
+            # A number alone could be a document's id, of this row's query in another row.
+            pair_id = f"{ids['query_id']}/{ids['document_id'] or pair_id}"
     if pair_id in seen.pairs:
         raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
     pair = TextPair(

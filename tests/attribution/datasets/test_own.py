@@ -207,9 +207,13 @@ def test_no_row_has_the_name_of_another() -> None:
     data = b"query,document,query_id,document_id\na,1,q1,1\na,2,q1,\na,3,q1,3\n"
     found = read_upload("x.csv", data)
     assert [p.pair_id for p in found.pairs] == ["q1/1", "q1/row-3", "q1/3"] and not found.rejected
-    # Where no row has a document_id there is one number alone.
     found = read_upload("x.csv", b"query,document,query_id\na,1,q1\na,2,q1\n")
-    assert [p.pair_id for p in found.pairs] == ["q1/2", "q1/3"]
+    assert [p.pair_id for p in found.pairs] == ["q1/row-2", "q1/row-3"]
+    # Lines of JSON name their fields one by one.
+    rows = [{"document_id": "1"}, {}, {"document_id": "2"}]
+    lines = [{"query": "a", "document": str(n), "query_id": "q1"} | r for n, r in enumerate(rows)]
+    found = read_upload("x.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    assert [p.pair_id for p in found.pairs] == ["q1/1", "q1/row-2", "q1/2"] and not found.rejected
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.parquet"])
