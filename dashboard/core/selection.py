@@ -15,7 +15,7 @@ from itertools import compress
 import numpy as np
 
 from attribution.curves.positions import length_bucket
-from attribution.datasets import DataSet
+from attribution.datasets import DataSet, posir_selection
 from attribution.types import Pairs, TextPair
 from cache.recent import Recent
 
@@ -75,6 +75,12 @@ class Selection:
     def places(self) -> Mapping[str, int]:
         """Where each pair stands, by its id."""
         return {pair.pair_id: at for at, pair in enumerate(self.pairs)}
+
+    @cached_property
+    def posir(self) -> Selection:
+        """Those of its pairs that the PosIR protocol keeps; the same object at every rerun."""
+        words = ", ".join(filter(None, (self.words, "PosIR protocol")))
+        return Selection(self.data, Pairs(filter(posir_selection, self.pairs)), words)
 
     def of(self, pairs: tuple[TextPair, ...]) -> Selection:
         """The same, of these of its pairs or in this order."""

@@ -48,7 +48,7 @@ with st.sidebar:
         with panels.guarded(), narrowing:
             posir = choices.posir_protocol()
             kept = choices.filters(chosen_data)
-            picked = choices.posir_pairs(kept) if posir else kept
+            picked = kept.posir if posir else kept
     with panels.guarded():
         chosen = choices.method(names, posir=posir)
 if chosen_data is None or picked is None or chosen is None:

@@ -90,7 +90,8 @@ class CurveMap:
 
     def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
         self.method = method
-        self.pairs = tuple(pairs)
+        # As they are where they cannot change: what was made of them is kept with them.
+        self.pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
         digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
         self.scope = f"{method!r} {digest}"
 

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from attribution import datasets
-from attribution.datasets import DataSet, posir_selection
+from attribution.datasets import DataSet
 from attribution.datasets.types import spread_evenly
 from attribution.errors import UserError
 from attribution.retrievers import resolve
@@ -333,9 +333,3 @@ def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSp
     lengths where asked."""
     found = spec(name, dataset)
     return posir_ranking_spec(found) if posir else found
-
-
-def posir_pairs(selection: Selection) -> Selection:
-    """The selection's pairs that the PosIR protocol keeps."""
-    words = ", ".join(filter(None, (selection.words, "PosIR protocol")))
-    return Selection(selection.data, tuple(filter(posir_selection, selection.pairs)), words)

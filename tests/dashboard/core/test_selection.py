@@ -8,8 +8,10 @@ import pytest
 
 from attribution import datasets
 from attribution.datasets import DataSet
-from attribution.types import EvidenceSpan, TextPair
+from attribution.methods import make_method
+from attribution.types import EvidenceSpan, Pairs, TextPair
 from dashboard.core.selection import ANY, FACETS, Filters, evidence_position, facets
+from dashboard.map.service import CurveMap
 
 
 def pair(n: int, chance: random.Random) -> TextPair:
@@ -70,3 +72,11 @@ def test_a_choice_is_made_once_and_another_data_set_has_its_own(data: DataSet) -
     asked = Filters((("language", "eng"),))
     assert facets(data).select(asked) is facets(data).select(asked)
     assert facets(datasets.read(datasets.SAMPLE)).select(asked).data is not data
+
+
+def test_what_is_made_of_the_pairs_that_posir_keeps_is_kept_too(data: DataSet) -> None:
+    found = facets(data).select(Filters()).posir
+    assert isinstance(found.pairs, Pairs) and found.words == "PosIR protocol"
+    assert found.pairs == tuple(filter(datasets.posir_selection, data.pairs))
+    assert facets(data).select(Filters()).posir is found
+    assert CurveMap(make_method("saliency"), found.pairs).pairs is found.pairs
