@@ -89,7 +89,8 @@ def with_control(made: Provenance, kind: Control) -> Provenance:
 
 def negated(made: Provenance) -> Provenance:
     """The same of the second document of a contrast, whose shares have the other sign."""
-    return replace(made, control="shares negated, for s(d1) − s(d2)")
+    units = filter(None, (made.units, "shares negated, for s(d1) − s(d2)"))
+    return in_units(made, "; ".join(units))
 
 
 def of_intervention(

@@ -175,8 +175,7 @@ class Runs:
             found = [
                 run for (owner, _), run in self._runs.items() if run.active and owner in owners
             ]
-        started = {part.run for run in found for part in run.parts}
-        return [run for run in found if run not in started and (upkeep or not run.upkeep)]
+        return [run for run in found if run.within not in found and (upkeep or not run.upkeep)]
 
     def end(self, owner: Path) -> None:
         """Stop the owner's runs after the batches at hand, wait for that, and forget them."""

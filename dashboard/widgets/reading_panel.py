@@ -30,9 +30,11 @@ def _told(doing: str) -> Iterator[readings.Report]:
             place.progress(done / total, plain(f"{done:,} of {total:,} pairs"))
             last = time.monotonic()
 
-    with st.spinner(plain(doing)):
-        yield report
-    place.empty()
+    try:
+        with st.spinner(plain(doing)):
+            yield report
+    finally:
+        place.empty()
 
 
 def readable_pairs(

@@ -129,7 +129,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     if method == "saliency":
         assert found.contrast is None and "no shares that add up" in found.reason
         assert (drawn == found.second.attribution.document_scores).all()
-        assert not any(one.control for one in found.provenance())
+        assert not any(one.units for one in found.provenance())
         return
     parts = found.contrast
     assert parts is not None and (drawn == -found.second.attribution.document_scores).all()
@@ -137,7 +137,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     assert total + parts.bias == pytest.approx(parts.difference, abs=1e-3)
     assert f"{parts.difference:+.4f}" in bias_service.contrast_note(parts)
     # The files say which row is of which document, and that d2's have the other sign.
-    made = [(one.selection[-2:], one.control) for one in found.provenance()]
+    made = [(one.selection[-2:], one.units) for one in found.provenance()]
     assert made == [("/1", ""), ("/2", "shares negated, for s(d1) − s(d2)")]
     frame = panels.explained_frame([first, second], "document")
     assert frame["document"].unique().tolist() == ["d1", "d2"]

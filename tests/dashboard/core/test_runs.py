@@ -109,10 +109,10 @@ def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
 
 
 def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
-    runs, met = Runs(lambda: 2), threading.Barrier(2, timeout=60)
+    runs, met = Runs(lambda: 2), threading.Barrier(3, timeout=60)
 
     def part(run: Run, report: Report) -> Progress:
-        met.wait()  # until the other whole is at its part too
+        met.wait()  # until the other whole is at its part too, and a third was refused
         return run.progress
 
     def whole(name: str) -> Job:
@@ -124,6 +124,7 @@ def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
         job.start()
     with pytest.raises(UserError, match="2 runs are at work already"):
         whole("third").start()
+    met.wait()
     for job in wholes:
         assert job.run is not None
         job.run.wait()
@@ -145,11 +146,11 @@ def test_active_runs_are_those_of_the_owners_without_parts_and_upkeep(tmp_path: 
         return Job(runs, owner, key(name), name, 1, work, parts=parts, doing="map", upkeep=upkeep)
 
     part = job("part")
-    started = [
-        one.start() for one in (job("whole", parts=(part,)), part, job("alone"), job("his", other))
-    ]
+    whole = job("whole", parts=(part,)).start()
+    rest = (job("alone").start(), job("his", other).start())
+    started = [whole, part.start(within=whole), *rest]
     kept = job("upkeep", upkeep=True).start()
-    whole, inner, alone, his = started
+    _, inner, alone, his = started
     assert runs.active({mine}, upkeep=False) == [whole, alone]
     assert runs.active({mine}, upkeep=True) == [whole, alone, kept]
     assert runs.active({mine, other}, upkeep=False) == [whole, alone, his]
