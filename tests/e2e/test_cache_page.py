@@ -11,7 +11,7 @@ from attribution import datasets
 from attribution.methods import make_method
 from attribution.retrievers.resolve import resolve
 from dashboard.core.compute import Compute
-from tests.e2e.conftest import App, Visit
+from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_app import no_error, ready
 
 
@@ -35,20 +35,20 @@ def test_a_models_results_go_out_and_come_back(
     expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
 
-    page.get_by_role("button", name="Export").click()
+    idle(page).get_by_role("button", name="Export").click()
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download MiniLM_saliency_results").click()
     exported = tmp_path / "results.parquet"
     waiting.value.save_as(exported)
 
-    page.get_by_role("button", name="Delete", exact=True).click()
+    idle(page).get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_text("Delete MiniLM: 1 result of saliency")).to_be_visible()
-    page.get_by_role("button", name="Delete for good").click()
+    idle(page).get_by_role("button", name="Delete for good").click()
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     curves(False)
 
     page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(exported)
-    page.get_by_role("button", name="Import", exact=True).click()
+    idle(page).get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_text("1 of 1 rows are new and were added")).to_be_visible()
     expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     no_error(page)
@@ -64,8 +64,10 @@ def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit
     # From a page that keeps another data set in its address, as a reader would come.
     page = visit(f"{app.url}/curves?models=MiniLM-primacy&dataset=sample-bias")
     expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
-    page.get_by_role("link", name="Cache").click()
-    page.get_by_text("1 item gave no result").click()
-    page.get_by_role("link", name="Open Curves").click()
+    idle(page).get_by_role("link", name="Cache").click()
+    link = page.get_by_role("link", name="Open Curves")
+    press(page.get_by_text("1 item gave no result"), link.is_visible)
+    idle(page)
+    link.click()
     expect(page.get_by_text("1 pair of MiniLM gave no result")).to_be_visible()
     no_error(page)

@@ -33,7 +33,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         expect(told).to_contain_text("at 2 a million tokens")
         # The probe and the check on loading, but not the pair.
         assert not any("grey" in text for text in server.sent)
-        page.get_by_text("not fit: why?").click()
+        idle(page).get_by_text("not fit: why?").click()
         why = page.get_by_test_id("stSidebar").get_by_text(
             re.compile("Gradient saliency: not for E5")
         )

@@ -49,6 +49,7 @@ def test_a_small_window_has_the_last_pages_behind_a_button(app: App, visit: Visi
     page = visit(f"{app.url}/curves?models=MiniLM", width=800)
     navigation = page.get_by_role("navigation", name="App pages")
     expect(navigation.get_by_role("link").first).to_have_text("Explain")
+    idle(page)
     navigation.get_by_text(re.compile(r"^\d+ more$")).click()
     page.get_by_role("menuitem", name="Cache").click()
     page.wait_for_url("**/cache")
@@ -56,7 +57,7 @@ def test_a_small_window_has_the_last_pages_behind_a_button(app: App, visit: Visi
 
 def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published", width=390)
-    page.get_by_test_id("stExpandSidebarButton").click()
+    idle(page).get_by_test_id("stExpandSidebarButton").click()
     page.get_by_test_id("stSidebar").get_by_role("link", name="Cache").click()
     page.wait_for_url("**/cache")
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pyarrow.parquet as pq
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, contents
+from tests.e2e.conftest import App, Visit, contents, idle
 from tests.e2e.test_app import no_error, ready
 
 UPLOADED = "The zephyrine ledger names every quixotic debtor."
@@ -46,7 +46,7 @@ def test_another_sessions_export_holds_no_word_of_them(
 
     other = visit(f"{app.url}/cache")
     expect(other.get_by_text("Models: 1 · results: 1")).to_be_visible()
-    other.get_by_role("button", name="Export").click()
+    idle(other).get_by_role("button", name="Export").click()
     with other.expect_download() as waiting:
         other.get_by_role("button", name="Download MiniLM").click()
     exported = tmp_path / "results.parquet"

@@ -83,7 +83,7 @@ def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
 
 def test_figure_5_is_one_click(run_app: App, visit: Visit, tmp_path: Path) -> None:
     page = visit(run_app.url)
-    page.get_by_role("link", name="Published").click()
+    idle(page).get_by_role("link", name="Published").click()
     figure = page.get_by_role("figure", name="Mean and standard deviation of published")
     expect(figure).to_be_visible()
     for name in ("Qwen3-Embedding-8B (n=20)", "NV-Embed-v2 (n=20)"):
