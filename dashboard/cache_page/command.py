@@ -260,6 +260,7 @@ def verify(
         return
     from cache.storage.maintenance import verify
 
+    sound = True
     for file in _files(model, method):
         with _progress(file.model.name) as report:
             found = verify(_store(), file.model, file.method, report) if not file.problem else None
@@ -268,7 +269,10 @@ def verify(
             answer["checked"], answer["damaged"] = found.checked, list(found.damaged)
         else:
             answer["problem"] = file.problem
+        sound = sound and bool(found) and not answer.get("damaged")
         print_answer(answer, format.value)
+    if not sound:
+        raise typer.Exit(2)
 
 
 @cache.command()

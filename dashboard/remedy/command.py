@@ -117,9 +117,6 @@ def remedy(
         )
     known = found.provenance()
     print(remedies.verdict(found), file=sys.stderr)
-    if export is not None:
-        remedies.export_point(compute, found.judgement.point, export)
-        print(export, file=sys.stderr)
     if figure is not None:
         from dashboard.drawing.palettes import PRESETS
         from dashboard.remedy.figures import front
@@ -134,19 +131,22 @@ def remedy(
     )
     if format is TextFormat.csv:
         print_table(frame, "csv", known)
-        return
-    rows: Any = table_rows(frame)  # columns of a frame have no types
-    of_table: RemedyTable = {"points": rows} if table is Table.points else {"queries": rows}
-    printed: RemedyAnswer = {
-        "model": spec.name,
-        **remedies.summary(found, found.judgement),
-        # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
-        **of_table,  # type: ignore[typeddict-item]
-        "provenance": [source(one) for one in known],
-    }
-    if curves:
-        choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
-        for one in choice.jobs():
-            watched(one.label, one)
-        printed["curves"] = remedy_curves.curves_entry(choice)
-    print_json(printed)
+    else:
+        rows: Any = table_rows(frame)  # columns of a frame have no types
+        of_table: RemedyTable = {"points": rows} if table is Table.points else {"queries": rows}
+        printed: RemedyAnswer = {
+            "model": spec.name,
+            **remedies.summary(found, found.judgement),
+            # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
+            **of_table,  # type: ignore[typeddict-item]
+            "provenance": [source(one) for one in known],
+        }
+        if curves:
+            choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
+            for one in choice.jobs():
+                watched(one.label, one)
+            printed["curves"] = remedy_curves.curves_entry(choice)
+        print_json(printed)
+    if export is not None:  # at the end: where there is no model to write, all else is there
+        remedies.export_point(compute, found.judgement.point, export)
+        print(export, file=sys.stderr)

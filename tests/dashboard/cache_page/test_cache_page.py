@@ -344,6 +344,12 @@ def test_a_model_goes_out_and_comes_back(store: Store, tmp_path: Path) -> None:
     assert len(run("compact", "--model", "N")) == 1
 
 
+def test_a_damaged_cache_is_told_by_the_exit_code(store: Store) -> None:
+    damage(store)
+    assert sum(len(row["damaged"]) for row in run("verify", code=2)) == 1
+    assert not any(row["damaged"] for row in run("verify")), "they are taken out"
+
+
 def test_caches_and_parts_come_together(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     other.put(OTHER, METHOD, [result("p0"), result("p9")])

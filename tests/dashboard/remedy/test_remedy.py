@@ -162,6 +162,9 @@ def test_the_command_and_then_the_page(
     assert printed["recommended"] in ("MiniLM", "MiniLM@calibrated(basket=64)")
     assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
     # Here the plain model is recommended, of which there is nothing to export.
+    refused = CliRunner().invoke(app, [*asked, "--export", str(tmp_path / "none")])
+    assert refused.exit_code == 2 and "there is no mended model to export" in refused.stderr
+    assert json.loads(refused.stdout) == printed
     monkeypatch.setattr(remedies, "export_point", lambda _, point, to: to.mkdir())
     figure, folder = tmp_path / "front.json", tmp_path / "mended"
     files = ["--figure", str(figure), "--export", str(folder)]
