@@ -25,6 +25,7 @@ import numpy as np
 from attribution.batching import checkpoint
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.retrievers.endpoint_address import Address, key_name, key_of
+from attribution.retrievers.endpoint_connection import Connection
 from attribution.types import Array
 
 MAX_BYTES = 64 << 20
@@ -97,7 +98,7 @@ class EndpointClient:
             }
         )
         # One for each request under way: closing it ends that request and no other.
-        self._idle: list[httpx2.Client] = []
+        self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._next = 0.0
         self._since_check = 0
@@ -240,7 +241,7 @@ class EndpointClient:
 
     def _in_time(self, asked: bytes) -> object:
         """`_once` in a thread of its own. On a server that sends a header's byte now and then no
-        read times out; the connection of such an answer is closed, which ends the thread, as is
+        read times out; the connection of such an answer is ended, and the thread with it, as is
         that of one that nobody wants any more."""
         http = self._connection()
         answer: Future[object] = Future()
@@ -260,17 +261,17 @@ class EndpointClient:
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("the answer drips")
         except BaseException:
-            http.close()
+            http.end()
             raise
         self._idle.append(http)
         return answer.result()
 
-    def _connection(self) -> httpx2.Client:
+    def _connection(self) -> Connection:
         """One that no request uses, with what it keeps open from the last one."""
         with suppress(IndexError):
             return self._idle.pop()
         timeout = self.address.timeout
-        return httpx2.Client(
+        return Connection(
             headers=self._headers,
             follow_redirects=False,
             # Proxies as the environment says; none for this machine itself.
@@ -278,9 +279,11 @@ class EndpointClient:
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
         )
 
-    def _once(self, http: httpx2.Client, asked: bytes) -> object:
+    def _once(self, http: Connection, asked: bytes) -> object:
         deadline = time.monotonic() + self.address.timeout
-        with http.stream("POST", self.address.url, content=asked) as response:
+        with http.stream(
+            "POST", self.address.url, content=asked, extensions=http.extensions
+        ) as response:
             self._require_well(response)
             body = bytearray()
             for part in response.iter_raw():

@@ -229,8 +229,9 @@ def test_an_answer_that_never_begins_is_given_up(first: bytes, then: bytes) -> N
         assert_nobody_reads()
 
 
-def test_an_answer_that_nobody_wants_any_more_is_not_waited_for() -> None:
-    with dripping(HEADER, b"a") as (address, asked):
+@pytest.mark.parametrize("dripped", [HEADER, b""], ids=["dripping", "silent"])
+def test_an_answer_that_nobody_wants_any_more_is_not_waited_for(dripped: bytes) -> None:
+    with dripping(dripped, dripped[-1:]) as (address, asked):
         with stoppable(asked.is_set), pytest.raises(Stopped) as raised:
             EndpointClient(parse(f"Drips={address}#timeout=3600"))
         assert_nobody_reads()
