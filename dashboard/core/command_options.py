@@ -107,10 +107,9 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     while folder and not is_folder(folder):
         folder, at, part = folder.rpartition("@")
         behind = at + part + behind
-    if name not in resolve.known() and folder and is_folder(folder):
-        if folder not in resolve.known():
-            resolve.register_folder(Path(folder).resolve().name, Path(folder))
-        name = Path(folder).resolve().name + behind
+    # A folder that was read before is a known name too, and may be another one's now.
+    if folder and is_folder(folder) and _of_folder(name) and _of_folder(folder):
+        name = _registered(Path(folder).resolve()) + behind
     if name not in resolve.known():
         from cache.storage.store import Store
         from dashboard.core.stored_models import remember
@@ -118,6 +117,28 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
         remember(Store(specs.data_folder() / "cache"))
     spec = resolve.resolve(name)
     return posir_spec(spec) if posir else spec
+
+
+def _of_folder(name: str) -> bool:
+    """Whether this is nothing's name yet, or a folder's."""
+    from attribution.retrievers import resolve
+
+    known = resolve.known().get(name)
+    return known is None or known.source.startswith("folder:")
+
+
+def _registered(folder: Path) -> str:
+    """The name under which a folder is made known: its own, with as many of the folders above it as
+    tell it from another one that is known, as in `run-2/checkpoint-500`."""
+    from attribution.retrievers import resolve, specs
+
+    for n in range(1, len(folder.parts)):
+        name = "/".join(folder.parts[-n:])
+        spec = resolve.known().get(name)
+        # A preset's name is refused below.
+        if spec is None or name in specs.presets() or spec.source == f"folder:{folder}":
+            break
+    return resolve.register_folder(name, folder).name
 
 
 def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:

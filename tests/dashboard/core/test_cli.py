@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from attribution import datasets
+from attribution.retrievers import resolve as retrievers
 from dashboard.__main__ import app
+from dashboard.core.command_options import resolve
+from tests.support import tiny_models
 
 runner = CliRunner()
 KEYS = {
@@ -259,6 +263,28 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     assert len(pd.read_csv(table, comment="#")) == 100, "one model by two names"
     written = run("export", str(target), *asked)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
+
+
+def test_two_folders_of_one_name_are_two_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrievers, "_registered", dict(retrievers._registered))
+    for i, place in enumerate("ab"):
+        built = tiny_models.build("bert", tmp_path / f"built-{place}", seed=i)
+        shutil.copytree(built, tmp_path / place / "checkpoint-500")
+    monkeypatch.chdir(tmp_path)
+    paths = ["a/checkpoint-500", "b/checkpoint-500"]
+    texts = ("--query", "what melts", "--document", "Ice melts. Stone stays.")
+    done = run("compare", "--model", paths[0], "--model", paths[1], *texts)
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["model"] for row in rows] == ["checkpoint-500", "b/checkpoint-500"]
+    assert rows[0]["score"] != rows[1]["score"]
+    assert [resolve(path).name for path in paths] == [row["model"] for row in rows], "again"
+    place = f"folder:{(tmp_path / paths[1]).resolve()}"
+    assert resolve(f"{paths[1]}@cls").source == place
+    monkeypatch.chdir(tmp_path / "b")
+    assert resolve("checkpoint-500").source == place, "the folder that is here"
 
 
 def test_failures_are_listed_and_tried_again_on_demand(tmp_path: Path) -> None:
