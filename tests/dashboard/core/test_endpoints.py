@@ -32,6 +32,7 @@ from dashboard.core.compute import Compute, service
 from dashboard.export.files import attribution_frame, table_bytes
 from dashboard.interventions import service as interventions
 from dashboard.ranking import service as rankings
+from dashboard.widgets import sending
 from tests.support.endpoint_server import EndpointServer, hashed, running
 from tests.support.pages import open_page
 
@@ -190,6 +191,24 @@ def test_a_link_to_causes_sends_nothing(server: EndpointServer, own_service: Com
     assert not server.sent
     page.button[[b.label for b in page.button].index("Send to E5")].click().run()
     assert not page.error and server.sent and "Rank" in [one.label for one in page.metric]
+
+
+def test_nothing_is_sent_where_the_question_cannot_be_asked(
+    server: EndpointServer, own_service: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    own_service.retriever(own_service.identify(spec))
+
+    def unanswered(*_: object) -> bool:
+        raise UserError("E5 cannot be counted.")
+
+    monkeypatch.setattr(sending, "agreed_to", unanswered)
+    asked = {"models": ["E5"], "method": "occlusion", "level": "sentence"}
+    page = open_page("cause", dataset=SAMPLE, displace="true", **asked)
+    server.sent.clear()
+    page.run()
+    assert len(page.error) == 3 and not page.exception
+    assert not server.sent
 
 
 def test_a_local_model_has_no_cost(tmp_path: Path) -> None:
