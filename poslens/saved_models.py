@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 KEPT = 8
 """Folders that stay, those used last: a model in training is another one at each call."""
-IN_USE_S = 3600.0
-"""What was used or begun so lately stays too: somebody may be loading or writing it."""
+IN_USE_S = 300.0
+"""What was used so lately stays too: somebody may be loading it."""
+WRITTEN_S = 3600.0
+"""What was begun so lately stays: somebody may be writing it."""
 
 
 def folder_of(model: SentenceTransformer) -> Path:
@@ -34,7 +36,10 @@ def folder_of(model: SentenceTransformer) -> Path:
         digest = hashlib.blake2b(digest_size=8)
         for file in sorted(path for path in written.rglob("*") if path.is_file()):
             digest.update(file.relative_to(written).as_posix().encode() + b"\0")
-            digest.update(file.read_bytes())
+            # Part by part: a file of weights may be larger than the memory that is left.
+            with file.open("rb") as content:
+                while part := content.read(1 << 24):
+                    digest.update(part)
         folder = root / f"model-{digest.hexdigest()}"
         if not is_folder(folder):
             written.replace(folder)
@@ -48,9 +53,10 @@ def folder_of(model: SentenceTransformer) -> Path:
 def _drop_old(root: Path) -> None:
     """Remove the folders used least lately, and what was left behind half written."""
     kept = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
-    for path in (*root.glob("model-*"), *root.glob("new-*")):
-        if path not in kept and _age_s(path) > IN_USE_S:
-            shutil.rmtree(path, ignore_errors=True)
+    for pattern, stays_s in (("model-*", IN_USE_S), ("new-*", WRITTEN_S)):
+        for path in root.glob(pattern):
+            if path not in kept and _age_s(path) > stays_s:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _age_s(path: Path) -> float:

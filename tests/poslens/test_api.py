@@ -175,10 +175,11 @@ def test_models_in_memory_do_not_fill_the_disk(
 ) -> None:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     root = tmp_path / "home" / "models" / "notebook"
-    # Models of yesterday, the first used last; what a killed process began then; and of just now.
+    # Models of ten minutes ago, the first used last; what a killed process began yesterday; and of
+    # just now.
     for n in range(12):
         (root / f"model-{n:02}").mkdir(parents=True)
-        os.utime(root / f"model-{n:02}", (time.time() - 90_000 - n,) * 2)
+        os.utime(root / f"model-{n:02}", (time.time() - 600 - n,) * 2)
     (root / "new-killed").mkdir()
     os.utime(root / "new-killed", (time.time() - 90_000,) * 2)
     (root / "new-written").mkdir()
