@@ -260,7 +260,9 @@ def failed(meant: list[StoredFile]) -> None:
     with no_result(frame, unit="item", key="cache.failures"):
         for (title, page, measure), dataset in first.items():
             of = f" (documents, {measure})" if measure else ""
-            st.caption(f"{title} tries them again{of}: open it and press Try them again.")
+            st.caption(
+                panels.plain(f"{title} tries them again{of}: open it and press Try them again.")
+            )
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
             if title == "Curves":

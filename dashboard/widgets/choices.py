@@ -187,7 +187,7 @@ def spread(
 ) -> Sequence[T]:
     """As many of a data set's items as the reader asks for, spread evenly over it."""
     n = st.number_input(
-        label,
+        plain(label),
         least,
         len(items),
         min(default, len(items)),

@@ -177,7 +177,7 @@ def test_models_are_compared_on_one_pair() -> None:
 
 def test_a_model_is_alike_to_itself() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
-    asked = run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM@mean")
+    asked = run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-primacy@0")
     same = json.loads(asked.stdout)["rows"][1]
     assert same["rank_correlation"] == pytest.approx(1) and same["curves_apart"] == 0
     assert same["score_difference"] == same["index_difference"] == 0
