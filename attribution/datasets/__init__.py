@@ -93,6 +93,8 @@ def register(name: str, source: Path | str) -> list[str]:
         _folders.update(dict.fromkeys(known, place))
         _variants.update(known)
         _forget()
+    for one in known:
+        look_again(one)
     return list(known)
 
 
