@@ -30,10 +30,6 @@ Report = Callable[[int, int], None]
 and what was counted is kept."""
 
 
-def _unheard(done: int, total: int) -> None:
-    pass
-
-
 LEFT_OUT = "only pairs that every model can read"
 
 
@@ -66,7 +62,7 @@ def count(
     compute: Compute,
     spec: RetrieverSpec,
     pairs: Sequence[TextPair],
-    report: Report = _unheard,
+    report: Report = lambda done, total: None,
 ) -> dict[str, Reading]:
     """By pair id, what the model can read of each pair; loads the model where something is not
     counted yet.
@@ -101,7 +97,7 @@ def readable(
     compute: Compute,
     specs: Sequence[RetrieverSpec],
     pairs: Sequence[TextPair],
-    report: Report = _unheard,
+    report: Report = lambda done, total: None,
 ) -> Pairs:
     """The pairs whose evidence every model reads whole and nearly all of whose words it knows; of
     the same `Pairs` the same again while they are remembered.

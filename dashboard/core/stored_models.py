@@ -131,11 +131,9 @@ def remember(store: Store) -> list[str]:
         # Of several settings those without limits of a protocol's are what the name alone means.
         if kept is not None and (kept.query_max_length is None or model.spec.query_max_length):
             continue
-        try:
+        with suppress(UserError):
             if resolve.installed(resolve.resolve(name)):
                 continue
-        except UserError:
-            pass
         absent[name] = model.spec
     resolve.remember({n: spec for n, spec in absent.items() if n not in resolve.known()})
     return list(absent)

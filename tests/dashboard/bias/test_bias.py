@@ -36,12 +36,7 @@ def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,7 @@ from tests.support.pages import open_page
 MOVE = relocation_method()
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,14 +39,7 @@ from tests.test_imports import FILES, dotted, name_of, parse
 OCCLUSION = make_method("occlusion")
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,14 +27,7 @@ from tests.support.pages import open_page
 LONG = "ice melts " * 600
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 def of(retriever, *pairs: TextPair) -> list[Reading]:

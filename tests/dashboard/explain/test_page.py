@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,7 @@ OCCLUSION = make_method("occlusion")
 NULL = "unrelated query"
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 @pytest.fixture

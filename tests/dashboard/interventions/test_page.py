@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,7 @@ from dashboard.core.compute import service
 from dashboard.widgets import choices
 from tests.support.pages import open_page
 
-
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in ("_folders", "_variants"):
-        monkeypatch.setattr(datasets, name, dict(getattr(datasets, name)))
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 def test_what_really_happened_stands_by_characters_and_names_all_it_is_made_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,7 @@ ROOT = Path(__file__).parents[3]
 PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
 
 
-@pytest.fixture(autouse=True)
-def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(resolve, "_registered", {})
-    service.cache_clear()
-    yield
-    service.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_service")
 
 
 def explain_page(model: str, method: str) -> AppTest:
