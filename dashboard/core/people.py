@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
@@ -11,6 +13,11 @@ from dashboard.core.settings import PEOPLE
 
 NAME = "name"
 """Under which `st.user` holds what the proxy's header says."""
+
+_ADDRESS = re.compile(
+    rb"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*(?P<domain>@[a-z0-9.-]+)"
+)
+"""One address in lower case, its local part unquoted (RFC 5322, section 3.4.1, dot-atom)."""
 
 
 def person() -> str:
@@ -41,17 +48,34 @@ def shown_name() -> str:
 
 
 def may_enter() -> bool:
-    """Whether the person who has logged in is one of `POSLENS_PEOPLE`."""
-    listed = {name.strip().lower() for name in PEOPLE.get().split(",")} - {""}
-    if not listed:
+    """Whether `POSLENS_PEOPLE` admits the person who has logged in. An empty list admits everyone.
+
+    Names are compared letter by letter; only A to Z equal a to z.
+    """
+    if not PEOPLE.get().strip():
         return True
     if access.current().proxies:
-        name = _of_proxy().lower()
+        name = _of_proxy()
     elif st.user.get("email_verified") is True:
-        name = str(st.user.get("email") or "").lower()
+        name = st.user.get("email")
     else:
         return False  # anybody may claim an address that nobody has checked
-    return bool(name) and (name in listed or f"@{name.rpartition('@')[2]}" in listed)
+    listed = (entry.strip() for entry in PEOPLE.get().split(","))
+    return isinstance(name, str) and any(_admits(_folded(e), _folded(name)) for e in listed if e)
+
+
+def _admits(entry: bytes, name: bytes) -> bool:
+    """Whether an entry of the list admits a name: `@example.org` every address of that domain,
+    and nothing that isn't exactly one address; any other entry only itself."""
+    if not entry.startswith(b"@"):
+        return name == entry
+    address = _ADDRESS.fullmatch(name)
+    return address is not None and address["domain"] == entry
+
+
+def _folded(name: str) -> bytes:
+    # Bytes fold ASCII alone: str.lower() makes a k of the Kelvin sign.
+    return name.encode("utf-8", "surrogatepass").lower()
 
 
 def may_stop(run: Run) -> bool:

@@ -188,6 +188,125 @@ def test_who_of_those_that_can_log_in_may_enter(
     assert people.may_enter() is enters
 
 
+DOMAIN = "@lab.example.org"
+
+NOT_OF_THE_DOMAIN = [
+    "lab.example.org",
+    "@lab.example.org",
+    "x@y@lab.example.org",
+    "x@@lab.example.org",
+    "@x@lab.example.org",
+    "a@lab.example.org, b@lab.example.org",
+    "a@evil.org,b@lab.example.org",
+    "a@evil.org b@lab.example.org",
+    "a@evil.org;b@lab.example.org",
+    "a b@lab.example.org",
+    " a@lab.example.org",
+    "a@lab.example.org ",
+    "a@ lab.example.org",
+    "a@lab.example.org\n",
+    "a\t@lab.example.org",
+    "a\0@lab.example.org",
+    "a@lab.example.org.",
+    "a@.lab.example.org",
+    "a@sub.lab.example.org",
+    "a@evillab.example.org",
+    "a@lab.example.org.evil.org",
+    "a@evil.org@lab.example.org",
+    '"a"@lab.example.org',
+    '"x@evil.org"@lab.example.org',
+    "<a@lab.example.org>",
+    "Anna <a@lab.example.org>",
+    "a@lab.example.org (Anna)",
+    ".a@lab.example.org",
+    "a.@lab.example.org",
+    "a..b@lab.example.org",
+    "a@lab\u3002example.org",  # ideographic full stop
+    "a@lab\uff0eexample.org",  # full-width full stop
+    "a\uff20lab.example.org",  # full-width @
+    "x@y\uff20lab.example.org",
+    "a@lab.ex\u0430mple.org",  # Cyrillic a
+    "a@lab.example.\u2126rg",
+    "a@\u2113ab.example.org",
+    "a@\u200blab.example.org",
+    "\u202ea@lab.example.org",
+    "a@[127.0.0.1]",
+    "@",
+    "",
+]
+
+
+def admitted(
+    monkeypatch: pytest.MonkeyPatch, listed: str, sent: object, *, proxy: bool = False
+) -> bool:
+    """Whether a list admits what an identity provider, or a proxy, says."""
+    options = {"trusted_proxies": ["10.0.0.1"]} if proxy else {"login": True}
+    monkeypatch.setattr(access, "_current", access_of(**options))  # type: ignore[arg-type]
+    user = {people.NAME: sent.encode().decode("latin-1")} if proxy else {}  # type: ignore[attr-defined]
+    claims = {"is_logged_in": True, "sub": "1", "email_verified": True, "email": sent}
+    Browser(user or claims, "1").look(monkeypatch)
+    monkeypatch.setenv(PEOPLE.name, listed)
+    return people.may_enter()
+
+
+@pytest.mark.parametrize("name", NOT_OF_THE_DOMAIN, ids=ascii)
+def test_a_domain_admits_nothing_but_one_of_its_addresses(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not admitted(monkeypatch, DOMAIN, name)
+    # A header's white space at the ends is no part of its value.
+    if name == name.strip():
+        assert not admitted(monkeypatch, DOMAIN, name, proxy=True)
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+@pytest.mark.parametrize(
+    "name", ["a@lab.example.org", "A.B+c@LAB.example.ORG", "o'neil_7@lab.example.org"]
+)
+def test_a_domain_admits_its_addresses(
+    name: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert admitted(monkeypatch, f"bert@example.org, {DOMAIN}", name, proxy=proxy)
+
+
+@pytest.mark.parametrize(
+    ("listed", "name", "enters"),
+    [
+        ("kate", "kate", True),
+        ("Kate", "KATE", True),
+        ("kate", "\u212aate", False),  # the Kelvin sign
+        ("\u212aate", "kate", False),
+        ("istanbul", "\u0130stanbul", False),
+        ("strasse", "stra\u00dfe", False),
+        ("zo\u00eb", "zo\u00eb", True),
+        ("zo\u00eb", "ZO\u00cb", False),
+        ("zo\u00eb", "zoe\u0308", False),
+        ("kate", "kate@example.org", False),
+        ("kate,bert", "kate,bert", False),
+        ("kate@example.org", "kate", False),
+        ("kate@example.org", "kate@example.org.", False),
+        ("kate@example.org", "x@kate@example.org", False),
+        ("@", "kate", False),
+        ("@", "kate@", False),
+        (",", "kate", False),
+        (" , ,", "", False),
+        ("kate,", "", False),
+        (" ", "kate", True),
+    ],
+    ids=ascii,
+)
+def test_names_are_compared_letter_by_letter(
+    listed: str, name: str, enters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert admitted(monkeypatch, listed, name) is enters
+    assert admitted(monkeypatch, listed, name, proxy=True) is enters
+
+
+@pytest.mark.parametrize("claim", [None, 5, True, ["a@lab.example.org"], {"a@lab.example.org": 1}])
+def test_an_address_is_text(claim: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not admitted(monkeypatch, DOMAIN, claim)
+
+
 @pytest.mark.usefixtures("_proxy")
 def test_the_proxys_word_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = "zoë".encode().decode("latin-1")  # as a header reaches Streamlit
