@@ -32,15 +32,16 @@ Side = Literal["d1", "d2"]
 
 @dataclass(frozen=True, slots=True)
 class BiasTest:
-    """One test: what d1 and d2 are, what t > 0 says, and which order of the two `accuracy`
-    counts. `needs` is what a data set with evidence spans alone lacks for it."""
+    """One test: what d1 and d2 are, and what t > 0 means. `mteb_prefers` is the document that mteb
+    scores as correct for this test: the one that answers the query or, where both do, the one that
+    the named bias does not favor. `needs` is what a data set with only evidence spans lacks."""
 
     name: str
     title: str
     d1: str
     d2: str
     positive: str
-    accuracy: Side
+    mteb_prefers: Side
     needs: str = ""
 
 
@@ -64,7 +65,7 @@ TESTS: dict[str, BiasTest] = {
             "evidence first",
             "evidence further down",
             "primacy",
-            "d1",
+            "d2",
         ),
         BiasTest(
             "literal",
@@ -72,7 +73,7 @@ TESTS: dict[str, BiasTest] = {
             "the document names the entity as the query does",
             "the document gives it another name",
             "it prefers the exact match",
-            "d1",
+            "d2",
             f"{_HEAD}, and another name of it",
         ),
         BiasTest(
@@ -81,7 +82,7 @@ TESTS: dict[str, BiasTest] = {
             "evidence alone",
             "evidence, then the rest of the document",
             "it prefers short documents",
-            "d1",
+            "d2",
         ),
         BiasTest(
             "repetition",
@@ -89,7 +90,7 @@ TESTS: dict[str, BiasTest] = {
             "evidence and two more sentences that name the entity",
             "evidence and two sentences that do not",
             "it prefers repetition",
-            "d1",
+            "d2",
             _HEAD,
         ),
         BiasTest(
@@ -177,7 +178,9 @@ class BiasResult:
     in which the model does not read the evidence whole on both sides: `lost` is their mean of
     s(d1) - s(d2). `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
     [`low`, `high`]; `effect_size` is d_z, the mean over the standard deviation of the differences.
-    The shares are of pairs. What is not defined is None, and `remarks` say why in sentences.
+    `share_first` is the share of pairs with s(d1) > s(d2), `share_second` that with
+    s(d2) > s(d1); a tie counts in neither. What is not defined is None, and `remarks` say why in
+    sentences.
     """
 
     test: str
@@ -207,10 +210,10 @@ class BiasResult:
             raise ValueError(f"{self.test}: a number is not finite")
 
     @property
-    def accuracy(self) -> float | None:
-        """Share of pairs with s(d1) > s(d2); of foil and poison, s(d2) > s(d1). A tie is
-        neither."""
-        return self.share_first if TESTS[self.test].accuracy == "d1" else self.share_second
+    def resistance(self) -> float | None:
+        """Share of pairs in which the document that mteb prefers scores higher: the accuracy of
+        mteb's ColDeRReranking, except that a tie does not count."""
+        return self.share_first if TESTS[self.test].mteb_prefers == "d1" else self.share_second
 
     @property
     def t_interval(self) -> tuple[float, float] | None:

@@ -20,8 +20,14 @@ BiasRow = TypedDict(
         "low": Annotated[float | None, "Lower end of its 95% t interval."],
         "high": Annotated[float | None, "Upper end of its 95% t interval."],
         "d_z": Annotated[float | None, "Mean difference in standard deviations of differences."],
-        "accuracy": Annotated[float | None, "Share of pairs in the order that is right, 0 to 1."],
-        "accuracy counts": Annotated[str, "Which order that is."],
+        "d1 preferred": Annotated[float | None, "Share of pairs with s(d1) > s(d2), 0 to 1."],
+        "resistance (mteb)": Annotated[
+            float | None,
+            "Share of pairs in which the document that mteb prefers scores higher, 0 to 1.",
+        ],
+        "mteb prefers": Annotated[
+            str, "d1 or d2: the document with the answer, or the one that the bias does not favor."
+        ],
         "mean s(d1)": Annotated[float | None, "Mean score of the first documents."],
         "mean s(d2)": Annotated[float | None, "Mean score of the second documents."],
         "identical": Annotated[int, "Pairs left out because their documents are the same."],

@@ -212,7 +212,10 @@ def chart(found: list[Tested]) -> None:
                     "mean difference there",
                 )
             },
-            "accuracy": st.column_config.NumberColumn(format="percent"),
+            **{
+                name: st.column_config.NumberColumn(format="percent")
+                for name in ("d1 preferred", "resistance (mteb)")
+            },
         },
     )
     for sentence, labels in bias_service.remarks(found).items():
@@ -223,8 +226,10 @@ def chart(found: list[Tested]) -> None:
         "Paired t-test over documents, one mean difference each; tests of Fayyaz et al. 2025. "
         "t, p, low and high: of the mean of s(d1) − s(d2) over documents, one mean difference for "
         "each, as pairs made from one document are no independent draws. d_z: that mean over the "
-        "standard deviation. Accuracy: share of pairs with d1 above, of foil and poison with d2 "
-        "above. p (Holm): adjusted for all tests of the table. Pairs whose evidence the model does "
+        "standard deviation. d1 preferred: share of pairs in which d1 scores higher. Resistance "
+        "(mteb): share in which the document that mteb counts as correct scores higher; it is d2 "
+        "for every test except answer importance. A tie counts in neither. "
+        "p (Holm): adjusted for all tests of the table. Pairs whose evidence the model does "
         "not read whole in both documents are left out; the mean difference there is what is lost "
         "behind the limit. The paper gives the foil's t and the moved evidence's t the other sign."
     )

@@ -206,7 +206,7 @@ def test_orientation_with_planted_scorers() -> None:
             held = [answer in p.first.document, answer in p.second.document]
             scores.append(PairScores(held[0] + number / 1e3 * held[0], held[1] + 0.0))
         found = paired_test(test, scores)
-        assert found.accuracy == 1, test
+        assert found.resistance == 1, test
         assert (found.difference or 0) > 0 if right == "d1" else (found.difference or 0) < 0
 
 

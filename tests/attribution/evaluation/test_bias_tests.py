@@ -35,7 +35,7 @@ def test_t_by_hand() -> None:
     assert found.low == pytest.approx(2 - 4.302653 / np.sqrt(3), abs=1e-6)
     assert found.high == pytest.approx(2 + 4.302653 / np.sqrt(3), abs=1e-6)
     assert (found.mean_first, found.mean_second, found.n) == (4, 2, 3)
-    assert found.accuracy == found.share_first == 1 and found.share_second == 0
+    assert found.share_first == 1 and found.share_second == found.resistance == 0
     assert found.remarks == (
         "Only 3 documents: the interval is wide and t is not robust below 10.",
     )
@@ -77,18 +77,33 @@ def test_t_is_scipys_and_turns_with_the_documents(n: int, seed: int) -> None:
     assert (low > 0 or high < 0) == ((found.p or 1) < 0.05)
 
 
-@pytest.mark.parametrize("test", TESTS)
-def test_accuracy_counts_the_side_that_is_right(test: str) -> None:
-    # d1 above in 7 pairs, d2 above in 2, a tie in 1.
+MTEB_PREFERS = {
+    "foil": "doc2",
+    "poison": "doc2",
+    "answer_importance": "doc1",
+    "brevity_bias": "doc2",
+    "literal_bias": "doc2",
+    "position_bias": "doc2",
+    "repetition_bias": "doc2",
+}
+"""`_PREFERRED_DOC` of mteb 2.26.24, mteb/tasks/reranking/eng/colder_reranking.py."""
+
+
+@pytest.mark.parametrize("subset", MTEB_PREFERS)
+def test_both_shares_are_given_and_resistance_is_mtebs(subset: str) -> None:
+    # d1 scores higher in 7 pairs, d2 in 2; 1 is a tie.
+    test = subset.removesuffix("_bias")
     found = paired_test(test, scored(*[(2, 1)] * 5, *[(3, 1)] * 2, *[(1, 2)] * 2, (1, 1)))
-    assert found.accuracy == pytest.approx(0.2 if test in ("foil", "poison") else 0.7)
+    assert found.share_first == pytest.approx(0.7)
+    assert found.resistance == pytest.approx(0.7 if MTEB_PREFERS[subset] == "doc1" else 0.2)
     assert (found.t or 0) > 0 and not found.remarks
 
 
 def test_no_variance_has_no_t() -> None:
     tied = paired_test("position", scored(*[(0.5, 0.5)] * 12))
     assert tied.t is tied.p is tied.effect_size is tied.t_interval is None
-    assert (tied.difference, tied.low, tied.high, tied.accuracy) == (0, 0, 0, 0)
+    assert (tied.difference, tied.low, tied.high) == (0, 0, 0)
+    assert tied.share_first == tied.resistance == 0
     assert tied.remarks == (
         "Every pair scores the same for d1 and d2: this model does not see the difference.",
     )

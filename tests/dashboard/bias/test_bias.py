@@ -91,7 +91,12 @@ def test_the_table_and_holms_p(results) -> None:
     known = frame.dropna(subset=["p"])
     assert (known["p (Holm)"] >= known["p"]).all()
     assert known["p"].min() * 20 == pytest.approx(known["p (Holm)"].min())
-    assert set(frame["accuracy counts"]) == {"s(d1) > s(d2)", "s(d2) > s(d1)"}
+    assert "accuracy" not in frame, "which order it counted depended on the test"
+    position = frame[(frame["model"] == "MiniLM-primacy") & (frame["test"] == "position")].iloc[0]
+    assert (position["d1 preferred"], position["resistance (mteb)"]) == (1, 0)
+    assert position["mteb prefers"] == "d2"
+    important = frame[frame["test"] == "answer_importance"]
+    assert (important["d1 preferred"] == important["resistance (mteb)"]).all()
     one = of(found, "poison")
     pairs = bias_service.pair_frame(one)
     assert len(pairs) == 12 and pairs["difference"].is_monotonic_decreasing
