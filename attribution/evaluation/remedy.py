@@ -22,6 +22,7 @@ from attribution.evaluation.position_groups import (
 )
 from attribution.evaluation.ranking_measures import (
     N_EVIDENCE_BINS,
+    NDCG,
     evidence_bin,
     evidence_profile,
     psi_of_bins,
@@ -46,6 +47,12 @@ class Quality:
     psi_by_chance: float | None
     p: float | None
 
+    def worse_on_both(self, other: Quality) -> bool:
+        """Whether it has a higher PSI than `other`, and a lower nDCG@10 or harmonic mean."""
+        if self.psi is None or other.psi is None or self.psi <= other.psi:
+            return False
+        return self.mean.value < other.mean.value or self.harmonic.value < other.harmonic.value
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -54,6 +61,54 @@ class Change:
     mean: Estimate
     harmonic: Estimate
     psi: Estimate | None
+
+    def measures(self) -> dict[str, tuple[Estimate | None, int]]:
+        """Each measure by name, with the sign of an improvement: +1 where higher is better."""
+        return {
+            NDCG: (self.mean, 1),
+            "the harmonic mean": (self.harmonic, 1),
+            "PSI": (self.psi, -1),
+        }
+
+    def excluding_zero(self, direction: int) -> list[str]:
+        """Measures whose interval lies on one side of 0: the better (+1) or the worse (-1)."""
+        return [
+            name
+            for name, (found, sign) in self.measures().items()
+            if found is not None
+            and found.interval is not None
+            and min(direction * sign * end for end in found.interval) > 0
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a setting is recommended, and why in one sentence."""
+
+    recommended: bool
+    reason: str
+
+
+def decide(held_out: Change, plain: Quality, changed: Quality) -> Decision:
+    """Whether a setting chosen on other queries is better than the plain model.
+
+    `held_out` is the paired change on the queries that it was not chosen on; `plain` and `changed`
+    are both models' quality over all queries. A setting is recommended where the interval of the
+    harmonic mean or of PSI excludes 0 on the better side, no interval excludes 0 on the worse side,
+    and it is not worse over all queries in both PSI and nDCG@10, arithmetic or harmonic mean.
+    """
+    if held_out.harmonic.interval is None:
+        return Decision(False, "Too few documents to decide.")
+    if worse := held_out.excluding_zero(-1):
+        return Decision(False, f"Worse on the held-out queries: {', '.join(worse)}.")
+    better = [name for name in held_out.excluding_zero(1) if name != NDCG]
+    if not better:
+        return Decision(
+            False, "The intervals of the harmonic mean and of PSI show no improvement there."
+        )
+    if changed.worse_on_both(plain):
+        return Decision(False, f"Over all queries it is worse in both PSI and {NDCG}.")
+    return Decision(True, f"Better on the held-out queries: {', '.join(better)}; nothing is worse.")
 
 
 def quality(
@@ -107,9 +162,9 @@ def halves(documents: Sequence[Hashable]) -> NDArray[np.bool_]:
     return result
 
 
-def recommend(scores: Sequence[Scores], positions: Sequence[float]) -> int:
-    """The point whose scores [n] have the highest harmonic mean over position groups; the first
-    among equals, so put the plain model first.
+def candidate(scores: Sequence[Scores], positions: Sequence[float]) -> int:
+    """The point to test on held-out queries: the one whose scores [n] have the highest harmonic
+    mean over position groups; the first among equals, so put the plain model first.
 
     Raises:
         ValueError: there is no point, or no query.

@@ -53,15 +53,16 @@ class CurveEntry(TypedDict):
 
 
 class Recommendation(TypedDict):
-    """What is recommended, and what the queries say that had no say in it."""
+    """What is recommended, and how the setting that was tested does on held-out queries."""
 
     recommended: Annotated[str, "Name of the recommended model, the plain one if none is better."]
+    tested: Annotated[str, "Name of the best setting on the queries used for selection."]
     sentence: Annotated[str, "The recommendation in words."]
-    queries_chosen_on: Annotated[int, "Queries that it was chosen on."]
-    queries_judged_on: Annotated[int, "The other queries, that it is judged on."]
-    before: Annotated[QualityEntry, "The plain model on those."]
-    after: Annotated[QualityEntry, "The recommended model on those."]
-    change: Annotated[ChangeEntry | None, "What changed; null where the plain one is recommended."]
+    queries_chosen_on: Annotated[int, "Queries used for selection."]
+    queries_judged_on: Annotated[int, "Held-out queries."]
+    before: Annotated[QualityEntry, "The plain model on the held-out queries."]
+    after: Annotated[QualityEntry, "The tested model on the held-out queries."]
+    change: Annotated[ChangeEntry | None, "After less before; null where the plain one is tested."]
 
 
 PointRow = TypedDict(
@@ -101,10 +102,10 @@ ChangedQueryRow = TypedDict(
     {
         "query": Annotated[str, "The query."],
         "before": Annotated[float, "nDCG@10 by the plain model, 0 to 1."],
-        "after": Annotated[float, "nDCG@10 by the recommended one, 0 to 1."],
+        "after": Annotated[float, "nDCG@10 by the tested setting, 0 to 1."],
         "change": Annotated[float, "After less before, -1 to 1."],
         "rank before": Annotated[int | None, "Rank of the first relevant document; null if none."],
-        "rank after": Annotated[int | None, "The same by the recommended model."],
+        "rank after": Annotated[int | None, "The same by the tested setting."],
         "evidence": Annotated[float, "Where the evidence begins, in percent of the document."],
         "half": Annotated[str, "chosen on or judged on."],
         "id": Annotated[str, "Id of the query."],

@@ -74,11 +74,11 @@ def remedy(
         typer.Option(
             "--export",
             help="Also write the recommended model to this new folder, as sentence-transformers "
-            "saves one.",
+            "saves one; an error where no change is recommended.",
         ),
     ] = None,
     table: Annotated[
-        Table, typer.Option(help="points, or queries (under the recommended setting).")
+        Table, typer.Option(help="points, or queries (under the setting that was tested).")
     ] = Table.points,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (the table alone).")
@@ -148,5 +148,5 @@ def remedy(
             printed["curves"] = remedy_curves.curves_entry(choice)
         print_json(printed)
     if export is not None:  # at the end: where there is no model to write, all else is there
-        remedies.export_point(compute, found.judgement.point, export)
+        remedies.export_point(compute, found.recommended or found.plain, export)
         print(export, file=sys.stderr)

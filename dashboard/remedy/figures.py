@@ -67,8 +67,8 @@ def front(
             hovertemplate="%{customdata}<br>by chance %{x:.3f}<extra></extra>",
         )
     )
-    if found.judgement is not None and found.judgement.point is not plain:
-        best = found.judgement.point
+    best = found.recommended
+    if best is not None and best is not plain:
         figure.add_trace(
             go.Scatter(
                 x=[best.quality.psi],

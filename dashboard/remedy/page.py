@@ -97,8 +97,10 @@ def front_section(found: Remedy) -> None:
     st.caption(
         "Intervals resample documents; those of changes compare the same queries before and after. "
         "Few queries a place raise PSI without any bias: by chance is its mean when the queries' "
-        "places are shuffled. The setting is chosen on the queries of half of the documents and "
-        "judged on the others, which had no say."
+        "places are shuffled. One setting is chosen on the queries of half of the documents and "
+        "tested on the held-out half. It is recommended, and ringed in the charts, only if the "
+        "interval of the harmonic mean or of PSI shows an improvement there, no interval shows a "
+        "loss, and it is not worse over all queries in both PSI and nDCG@10."
     )
     for each in known:
         panels.caption(each)
@@ -240,7 +242,7 @@ with panels.guarded():
             names,
             index=names.index(best) if best in names else 0,
             key=f"remedy.point.{best}",
-            help="The recommended setting first.",
+            help="The setting that was tested on the held-out queries comes first.",
         )
         point = next(one for one in mended if one.name == looked_at)
         queries_section(ranked, point)

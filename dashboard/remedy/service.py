@@ -15,12 +15,14 @@ from attribution.errors import UserError
 from attribution.evaluation.ranking_measures import NDCG
 from attribution.evaluation.remedy import (
     Change,
+    Decision,
     Quality,
+    candidate,
     change,
+    decide,
     halves,
     on_front,
     quality,
-    recommend,
 )
 from attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
 from attribution.retrievers.dense import FAMILY as DENSE
@@ -41,6 +43,8 @@ STRENGTHS = (STRENGTH, 1.0)
 BASKETS = (64, BASKET)
 MAX_POINTS = 64
 """Settings of one grid: each ranks the whole data set."""
+
+NO_CHANGE = "No change recommended"
 
 HALF, ALL = "half", "all"
 LAYERS = (HALF,)
@@ -142,14 +146,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The point chosen on one half of the queries, judged on the other half, which had no say.
-    `before` and `after` are of that other half; `change` is None where the plain model won."""
+    """The point chosen on one half of the queries, tested on the held-out half. `before` and
+    `after` are of the held-out half; `change` and `decision` are None where no setting beats the
+    plain model on the first half."""
 
     point: Point
     n_chosen: int
     before: Quality
     after: Quality
     change: Change | None
+    decision: Decision | None
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,15 @@ class Remedy:
     def plain(self) -> Point:
         """The model as it is."""
         return self.points[0]
+
+    @property
+    def recommended(self) -> Point | None:
+        """The setting to use; the plain model where no setting is shown to be better, None before
+        every setting is ranked."""
+        judged = self.judgement
+        if judged is None:
+            return None
+        return judged.point if judged.decision and judged.decision.recommended else self.plain
 
     def provenance(self) -> list[Provenance]:
         """Everything needed to compute the points again."""
@@ -247,28 +262,27 @@ def _made(
     ids = np.array([query.query_id for query in placed])
     judgement = None
     if not missing and half.any() and not half.all():
-        best = recommend([one[half] for one in scores], positions[half].tolist())
+        best = candidate([one[half] for one in scores], positions[half].tolist())
         places, groups = positions[~half].tolist(), documents[~half].tolist()
         before = quality(scores[0][~half], places, groups)
         after = quality(scores[best][~half], places, groups)
         assert before is not None and after is not None
-        judged = change(scores[0][~half], scores[best][~half], places, groups)
-        judgement = Judgement(
-            points[best], int(half.sum()), before, after, judged if best else None
-        )
+        judged = change(scores[0][~half], scores[best][~half], places, groups) if best else None
+        decision = decide(judged, points[0].quality, points[best].quality) if judged else None
+        judgement = Judgement(points[best], int(half.sum()), before, after, judged, decision)
     chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
     return Remedy(tuple(points), missing, judgement, chosen_on, setup)
 
 
 def verdict(found: Remedy) -> str:
-    """What is recommended and what the other half says of it, in sentences."""
+    """What is recommended, and the change on the held-out queries, in sentences."""
     judged = found.judgement
     if judged is None:
-        return "Nothing is recommended yet: some settings are not ranked."
-    if judged.change is None:
+        return "No recommendation yet: some settings are not ranked."
+    if judged.change is None or judged.decision is None:
         return (
-            f"On {judged.n_chosen:,} queries no setting is more even than {found.plain.name}: "
-            "leave it as it is."
+            f"{NO_CHANGE}: on the {judged.n_chosen:,} queries used for selection, no setting has a "
+            f"higher harmonic mean of {NDCG} over positions than {found.plain.name}."
         )
     parts = [
         f"{name} {_number(before)} to {_number(after)}"
@@ -276,7 +290,7 @@ def verdict(found: Remedy) -> str:
         for name, before, after, changed in (
             (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
             (
-                "its harmonic mean over places",
+                "harmonic mean",
                 judged.before.harmonic.value,
                 judged.after.harmonic.value,
                 judged.change.harmonic,
@@ -284,19 +298,11 @@ def verdict(found: Remedy) -> str:
             ("PSI", judged.before.psi, judged.after.psi, judged.change.psi),
         )
     ]
-    interval = judged.change.harmonic.interval
-    if interval is None:
-        closing = "Too few documents to say whether it helps."
-    elif interval[0] > 0:
-        closing = "It helps there too."
-    elif interval[1] < 0:
-        closing = "It harms there."
-    else:
-        closing = "Whether it helps there cannot be told: the interval holds 0."
+    head = f"Recommended: {judged.point.name}" if judged.decision.recommended else NO_CHANGE
     return (
-        f"{judged.point.name} is the most even on {judged.n_chosen:,} queries, by the harmonic "
-        f"mean of nDCG@10 over places. On the other {judged.before.n:,}, which had no say: "
-        f"{', '.join(parts)}. {closing}"
+        f"{head}. On the {judged.n_chosen:,} queries used for selection, {judged.point.name} has "
+        f"the highest harmonic mean of {NDCG} over positions. On the {judged.before.n:,} held-out "
+        f"queries: {', '.join(parts)}. {judged.decision.reason}"
     )
 
 
@@ -306,9 +312,11 @@ def _number(value: float | None) -> str:
 
 def summary(found: Remedy, judged: Judgement) -> Recommendation:
     """The recommendation, for a command's output."""
-    changed = judged.change
+    changed, recommended = judged.change, found.recommended
+    assert recommended is not None  # there is a judgement
     return {
-        "recommended": judged.point.name,
+        "recommended": recommended.name,
+        "tested": judged.point.name,
         "sentence": verdict(found),
         "queries_chosen_on": judged.n_chosen,
         "queries_judged_on": judged.before.n,
@@ -337,12 +345,12 @@ def export_point(compute: Compute, point: Point, folder: Path) -> None:
     """Write a calibrated model to a new folder, as sentence-transformers saves one.
 
     Raises:
-        UserError: the plain model, which has nothing to mend, or a folder that is there already.
+        UserError: the plain model, which is not exported, or the folder exists.
     """
     if point.spec.calibration is None:
         raise UserError(
-            f"{point.name} itself is recommended, so there is no mended model to export: "
-            "nothing is written."
+            f"{NO_CHANGE} for {point.name}, so there is no calibrated model to export: nothing "
+            "is written."
         )
     if folder.exists():
         raise UserError(f"{folder} is there already: name a new folder.")

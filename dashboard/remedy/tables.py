@@ -23,7 +23,7 @@ def points_frame(found: Remedy) -> pd.DataFrame:
             "layers": (how.layers or HALF) if how else None,
             "queries": own.n,
             "on the front": one.front,
-            "recommended": found.judgement is not None and found.judgement.point is one,
+            "recommended": found.recommended is one,
             "PSI": own.psi,
             "PSI by chance": own.psi_by_chance,
             "p": own.p,

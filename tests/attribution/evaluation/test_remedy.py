@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from attribution.evaluation.remedy import (
+    Change,
+    Decision,
+    candidate,
     change,
+    decide,
     halves,
     harmonic_mean,
     on_front,
     quality,
-    recommend,
 )
 
 GENERATOR = np.random.default_rng(7)
@@ -99,9 +102,62 @@ def test_halves_keep_a_documents_queries_together() -> None:
     assert (halves(DOCUMENTS) == chosen).all()
 
 
-def test_the_most_even_point_is_recommended_and_the_first_among_equals() -> None:
-    assert recommend([BEFORE, AFTER], POSITIONS) == 1
-    assert recommend([BEFORE, BEFORE.copy(), BEFORE * 0.9], POSITIONS) == 0
+def test_the_candidate_is_the_most_even_point_and_the_first_among_equals() -> None:
+    assert candidate([BEFORE, AFTER], POSITIONS) == 1
+    assert candidate([BEFORE, BEFORE.copy(), BEFORE * 0.9], POSITIONS) == 0
+
+
+def decided(after: np.ndarray, overall: np.ndarray | None = None) -> Decision:
+    """The decision where `after` are the held-out scores and `overall` those of all queries."""
+    found = change(BEFORE, after, POSITIONS, DOCUMENTS)
+    plain = quality(BEFORE, POSITIONS, DOCUMENTS)
+    changed = quality(after if overall is None else overall, POSITIONS, DOCUMENTS)
+    assert found is not None and plain is not None and changed is not None
+    return decide(found, plain, changed)
+
+
+EVEN = np.full(N, BEFORE.mean())
+STEEPER = np.clip(BEFORE - 0.4 * np.array(POSITIONS), 0.02, 1)
+
+
+def test_a_setting_that_is_more_even_and_costs_nothing_is_recommended() -> None:
+    found = decided(EVEN)
+    assert found.recommended and "PSI; nothing is worse" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (STEEPER, "nDCG@10, the harmonic mean, PSI"),
+        (EVEN - 0.2, "Worse on the held-out queries: nDCG@10"),  # even, but at a price
+        (BEFORE, "show no improvement"),
+    ],
+    ids=["worse on both axes", "worse on one axis", "no different"],
+)
+def test_nothing_is_recommended_that_is_not_better(after: np.ndarray, said: str) -> None:
+    found = decided(after)
+    assert not found.recommended and said in found.reason
+
+
+def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries() -> None:
+    found = decided(EVEN, overall=STEEPER)
+    assert found == Decision(False, "Over all queries it is worse in both PSI and nDCG@10.")
+
+
+def test_noise_is_not_recommended() -> None:
+    generator = np.random.default_rng(11)
+    recommended = 0
+    for _ in range(40):
+        noise = generator.normal(0, 0.02, N)
+        recommended += decided(np.clip(BEFORE + noise, 0.01, 1)).recommended
+    assert recommended <= 4
+
+
+def test_few_documents_decide_nothing() -> None:
+    few = [f"d{number % 5}" for number in range(N)]
+    found, own = change(BEFORE, EVEN, POSITIONS, few), quality(BEFORE, POSITIONS, few)
+    assert isinstance(found, Change) and own is not None
+    assert decide(found, own, own) == Decision(False, "Too few documents to decide.")
 
 
 def test_no_query_has_no_measures() -> None:

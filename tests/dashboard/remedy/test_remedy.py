@@ -30,9 +30,10 @@ from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 
 FILLER = "Filler stands here. " * 8
+WORDS = [f"{colour} {noun}" for colour in ("red", "green", "blue") for noun in NOUNS]
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{FILLER * (n % 3)}The {word} is {word}. {FILLER},The {word} is {word}.\n"
-    for n, word in enumerate(NOUNS)
+    for n, word in enumerate(WORDS)
 )
 MINILM = resolve("MiniLM")
 SMALL = {"strengths": (0.5, 1.0), "baskets": (16,), "layers": ("half",)}
@@ -105,17 +106,66 @@ def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: Remedy) ->
     judged = found.judgement
     assert judged is not None
     assert (
-        judged.n_chosen + judged.before.n == len(NOUNS) and len(found.chosen_on) == judged.n_chosen
+        judged.n_chosen + judged.before.n == len(WORDS) and len(found.chosen_on) == judged.n_chosen
     )
     rows = [n for n, q in enumerate(found.setup.queries) if q.query_id not in found.chosen_on]
     expected = found.plain.ranked.evaluation.per_query[NDCG][rows].mean()
     assert judged.before.mean.value == pytest.approx(float(expected))
-    assert judged.point.name in remedies.verdict(found)
+    assert found.recommended is not None
+    assert found.recommended.name in remedies.verdict(found)
 
 
 def test_nothing_is_recommended_before_all_is_ranked(found: Remedy) -> None:
     waiting = replace(found, judgement=None, missing=("MiniLM@calibrated",))
-    assert remedies.verdict(waiting).startswith("Nothing is recommended yet")
+    assert remedies.verdict(waiting).startswith("No recommendation yet")
+    assert waiting.recommended is None
+
+
+def planted(found: Remedy, *scores: np.ndarray) -> Remedy:
+    """The grid judged again, with `scores` [queries] as the nDCG@10 of each of its points."""
+    ranked = [
+        replace(
+            point.ranked,
+            evaluation=replace(point.ranked.evaluation, per_query={NDCG: values}),
+        )
+        for point, values in zip(found.points, scores, strict=True)
+    ]
+    placed = [query for query in found.setup.queries if query.evidence is not None]
+    return remedies._made(ranked, (), placed, found.setup)
+
+
+def ringed(found: Remedy) -> bool:
+    figure = front(found, "mean", Style(), provenance=found.provenance())
+    return any(trace.name == "recommended" for trace in figure.data)
+
+
+def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommended(
+    found: Remedy,
+) -> None:
+    places = np.array([query.evidence for query in found.setup.queries])
+    chosen_on = np.array([query.query_id in found.chosen_on for query in found.setup.queries])
+    plain = 0.9 - 0.3 * places
+    # Better where it is selected, worse on both axes where it is tested.
+    worse = np.where(chosen_on, plain + 0.02, plain - 0.3 * places)
+    other = planted(found, plain, plain - 0.1, worse)
+    assert other.judgement is not None and other.judgement.point is other.points[2]
+    assert other.recommended is other.plain and not ringed(other)
+    assert remedies.verdict(other).startswith("No change recommended.")
+    assert "Worse on the held-out queries" in remedies.verdict(other)
+    assert tables.points_frame(other)["recommended"].tolist() == [True, False, False]
+    assert remedies.summary(other, other.judgement)["recommended"] == "MiniLM"
+
+    none = planted(found, plain, plain - 0.1, plain - 0.2)
+    assert none.recommended is none.plain and not ringed(none)
+    assert remedies.verdict(none).startswith("No change recommended: on the ")
+
+
+def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: Remedy) -> None:
+    places = np.array([query.evidence for query in found.setup.queries])
+    plain = 0.9 - 0.3 * places
+    better = planted(found, plain, plain - 0.1, np.full(len(places), 0.9))
+    assert better.recommended is better.points[2] and ringed(better)
+    assert remedies.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
 
 
 def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
@@ -124,7 +174,7 @@ def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
     assert frame["recommended"].sum() == 1
     assert tables.points_text(found)["model"].tolist() == frame["model"].tolist()
     queries = tables.queries_frame(found, found.points[2])
-    assert len(queries) == len(NOUNS)
+    assert len(queries) == len(WORDS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])
     assert set(queries["half"]) == {"chosen on", "judged on"}
@@ -163,7 +213,7 @@ def test_the_command_and_then_the_page(
     assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
     # Here the plain model is recommended, of which there is nothing to export.
     refused = CliRunner().invoke(app, [*asked, "--export", str(tmp_path / "none")])
-    assert refused.exit_code == 2 and "there is no mended model to export" in refused.stderr
+    assert refused.exit_code == 2 and "no calibrated model to export" in refused.stderr
     assert json.loads(refused.stdout) == printed
     monkeypatch.setattr(remedies, "export_point", lambda _, point, to: to.mkdir())
     figure, folder = tmp_path / "front.json", tmp_path / "mended"
@@ -172,7 +222,7 @@ def test_the_command_and_then_the_page(
     assert json.loads(figure.read_text())["data"] and folder.is_dir()
     assert str(figure) in table.stderr and str(folder) in table.stderr
     lines = [line for line in table.stdout.splitlines() if not line.startswith("#")]
-    assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(NOUNS)
+    assert len(pd.read_csv(io.StringIO("\n".join(lines)))) == len(WORDS)
 
     page = AppTest.from_file(str(page_file("remedy")), default_timeout=SECONDS)
     for name, value in {
@@ -184,7 +234,7 @@ def test_the_command_and_then_the_page(
         page.query_params[name] = value
     page.run()
     assert not page.exception and not page.error
-    assert any("queries" in one.value and "even" in one.value for one in page.markdown)
+    assert any(one.value.startswith("No change recommended") for one in page.markdown)
     kinds = [chart.proto.spec for chart in page.get("plotly_chart")]
     assert sum("remedy_front" in spec for spec in kinds) == 2
     assert any("rank after" in one.value.columns for one in page.dataframe)
