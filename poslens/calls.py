@@ -231,17 +231,18 @@ def check(
     pairs: int = MAX_PAIRS,
     **tolerances: float,
 ) -> list[Check]:
-    """Whether a model is as a stored passport says, each check with its outcome and a line of words
-    (`poslens check` on the command line). What is not stored is computed and kept.
+    """Check a model against a stored passport: each check with its outcome (pass, fail or not
+    checked) and a line of words (`poslens check` on the command line). What is not stored is
+    computed and kept.
 
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
-        only: of lean, psi, truncation and drift.
+        only: of lean, curve, psi, truncation and drift.
         pairs: that are attributed, at most, from 2 on.
         tolerances: by the same names, see `dashboard.check.service.Tolerances`.
 
     Raises:
-        UserError: as `explain`, or the file is no passport, or has nothing to check against.
+        UserError: as `explain`, or the file is no passport.
     """
     only = listed(only, "checks", "only", checking.NAMES[0])
     if not only:

@@ -37,8 +37,8 @@ Made by `python -m tools.docs` from the commands themselves, which say the same 
 `.venv/bin/python -m dashboard COMMAND`, after `pip install .` also `poslens COMMAND`. `--version`
 instead of a command prints the version, and `poslens --install-completion` lets the shell complete
 names. Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a check failed,
-2 bad input, 130 interrupted. What `--format json` prints is in [JSON of the commands](json.md),
-field by field.
+2 bad input, 3 a [check](check.md) could not be made, 130 interrupted. What `--format json` prints
+is in [JSON of the commands](json.md), field by field.
 """
 JSON_HEAD = """\
 # JSON of the commands

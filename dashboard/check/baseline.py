@@ -16,9 +16,20 @@ MAX_BYTES = 200_000_000
 """Largest file that is read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A passport's number, over `n` pairs, queries or texts of `n_documents` different documents; 0
+    where the passport does not say."""
+
+    value: float
+    n: int = 0
+    n_documents: int = 0
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """What a stored passport says: `numbers` by part and key, `scores` by pair."""
+    """What a stored passport says: `numbers` by part and key, `absent` why a part has none, and
+    `scores` by pair. `n_pairs` and `n_documents` are those of the whole data set."""
 
     model: str
     weights: str
@@ -26,15 +37,17 @@ class Baseline:
     n_pairs: int
     n_documents: int
     poslens: str
-    numbers: Mapping[str, Mapping[str, float]]
+    numbers: Mapping[str, Mapping[str, Number]]
+    absent: Mapping[str, str]
     scores: Mapping[str, PairScore]
 
     @property
     def heading(self) -> str:
-        """What it is of, in one line."""
+        """The model, the data set and how many of its pairs were scored, in one line."""
         return (
-            f"{self.model}, weights {self.weights}, {self.n_pairs:,} pairs of "
-            f"{self.n_documents:,} documents of {self.dataset}, PosLens {self.poslens}"
+            f"{self.model}, weights {self.weights}, {len(self.scores):,} of the {self.n_pairs:,} "
+            f"pairs of {self.dataset} scored ({self.n_documents:,} documents in all), PosLens "
+            f"{self.poslens}"
         )
 
 
@@ -95,9 +108,10 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             int(_number(entry.get("n_documents", 0))),
             _text(entry.get("poslens", "")),
             {
-                part: {key: _number(one["value"]) for key, one in about["numbers"].items()}
+                part: {key: _of_part(one) for key, one in about["numbers"].items()}
                 for part, about in entry["parts"].items()
             },
+            {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},
             {
                 pair_id: PairScore(_text(one["texts"]), _number(one["score"]))
                 for pair_id, one in entry.get("scores", {}).items()
@@ -108,6 +122,14 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             f"{name} is damaged: a number of the passport of {str(entry['model'])[:80]} is not as "
             "`poslens passport` writes it."
         ) from error
+
+
+def _of_part(one: Mapping[str, Any]) -> Number:
+    return Number(
+        _number(one["value"]),
+        int(_number(one.get("n", 0))),
+        int(_number(one.get("n_resampled", 0))),
+    )
 
 
 def _text(value: Any) -> str:

@@ -1,19 +1,20 @@
-"""Whether a model is as it was: its passport against a stored one, number by number. No Streamlit
-here."""
+"""Compare a model's passport with a stored one, number by number. No Streamlit here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attribution.datasets import DataSet
 from attribution.errors import UserError
 from attribution.retrievers.specs import RetrieverSpec
-from dashboard.check.answers import CheckAnswer, Outcome
-from dashboard.check.baseline import Baseline
+from dashboard.check.answers import CheckAnswer, CheckEntry, Outcome
+from dashboard.check.baseline import Baseline, Number
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Job
 from dashboard.passport import service as passports
@@ -25,13 +26,14 @@ _INDEX = "_primacy_recency_index"
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """How far each number may lie from the baseline's before its check fails.
+    """How much worse than the baseline each number may be before its check fails.
 
-    `lean` in units of the primacy-recency index, `psi` of PSI, `truncation` in tokens, `drift` in
-    standard deviations of the baseline's scores.
+    `lean` and `drift` in standard deviations of the scores of pairs, `curve` in units of the
+    primacy-recency index, `psi` of PSI, `truncation` in tokens.
     """
 
     lean: float = 0.05
+    curve: float = 0.05
     psi: float = 0.05
     truncation: float = 0
     drift: float = 0.05
@@ -45,14 +47,19 @@ class Tolerances:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: `value` against `baseline`, None where there is none; `excess` is what is held
-    against `tolerance`. `line` says all of it in words."""
+    """One check: the model's `value` and that of the `baseline`, and how many pairs, queries or
+    texts (`n`) of how many documents each is over; None where unknown. It fails where `excess` is
+    above `tolerance`. `line` says all of it in words."""
 
     name: str
     outcome: Outcome
     line: str
     value: float | None = None
+    n: int | None = None
+    n_documents: int | None = None
     baseline: float | None = None
+    baseline_n: int | None = None
+    baseline_n_documents: int | None = None
     excess: float | None = None
     tolerance: float | None = None
 
@@ -69,7 +76,7 @@ def passport(
     Raises:
         UserError: the model's files are not here, and no results of it either.
     """
-    only = {CHECKS[name].part for name in names}
+    only = {part for name in names for part in CHECKS[name].parts}
     return passports.passport(compute, spec, data, limit, only)
 
 
@@ -84,55 +91,63 @@ def checks(
     tolerances: Tolerances,
     names: Sequence[str],
 ) -> list[Check]:
-    """Each check of `names`. One that the baseline has no number for is not checked and says so;
-    one that only this passport has no number for fails.
-
-    Raises:
-        UserError: the baseline has no number for any of them.
-    """
-    made = [CHECKS[name].make(found, baseline, getattr(tolerances, name)) for name in names]
-    if all(one.outcome == "not checked" for one in made):
-        raise UserError(
-            f"The baseline has nothing to check {found.name} against: {made[0].line} Write it "
-            "again with `poslens passport`."
-        )
-    return made
-
-
-def other_data(found: Passport, baseline: Baseline) -> str:
-    """What tells the baseline's data from these, in a sentence; empty where nothing does."""
-    if (baseline.n_pairs, baseline.n_documents) == (found.n_pairs, found.n_documents):
-        return ""
-    return (
-        f"The baseline is over {baseline.n_pairs:,} pairs of {baseline.n_documents:,} documents of "
-        f"{baseline.dataset}, and these are {found.n_pairs:,} of {found.n_documents:,}: what "
-        "differs may be the data."
-    )
+    """Each check of `names`. One that the baseline has no number for is not checked, and its line
+    says why; one whose number only this passport lacks fails."""
+    return [CHECKS[name].make(found, baseline, getattr(tolerances, name)) for name in names]
 
 
 def _lean(found: Passport, baseline: Baseline, tolerance: float) -> Check:
-    """The curve's primacy-recency index. A lean may shrink freely: only what lies further out than
-    the baseline's, or on the other side of the middle, counts."""
-    before = {
+    """The lean that relocation measures: what position alone does to the score. It is in standard
+    deviations of each model's scores of the same pairs, since models differ in their scales."""
+    before = baseline.numbers.get("relocation", {}).get("lean")
+    if before is None:
+        return _absent("lean", "The baseline has no lean by relocation.", baseline, "relocation")
+    now = _numbers(found, "relocation").get("lean")
+    if now is None:
+        return _lost("lean", "lean by relocation", found, "relocation", before)
+    same, old, new = _shared(found, baseline)
+    if not same:
+        return _absent("lean", _NO_PAIR, baseline, "attribution")
+    now, before = _in_units_of(new, now), _in_units_of(old, before)
+    excess = _further(now.value, before.value)
+    return _judged(
+        "lean",
+        "With the evidence moved from the first to the last third the score changes by "
+        f"{now.value:+.3f} standard deviations{_over(now, 'pairs')}, the baseline's by "
+        f"{before.value:+.3f}{_over(before, 'pairs')}: {excess:.3f} further from 0, or across it; "
+        f"{tolerance:g} is tolerated.",
+        now,
+        before,
+        excess,
+        tolerance,
+    )
+
+
+def _curve(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+    """The primacy-recency index of the attribution curve."""
+    indices = {
         key: value
         for key, value in baseline.numbers.get("attribution", {}).items()
         if key.endswith(_INDEX)
     }
-    if not before:
-        return _absent("lean", "The baseline has no primacy-recency index.")
+    if not indices:
+        line = "The baseline has no primacy-recency index."
+        return _absent("curve", line, baseline, "attribution")
     # The baseline's own curve: another method's, such as the profile, is another question's answer.
-    key, old = next(iter(before.items()))
+    key, before = next(iter(indices.items()))
     method = key.removesuffix(_INDEX)
-    new = _numbers(found, "attribution").get(key)
-    if new is None:
-        return _lost("lean", f"primacy-recency index of {method}", found, "attribution", old)
-    excess = max(new - max(old, 0.0), min(old, 0.0) - new, 0.0)
+    now = _numbers(found, "attribution").get(key)
+    if now is None:
+        what = f"primacy-recency index of {method}"
+        return _lost("curve", what, found, "attribution", before)
+    excess = _further(now.value, before.value)
     return _judged(
-        "lean",
-        f"The primacy-recency index of {method} is {new:+.3f}, the baseline's {old:+.3f}; it lies "
-        f"{excess:.3f} further from the middle or across it, and {tolerance:g} is tolerated.",
-        new,
-        old,
+        "curve",
+        f"The primacy-recency index of {method} is {now.value:+.3f}{_over(now, 'pairs')}, the "
+        f"baseline's {before.value:+.3f}{_over(before, 'pairs')}: {excess:.3f} further from 0, or "
+        f"across it; {tolerance:g} is tolerated.",
+        now,
+        before,
         excess,
         tolerance,
     )
@@ -140,19 +155,20 @@ def _lean(found: Passport, baseline: Baseline, tolerance: float) -> Check:
 
 def _psi(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     """PSI less what shuffled positions give; it may fall freely."""
-    old = baseline.numbers.get("ranking", {}).get("psi_beyond_chance")
-    if old is None:
-        return _absent("psi", "The baseline has no PSI beyond chance.")
-    new = _numbers(found, "ranking").get("psi_beyond_chance")
-    if new is None:
-        return _lost("psi", "PSI beyond chance", found, "ranking", old)
-    excess = max(new - old, 0.0)
+    before = baseline.numbers.get("ranking", {}).get("psi_beyond_chance")
+    if before is None:
+        return _absent("psi", "The baseline has no PSI beyond chance.", baseline, "ranking")
+    now = _numbers(found, "ranking").get("psi_beyond_chance")
+    if now is None:
+        return _lost("psi", "PSI beyond chance", found, "ranking", before)
+    excess = max(now.value - before.value, 0.0)
     return _judged(
         "psi",
-        f"PSI less what chance gives is {new:+.3f}, the baseline's {old:+.3f}; it rose by "
-        f"{excess:.3f}, and {tolerance:g} is tolerated.",
-        new,
-        old,
+        f"PSI less what chance gives is {now.value:+.3f}{_over(now, 'queries')}, the baseline's "
+        f"{before.value:+.3f}{_over(before, 'queries')}; it rose by {excess:.3f}, and "
+        f"{tolerance:g} is tolerated.",
+        now,
+        before,
         excess,
         tolerance,
     )
@@ -160,19 +176,21 @@ def _psi(found: Passport, baseline: Baseline, tolerance: float) -> Check:
 
 def _truncation(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     """How much of a long text is read; more may be."""
-    old = baseline.numbers.get("audit", {}).get("tokens_read")
-    if old is None:
-        return _absent("truncation", "The baseline does not say where the model stops reading.")
-    new = _numbers(found, "audit").get("tokens_read")
-    if new is None:
-        return _lost("truncation", "place where it stops reading", found, "audit", old)
-    excess = max(old - new, 0.0)
+    before = baseline.numbers.get("audit", {}).get("tokens_read")
+    if before is None:
+        line = "The baseline does not say where the model stops reading."
+        return _absent("truncation", line, baseline, "audit")
+    now = _numbers(found, "audit").get("tokens_read")
+    if now is None:
+        return _lost("truncation", "place where it stops reading", found, "audit", before)
+    excess = max(before.value - now.value, 0.0)
     return _judged(
         "truncation",
-        f"The model reads {new:,.0f} tokens of a long text, the baseline's {old:,.0f}; that is "
-        f"{excess:,.0f} fewer, and {tolerance:g} are tolerated.",
-        new,
-        old,
+        f"The model reads {now.value:,.0f} tokens of a long text{_over(now, 'texts')}, the "
+        f"baseline's {before.value:,.0f}{_over(before, 'texts')}; that is {excess:,.0f} fewer, and "
+        f"{tolerance:g} are tolerated.",
+        now,
+        before,
         excess,
         tolerance,
     )
@@ -182,21 +200,13 @@ def _drift(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
     deviations of the baseline's."""
     if not baseline.scores:
-        return _absent("drift", "The baseline has no scores of pairs.")
+        return _absent("drift", "The baseline has no scores of pairs.", baseline, "attribution")
     if not found.scores:
         return _lost("drift", "score of a pair", found, "attribution", None)
-    same = [
-        pair_id
-        for pair_id, one in baseline.scores.items()
-        if (now := found.scores.get(pair_id)) is not None and now.texts == one.texts
-    ]
+    same, old, new = _shared(found, baseline)
     if not same:
-        return _absent("drift", "No pair of the baseline is here with the same texts.")
-    old = np.array([baseline.scores[pair_id].score for pair_id in same])
-    new = np.array([found.scores[pair_id].score for pair_id in same])
-    # Scores that are all equal have no spread: they are compared as they are.
-    unit = float(old.std()) or 1.0
-    moved = np.abs(new - old) / unit
+        return _absent("drift", _NO_PAIR, baseline, "attribution")
+    moved = np.abs(new - old) / _spread(old)
     excess, most = float(moved.mean()), int(moved.argmax())
     gone = len(baseline.scores) - len(same)
     line = (
@@ -206,12 +216,52 @@ def _drift(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     )
     if gone:
         line += f" {gone:,} of the baseline's pairs are not here with the same texts."
-    return _judged("drift", line, excess, 0.0, excess, tolerance)
+    n = len(same)
+    return _judged("drift", line, Number(excess, n), Number(0.0, n), excess, tolerance)
 
 
-def _numbers(found: Passport, part: str) -> dict[str, float]:
+_NO_PAIR = "No pair of the baseline is here with the same texts."
+
+
+def _shared(
+    found: Passport, baseline: Baseline
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+    """The pairs [n] whose texts are the same in both, and their scores [n] before and now."""
+    same = [
+        pair_id
+        for pair_id, one in baseline.scores.items()
+        if (now := found.scores.get(pair_id)) is not None and now.texts == one.texts
+    ]
+    old = np.array([baseline.scores[pair_id].score for pair_id in same])
+    new = np.array([found.scores[pair_id].score for pair_id in same])
+    return same, old, new
+
+
+def _spread(scores: NDArray[np.float64]) -> float:
+    # Scores that are all equal have no spread: they are compared as they are.
+    return float(scores.std()) or 1.0
+
+
+def _in_units_of(scores: NDArray[np.float64], one: Number) -> Number:
+    return Number(one.value / _spread(scores), one.n, one.n_documents)
+
+
+def _further(now: float, before: float) -> float:
+    """By how much a signed bias grew: it may shrink freely, but not cross 0."""
+    return max(now - max(before, 0.0), min(before, 0.0) - now, 0.0)
+
+
+def _over(one: Number, units: str) -> str:
+    """What a number is over, in words: ` over 29 pairs of 28 documents`."""
+    if not one.n:
+        return ""
+    documents = f" of {one.n_documents:,} documents" if one.n_documents else ""
+    return f" over {one.n:,} {units if one.n > 1 else units.removesuffix('s')}{documents}"
+
+
+def _numbers(found: Passport, part: str) -> dict[str, Number]:
     return {
-        number.key: number.estimate.value
+        number.key: Number(number.estimate.value, number.estimate.n, number.estimate.n_resampled)
         for one in found.parts
         if one.key == part
         for number in one.numbers
@@ -219,36 +269,45 @@ def _numbers(found: Passport, part: str) -> dict[str, float]:
 
 
 def _judged(
-    name: str, line: str, value: float, baseline: float, excess: float, tolerance: float
+    name: str, line: str, now: Number, before: Number, excess: float, tolerance: float
 ) -> Check:
     # What a sum of floats leaves behind is no difference.
     outcome: Outcome = "pass" if excess <= tolerance + 1e-9 else "fail"
-    return Check(name, outcome, line, value, baseline, excess, tolerance)
+    if (now.n, now.n_documents) != (before.n, before.n_documents):
+        line += " The two are over different samples, so the data may explain the difference."
+    return Check(name, outcome, line, *_sized(now), *_sized(before), excess, tolerance)
 
 
-def _absent(name: str, line: str) -> Check:
-    return Check(name, "not checked", line)
+def _sized(one: Number | None) -> tuple[float | None, int | None, int | None]:
+    return (
+        (None, None, None) if one is None else (one.value, one.n or None, one.n_documents or None)
+    )
 
 
-def _lost(name: str, what: str, found: Passport, part: str, old: float | None) -> Check:
+def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
+    return Check(name, "not checked", " ".join(filter(None, (line, baseline.absent.get(part)))))
+
+
+def _lost(name: str, what: str, found: Passport, part: str, before: Number | None) -> Check:
     why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
     line = f"{found.name} has no {what} here, and the baseline has: {why or 'it is not defined.'}"
-    return Check(name, "fail", line, None, old)
+    return Check(name, "fail", line, *_sized(None), *_sized(before))
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a check is made, and the part of the passport that it reads."""
+    """How a check is made, and the parts of the passport that it reads."""
 
-    part: str
+    parts: tuple[str, ...]
     make: Callable[[Passport, Baseline, float], Check]
 
 
 CHECKS = {
-    "lean": _Kind("attribution", _lean),
-    "psi": _Kind("ranking", _psi),
-    "truncation": _Kind("audit", _truncation),
-    "drift": _Kind("attribution", _drift),
+    "lean": _Kind(("relocation", "attribution"), _lean),
+    "curve": _Kind(("attribution",), _curve),
+    "psi": _Kind(("ranking",), _psi),
+    "truncation": _Kind(("audit",), _truncation),
+    "drift": _Kind(("attribution",), _drift),
 }
 """Every check by its name."""
 
@@ -263,21 +322,15 @@ def entry(found: Passport, baseline: Baseline, made: Sequence[Check]) -> CheckAn
         "dataset": found.dataset,
         "baseline": baseline.heading,
         "passed": passed(made),
-        "checks": [
-            {
-                "name": one.name,
-                "outcome": one.outcome,
-                "value": one.value,
-                "baseline": one.baseline,
-                "excess": one.excess,
-                "tolerance": one.tolerance,
-                "line": one.line,
-            }
-            for one in made
-        ],
+        "checks": [cast(CheckEntry, asdict(one)) for one in made],
     }
 
 
 def passed(made: Sequence[Check]) -> bool:
-    """Whether none failed."""
-    return all(one.outcome != "fail" for one in made)
+    """Whether every one passed: a check that could not be made did not."""
+    return all(one.outcome == "pass" for one in made)
+
+
+def failed(made: Sequence[Check]) -> bool:
+    """Whether any failed."""
+    return any(one.outcome == "fail" for one in made)

@@ -70,10 +70,13 @@ class Passport:
     @property
     def heading(self) -> str:
         """The data set and the model's identity, in one line."""
+        scored = len(self.of.pairs)
+        chosen = f", {scored:,} attributed" if scored < self.n_pairs else ""
         limit = self.model.spec.max_length
         read = f"reads {limit:,} tokens at most" if limit else "reads texts of any length"
         return (
-            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents; {read}; "
+            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{chosen}; "
+            f"{read}; "
             f"weights {self.model.weights}; {self.model.precision}; PosLens {poslens_version()}"
         )
 

@@ -24,7 +24,7 @@ from attribution.errors import UserError
 from attribution.retrievers.resolve import resolve
 from dashboard.__main__ import app
 from dashboard.check import service as checking
-from dashboard.check.baseline import Baseline, parse, read_baseline
+from dashboard.check.baseline import Baseline, Number, parse, read_baseline
 from dashboard.check.junit import junit_bytes
 from dashboard.check.service import NAMES, Check, Tolerances
 from dashboard.core.compute import Compute
@@ -33,6 +33,7 @@ from dashboard.passport.service import PairScore, Passport
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
+PARTS = ("attribution", "relocation", "ranking", "audit")
 ROWS = [
     {
         "query": f"what is {word}",
@@ -77,7 +78,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
     (folder / "checked.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
     asked = ["passport", "BM25", "--dataset", str(folder / "checked.jsonl")]
-    parts = [word for part in ("attribution", "ranking", "audit") for word in ("--part", part)]
+    parts = [word for part in PARTS for word in ("--part", part)]
     done = CliRunner().invoke(app, [*asked, *parts, "--out", str(folder / "baseline.json")])
     assert done.exit_code == 0, done.stderr
     return folder
@@ -103,23 +104,29 @@ def with_number(stored: Baseline, part: str, key: str, value: float | None) -> B
     """The baseline with another number; without it where the value is None."""
     numbers = {k: v for k, v in stored.numbers[part].items() if k != key or value is not None}
     if value is not None:
-        numbers[key] = value
+        numbers[key] = replace(stored.numbers[part].get(key, Number(0)), value=value)
     return replace(stored, numbers={**stored.numbers, part: numbers})
 
 
 def test_a_model_passes_against_itself(cards: Callable[[str], Passport], stored: Baseline) -> None:
-    made = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0), NAMES)
+    made = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0), NAMES)
     assert outcomes(made) == dict.fromkeys(NAMES, "pass")
-    assert checking.other_data(cards("MiniLM"), stored) == ""
+    assert all("different samples" not in one.line for one in made)
 
 
 def test_a_model_with_a_planted_bias_fails_where_it_leans(
     cards: Callable[[str], Passport], stored: Baseline
 ) -> None:
-    """The planted model reads as many tokens and gives other scores; its index lies further out."""
+    """The planted model reads as many tokens and gives other scores; its leans lie further out."""
     found = cards("MiniLM-recency")
     made = checking.checks(found, stored, Tolerances(), NAMES)
-    assert outcomes(made) == {"lean": "fail", "psi": "pass", "truncation": "pass", "drift": "fail"}
+    assert outcomes(made) == {
+        "lean": "fail",
+        "curve": "fail",
+        "psi": "pass",
+        "truncation": "pass",
+        "drift": "fail",
+    }
     before = np.array([one.score for one in stored.scores.values()])
     after = np.array([found.scores[key].score for key in stored.scores])
     drift = next(one for one in made if one.name == "drift")
@@ -133,7 +140,7 @@ def test_a_model_with_a_planted_bias_fails_where_it_leans(
     [(0.2, 0), (0.1, 0.02), (-0.05, 0.12), (0.5, 0)],
     ids=["shrank", "grew", "changed sides", "shrank much"],
 )
-def test_a_lean_counts_where_it_lies_further_out(
+def test_an_index_counts_where_it_lies_further_out(
     cards: Callable[[str], Passport], stored: Baseline, old: float, excess: float
 ) -> None:
     key = "saliency_primacy_recency_index"
@@ -149,14 +156,49 @@ def test_a_lean_counts_where_it_lies_further_out(
             continue
         one = only(
             checking.checks(
-                card, with_number(stored, "attribution", key, old), Tolerances(tolerance), ["lean"]
+                card,
+                with_number(stored, "attribution", key, old),
+                Tolerances(curve=tolerance),
+                ["curve"],
             )
         )
-        assert (one.outcome, one.excess) == (outcome, pytest.approx(excess))
+        assert one.outcome == outcome and one.excess == pytest.approx(excess)
         assert f"{0.12:+.3f}" in one.line and f"{old:+.3f}" in one.line
 
 
-def test_a_lean_that_was_lost_fails_although_another_method_has_one(
+def test_the_lean_is_the_one_that_relocation_measures(
+    cards: Callable[[str], Passport], stored: Baseline
+) -> None:
+    """MiniLM-primacy's curve leans to the beginning and MiniLM's to the end, so its index may pass
+    as a smaller one; moving the evidence costs it 2.9 times as much of its score's spread."""
+    found = cards("MiniLM-primacy")
+    same_index = with_number(stored, "attribution", "saliency_primacy_recency_index", -0.19)
+    lean, curve = checking.checks(found, same_index, Tolerances(), ["lean", "curve"])
+    assert (lean.outcome, curve.outcome) == ("fail", "pass")
+    spread = np.std([one.score for one in found.scores.values()])
+    of_stored = np.std([one.score for one in stored.scores.values()])
+    before = stored.numbers["relocation"]["lean"]
+    assert lean.value is not None and lean.baseline is not None
+    assert lean.value == pytest.approx(-0.0498 / spread, abs=0.001)
+    assert lean.baseline == pytest.approx(before.value / of_stored)
+    assert lean.excess == pytest.approx(lean.baseline - lean.value)
+    assert "over 29 pairs of 29 documents" in lean.line
+
+
+def test_a_lean_is_in_units_that_a_models_scale_does_not_change(
+    cards: Callable[[str], Passport], stored: Baseline
+) -> None:
+    scores = {key: replace(one, score=100 * one.score + 7) for key, one in stored.scores.items()}
+    scaled = with_number(
+        stored, "relocation", "lean", 100 * stored.numbers["relocation"]["lean"].value
+    )
+    one = only(
+        checking.checks(cards("MiniLM"), replace(scaled, scores=scores), Tolerances(1e-4), ["lean"])
+    )
+    assert one.outcome == "pass"
+
+
+def test_an_index_that_was_lost_fails_although_another_method_has_one(
     cards: Callable[[str], Passport], stored: Baseline
 ) -> None:
     """The profile's index is in both; it is blind to the query, and no answer for saliency."""
@@ -165,7 +207,7 @@ def test_a_lean_that_was_lost_fails_although_another_method_has_one(
     part = next(one for one in card.parts if one.key == "attribution")
     left = tuple(n for n in part.numbers if n.key != "saliency_primacy_recency_index")
     card = replace(card, parts=(replace(part, numbers=left),))
-    (one,) = checking.checks(card, stored, Tolerances(), ["lean"])
+    (one,) = checking.checks(card, stored, Tolerances(), ["curve"])
     assert one.outcome == "fail" and "has no primacy-recency index of saliency here" in one.line
 
 
@@ -185,7 +227,7 @@ def test_only_what_got_worse_counts(
     worse: float,
     better: float,
 ) -> None:
-    now = stored.numbers[part][key]
+    now = stored.numbers[part][key].value
     for shift, outcome in ((worse, "fail"), (better, "pass")):
         held = with_number(stored, part, key, now + shift)
         one = only(checking.checks(cards("MiniLM"), held, Tolerances(), [name]))
@@ -200,15 +242,34 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     card = cards("MiniLM")
     less = with_number(stored, "ranking", "psi_beyond_chance", None)
     made = checking.checks(card, less, Tolerances(), NAMES)
-    assert outcomes(made)["psi"] == "not checked" and checking.passed(made)
+    assert outcomes(made)["psi"] == "not checked"
+    assert not checking.passed(made) and not checking.failed(made)
     parts = tuple(
         replace(one, numbers=(), absent="No disk.") if one.key == "ranking" else one
         for one in card.parts
     )
     lost = only(checking.checks(replace(card, parts=parts), stored, Tolerances(), ["psi"]))
     assert lost.outcome == "fail" and lost.line.endswith("No disk.")
-    with pytest.raises(UserError, match="nothing to check MiniLM against"):
-        checking.checks(card, less, Tolerances(), ["psi"])
+    why = replace(less, absent={**less.absent, "ranking": "Too few documents."})
+    assert only(checking.checks(card, why, Tolerances(), ["psi"])).line.endswith(
+        "no PSI beyond chance. Too few documents."
+    )
+
+
+def test_a_check_says_over_how_many_pairs_and_documents_the_baseline_was_made(
+    shipped: Compute, cards: Callable[[str], Passport]
+) -> None:
+    few = checking.passport(shipped, resolve("MiniLM"), datasets.read("sample"), ["curve"], 30)
+    known = parse(document_bytes([few], "json"), "card.json", "MiniLM")
+    n = len({pair.document for pair in few.of.pairs})
+    assert "30 of the 304 pairs of sample scored" in known.heading
+    assert "304 pairs of 68 documents, 30 attributed" in few.heading
+    one = only(checking.checks(cards("MiniLM"), known, Tolerances(curve=1), ["curve"]))
+    assert (one.n, one.baseline_n, one.baseline_n_documents) == (304, 30, n)
+    assert f"over 304 pairs of 68 documents, the baseline's {one.baseline:+.3f}" in one.line
+    assert f"over 30 pairs of {n} documents" in one.line and "different samples" in one.line
+    said = checking.entry(cards("MiniLM"), known, [one])["checks"][0]
+    assert (said["n"], said["baseline_n"], said["baseline_n_documents"]) == (304, 30, n)
 
 
 def test_pairs_whose_texts_changed_are_no_drift(
@@ -222,8 +283,8 @@ def test_pairs_whose_texts_changed_are_no_drift(
     assert one.outcome == "pass" and one.value == 0
     assert "2 of the baseline's pairs are not here" in one.line
     other = replace(stored, scores={first: PairScore("0" * 16, 1.0)})
-    with pytest.raises(UserError, match="with the same texts"):
-        checking.checks(cards("MiniLM"), other, Tolerances(), ["drift"])
+    for one in checking.checks(cards("MiniLM"), other, Tolerances(), ["drift", "lean"]):
+        assert one.outcome == "not checked" and "with the same texts" in one.line
 
 
 def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
@@ -291,32 +352,37 @@ def test_the_command_computes_what_is_missing_and_says_how_it_went(
 ) -> None:
     junit = tmp_path / "found.xml"
     done = run(mine, "--junit", str(junit))
-    assert done.exit_code == 0, done.stderr
+    assert done.exit_code == 3, done.stderr
     assert [line.split(":")[:2] for line in done.stdout.splitlines()] == [
         ["pass", " lean"],
+        ["pass", " curve"],
         ["pass", " psi"],
         ["not checked", " truncation"],
         ["pass", " drift"],
     ]
     assert ElementTree.parse(junit).getroot().attrib["skipped"] == "1"
+    asked = ["lean", "curve", "psi", "drift"]
+    assert run(mine, *(word for name in asked for word in ("--only", name))).exit_code == 0
+    only_this = run(mine, "--only", "truncation", "--format", "json")
+    assert only_this.exit_code == 3 and not json.loads(only_this.stdout)["passed"]
 
 
 def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:
     (entry,) = json.loads((mine / "baseline.json").read_text(encoding="utf-8"))
     for one in entry["scores"].values():
         one["score"] *= 2
-    entry["n_pairs"] = 7
+    entry["parts"]["attribution"]["numbers"]["terms_primacy_recency_index"]["n"] = 7
     file = tmp_path / "other.json"
     file.write_text(json.dumps([entry]), encoding="utf-8")
     done = run(mine, "--baseline", str(file), "--format", "json", "--junit", str(tmp_path / "j"))
     assert done.exit_code == 1
-    assert "over 7 pairs of" in done.stderr
     found = json.loads(done.stdout)
+    assert "over 7 pairs of" in next(c["line"] for c in found["checks"] if c["name"] == "curve")
     assert not found["passed"]
     assert {one["name"]: one["outcome"] for one in found["checks"]}["drift"] == "fail"
     assert ElementTree.parse(tmp_path / "j").getroot().attrib["failures"] == "1"
     assert run(mine, "--baseline", str(file), "--only", "lean").exit_code == 0
-    assert run(mine, "--baseline", str(file), "--drift", "9").exit_code == 0
+    assert run(mine, "--baseline", str(file), "--drift", "9").exit_code == 3
 
 
 @pytest.mark.parametrize(
@@ -325,7 +391,6 @@ def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:
         (("--drift", "nan"), "tolerance of drift"),
         (("--lean", "-1"), "tolerance of lean"),
         (("--baseline", "nowhere.json"), "No such file"),
-        (("--only", "truncation"), "nothing to check BM25 against"),
     ],
 )
 def test_bad_options_are_one_sentence_and_exit_code_2(
@@ -341,6 +406,9 @@ def test_good(poslens_check):
 
 def test_bad(poslens_check):
     poslens_check("BM25", "worse.json", "checked.jsonl")
+
+def test_unknown(poslens_check):
+    poslens_check("BM25", "baseline.json", "checked.jsonl")
 
 def test_wrong(poslens_check):
     poslens_check("BM25", "baseline.json", "checked.jsonl", dirft=1)
@@ -358,13 +426,13 @@ def test_a_project_of_ones_own_has_the_fixture(
     monkeypatch.chdir(mine)
     plugins = ["-p", "poslens.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
     # Within this process: another would load every library again.
-    code = pytest.main(["-q", *plugins, "--rootdir", str(mine), str(mine / "test_model.py")])
+    code = pytest.main(["-q", "-rs", *plugins, "--rootdir", str(mine), str(mine / "test_model.py")])
     said = capsys.readouterr().out
     assert code == 1
-    assert "2 failed, 1 passed" in said
+    assert "2 failed, 1 passed, 1 skipped" in said
     assert "drift: The scores of 12 pairs moved by" in said
     assert "There is no check 'dirft'" in said
-    assert "truncation was not checked: The baseline does not say" in said
+    assert "Not checked: truncation: The baseline does not say" in said
     assert "Traceback" not in said
 
 
@@ -380,7 +448,7 @@ def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
 
 
 def test_an_unknown_check_is_one_sentence(mine: Path) -> None:
-    with pytest.raises(UserError, match="no check 'leen': choose of lean, psi"):
+    with pytest.raises(UserError, match="no check 'leen': choose of lean, curve, psi"):
         poslens.check("BM25", mine / "baseline.json", only=["leen"])
 
 
