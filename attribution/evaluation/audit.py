@@ -57,7 +57,9 @@ Frequent = Mapping[str | None, frozenset[str]]
 
 def audit_method(chunks: Chunks = WHOLE) -> Method:
     """The name under which reachability is kept and shown."""
-    return Method("reachability", {"chunks": str(chunks), "version": 1})
+    # Version 2: no window has more tokens than its size.
+    version = 2 if chunks.kind == "windows" else 1
+    return Method("reachability", {"chunks": str(chunks), "version": version})
 
 
 # -- what is searched for --------------------------------------------------------------------------

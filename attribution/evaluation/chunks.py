@@ -1,6 +1,6 @@
 """How documents stand in an index: whole, as windows of their tokens, or chunked late.
 
-`windows:128:32` are texts of 128 tokens, each beginning 96 behind the one before; a document's
+`windows:128:32` are texts of at most 128 tokens, each sharing 32 with the next; a document's
 score is its best window's. `late:128` reads the text once and pools windows of its token vectors
 (Günther et al. 2024, arXiv 2409.04701), so each window has seen what stands around it; what lies
 behind the model's limit is in none of them.
@@ -21,9 +21,6 @@ from attribution.retrievers.dense import DenseRetriever
 from attribution.text import words
 
 _FORM = re.compile(r"(windows|late):(\d{1,9})(?::(\d{1,9}))?")
-SLACK = 8
-"""Tokens that are left free beside a window: one that begins or ends inside a word is cut into
-other tokens, and more of them, than it had in its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +95,11 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
             raise no_late_chunks(retriever.name)
     if chunks.kind == "windows" and isinstance(retriever, DenseRetriever):
         word = retriever.encode_texts(["a"], "document").texts[0]
-        room = word.max_length - int((~word.content).sum()) - SLACK
+        room = word.max_length - int((~word.content).sum())
         if chunks.size > room:
             raise UserError(
-                f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads beside "
-                f"special tokens, its prompt and {SLACK} tokens of slack ({room:,}): choose "
-                "smaller ones."
+                f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads after "
+                f"special tokens and its prompt ({room:,}): choose smaller ones."
             )
 
 
@@ -116,36 +112,67 @@ def no_late_chunks(name: str) -> UserError:
 
 
 def windows_of(retriever: Any, text: str, chunks: Chunks) -> list[str]:
-    """The text's windows, by the model's own tokens; by words where the model has none. The text
-    itself where it has no more than one."""
-    spans = _token_spans(retriever, text)
-    return [text[a:b] for a, b in _cut(spans, chunks)] or [text]
+    """The text's windows of at most `chunks.size` of the model's tokens, counted as the model reads
+    each window; of words where the model has no tokens. The text itself where one window holds it.
+
+    A window that begins or ends inside a word is tokenized differently, and often into more tokens,
+    than the same characters in the text. Such a window gives up its last tokens, and the next one
+    begins earlier. Only a single character of more than `size` tokens exceeds the size.
+    """
+    dense = isinstance(retriever, DenseRetriever)
+    spans = _token_spans(retriever, text) if dense else list(words(text))
+    units = _units(spans)
+    found: list[str] = []
+    first, last = 0, 0
+    while last < len(units):
+        last, n = first + 1, units[first][2]
+        while last < len(units) and n + units[last][2] <= chunks.size:
+            n += units[last][2]
+            last += 1
+        window = text[units[first][0] : units[last - 1][1]]
+        while dense and last > first + 1:
+            excess = len(_token_spans(retriever, window)) - chunks.size
+            if excess <= 0:
+                break
+            while last > first + 1 and excess > 0:
+                last -= 1
+                excess -= units[last][2]
+            window = text[units[first][0] : units[last - 1][1]]
+        found.append(window)
+        after, shared = last, 0
+        while after > first + 1 and (shared := shared + units[after - 1][2]) <= chunks.overlap:
+            after -= 1
+        first = after
+    return found or [text]
 
 
-def _cut(spans: Sequence[tuple[int, int]], chunks: Chunks) -> list[tuple[int, int]]:
-    step = chunks.size - chunks.overlap
-    found = []
-    for first in range(0, len(spans), step):
-        part = spans[first : first + chunks.size]
-        found.append((part[0][0], part[-1][1]))
-        if first + chunks.size >= len(spans):
-            break
+def _units(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Characters [start, end) that a text can be cut between, each with its number of tokens:
+    byte-level tokenizers give a character several tokens, all with the span of that character."""
+    found: list[tuple[int, int, int]] = []
+    for start, end in spans:
+        if found and (start < found[-1][1] or end <= start):
+            begin, until, n = found[-1]
+            found[-1] = (begin, max(until, end), n + 1)
+        elif end > start:
+            found.append((start, end, 1))
     return found
 
 
-def _token_spans(retriever: Any, text: str) -> list[tuple[int, int]]:
-    """Characters [start, end) of every token of the text, read or not."""
-    if not isinstance(retriever, DenseRetriever):
-        return list(words(text))
+def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
+    """Characters [start, end) of every token of the text, read or not, as tokenized after the
+    prompt."""
+    prompt = retriever.prompts["document"]
     with retriever.lock:
         tokens = retriever.encoder("document").tokenizer(
-            text,
+            prompt + text,
             add_special_tokens=False,
             return_offsets_mapping=True,
             truncation=False,
             verbose=False,
         )
-    return [(a, b) for a, b in tokens["offset_mapping"] if b > a]
+    spans = ((a - len(prompt), b - len(prompt)) for a, b in tokens["offset_mapping"])
+    return [(max(0, a), b) for a, b in spans if b > 0]
 
 
 def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> list[Tensor]:
