@@ -68,17 +68,18 @@ def parts(of: Subject, only: Collection[str] | None = None) -> list[Part]:
 
 
 def _attribution(of: Subject, part: Part) -> Part:
-    """Attribution by position, and the query-free profile beside saliency."""
+    """Attribution by position, and the query-free profile: computed here where there are no
+    queries, and with them shown as far as it is stored (`_null` computes it)."""
     compute, spec, method = of.compute, of.spec, curve_method(of.spec)
     wanted = [(method, of.pairs, len(of.data.pairs))] if of.has_queries else []
-    profile = make_method("profile")
-    if METHODS["profile"].fits(family_of(spec)):
-        wanted.append((profile, of.of_each, len(documents_of(of.data.pairs))))
-    jobs = tuple(compute.attribution_job(spec, one, pairs, of.scope) for one, pairs, _ in wanted)
+    if _has_profile(spec):
+        wanted.append((make_method("profile"), of.of_each, len(documents_of(of.data.pairs))))
+    stored = [compute.attribution_job(spec, one, pairs, of.scope) for one, pairs, _ in wanted]
     if not wanted:
         raise UserError(NO_QUERIES)
+    jobs = tuple(stored[:1])
     found = []
-    for (one, pairs, total), job in zip(wanted, jobs, strict=True):
+    for (one, pairs, total), job in zip(wanted, stored, strict=True):
         # Asking for a curve of nothing is an error, and of a few no data set's.
         if job.n_done() and not too_few(spec.name, job.n_done(), job.total):
             found.append(compute.curve(spec, one, pairs, of.data.name, of.words(pairs, total)))
@@ -116,17 +117,23 @@ def _attribution(of: Subject, part: Part) -> Part:
     )
 
 
+def _has_profile(spec: RetrieverSpec) -> bool:
+    return METHODS["profile"].fits(family_of(spec))
+
+
 def _null(of: Subject, part: Part) -> Part:
-    """The same curve less that of an unrelated query."""
+    """The same curve less that of an unrelated query, and whether the query-free profile agrees."""
     compute, spec, method, kind = of.compute, of.spec, curve_method(of.spec), QUERY_CONTROLS[0]
     if not of.has_queries:
         raise UserError(NO_QUERIES)
     nulls = interventions.controls(kind, of.pairs, of.data.pairs)
-    jobs = (
-        compute.attribution_job(spec, method, of.pairs, of.scope),
-        compute.attribution_job(spec, method, nulls, f"{of.scope} minus {kind}"),
-    )
-    if too_few(spec.name, jobs[1].n_done(), len(nulls)) or not all(job.n_done() for job in jobs):
+    own = compute.attribution_job(spec, method, of.pairs, of.scope)
+    null = compute.attribution_job(spec, method, nulls, f"{of.scope} minus {kind}")
+    jobs: tuple[Job, ...] = (own, null)
+    if _has_profile(spec):
+        profile = make_method("profile")
+        jobs += (compute.attribution_job(spec, profile, of.of_each, of.scope),)
+    if too_few(spec.name, null.n_done(), len(nulls)) or not own.n_done():
         return replace(part, absent=_why(jobs), jobs=jobs)
     found = interventions.controlled(compute, spec, method, kind, of.pairs, of.data.pairs)
     known = of_controlled(

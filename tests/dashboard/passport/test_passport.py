@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from attribution import datasets
 from attribution.curves.curve_summary import primacy_recency_index
 from attribution.evaluation.ranking_measures import NDCG
-from attribution.methods import make_method
+from attribution.methods import METHODS, make_method
 from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
 from dashboard.__main__ import app
@@ -97,6 +97,26 @@ def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
     card = passports.passport(shipped, resolve("MiniLM"), sample, only=["null_control"])
     agreed = {one.key: one.estimate for one in card.parts[0].numbers}["controls_agree"]
     assert agreed.n == 30 and agreed.interval is None
+
+
+def test_the_attribution_alone_computes_no_profile(
+    tmp_path: Path, sample: datasets.DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` reads saliency alone: the profile is the null control's matter."""
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(f'{{"text": "Snow number {n} melts."}}\n' for n in range(12)))
+    datasets.register("texts", file)
+
+    def wanted(data: datasets.DataSet, key: str) -> set[str]:
+        card = passports.passport(Compute(tmp_path), resolve("MiniLM"), data, only=[key])
+        return {job.doing for job in card.parts[0].jobs}
+
+    saliency, profile = METHODS["saliency"].title, METHODS["profile"].title
+    assert wanted(sample, "attribution") == {saliency}
+    assert wanted(sample, "null_control") == {saliency, profile}
+    assert wanted(datasets.read("texts"), "attribution") == {profile}
 
 
 def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(primacy: Passport) -> None:
