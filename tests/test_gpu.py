@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -95,12 +96,13 @@ def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_that_computes_otherwise_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second model that is loaded has one weight that is off by a thousandth."""
+    """The model for the device, loaded after two for the CPU, has one weight that is off by a
+    thousandth."""
     real, loaded = gpu_proof.load, []
 
     def load(*args: Any) -> Any:
         retriever: Any = real(*args)
-        if loaded:
+        if len(loaded) == 2:
             with torch.no_grad():
                 retriever.backbone.encoder.layer[0].attention.self.value.weight.mul_(1.001)
         loaded.append(retriever)
@@ -150,6 +152,34 @@ def test_verdicts(one_thread: None) -> None:
     ):
         found = gpu_proof.compare("m", method, precision, "", said, expected)
         assert found.passed is passed and found.note == said
+
+
+def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path: Path) -> None:
+    """Scores of this model are near 1 and effects below 1e-3: float32 keeps three of their digits,
+    and any other order of sums gives other ones."""
+    method = make_method("occlusion")
+    ((label, spec),) = gpu_proof._named(tmp_path, ["gte"])
+    expected = gpu_proof.results(gpu_proof.load(spec, "cpu", "float32"), [method])[method]
+    exact = gpu_proof.results(gpu_proof._wide(spec), [method])[method]
+    own = gpu_proof.rounding(expected, exact)
+    assert 1e-5 < own < 1e-2
+    assert not isinstance(expected, str)
+
+    def off(times: float) -> gpu_proof.Results:
+        largest = (np.abs(one.document_scores).max() for one in expected)
+        return [
+            dataclasses.replace(one, document_scores=one.document_scores + times * own * most)
+            for one, most in zip(expected, largest, strict=True)
+        ]
+
+    def passes(times: float, rounding: float) -> bool | None:
+        case = gpu_proof.compare(label, method, "float32", "", off(times), expected, rounding * own)
+        return case.passed
+
+    many = 1.5 * gpu_proof.LIMIT / own  # beyond the limit
+    assert passes(many, 0) is False
+    assert passes(many, many) is True
+    assert passes(many, many / 5) is False
 
 
 def test_kernels_of_attention(one_thread: None, tmp_path: Path) -> None:
