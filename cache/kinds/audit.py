@@ -1,25 +1,23 @@
 """Which sentences of a corpus find their own document, kept beside a model's other results: a row
 for each document, so that a stopped audit goes on where it was.
 
-What it holds in memory are the documents' vectors, in their own order and shuffled, and one
-document at a time; texts are read from their files as they are needed.
+What it holds in memory are the documents' vectors, in their own order and shuffled, and a block of
+documents at a time; texts are read from their files as they are needed.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from attribution.batching import estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.evaluation.audit import (
@@ -29,7 +27,6 @@ from attribution.evaluation.audit import (
     Reach,
     audit_method,
     frequent_words,
-    probes,
 )
 from attribution.evaluation.chunks import (
     WHOLE,
@@ -37,17 +34,16 @@ from attribution.evaluation.chunks import (
     no_late_chunks,
     require_fit,
 )
-from attribution.evaluation.scorers import readable
 from attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
-from attribution.retrievers.base import Pooled, Retriever, is_pooled
+from attribution.retrievers.base import Retriever, is_pooled
 from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import LexicalRetriever, terms_of
-from attribution.retrievers.scoring import in_batches
+from attribution.retrievers.lexical import LexicalRetriever
 from attribution.retrievers.specs import RetrieverSpec
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
-from cache.kinds.audit_index import BLOCK, Index, IndexBuilder
+from cache.kinds.audit_index import Index, IndexBuilder, block_size
+from cache.kinds.audit_queries import Queries
 from cache.kinds.rankings import fingerprint
 from cache.storage.codec import Fields
 from cache.storage.results import Key, Results, Stored, itself
@@ -163,12 +159,12 @@ class AuditStore:
                 return Progress(len(self.keys), 0, 0, 0, 0.0, stopped=True)
         on_stage("Searching for sentences")
         number_of = {key: number for number, key in enumerate(self.keys)}
-        reading = _Reading(self.collection)
+        queries = Queries(retriever, self.collection, frequent, options)
 
         def compute(item: Key) -> Reach:
-            document = reading.take(item.item)
-            made = probes(document, frequent)
-            return _reach(retriever, chunks, document, number_of[item.item], made, indexes)
+            document, made, vectors = queries.of(item.item)
+            number = number_of[item.item]
+            return _reach(retriever, chunks, document, number, made, vectors, indexes)
 
         return compute_missing(
             self._reaches,
@@ -177,7 +173,8 @@ class AuditStore:
             self._items,
             compute,
             options=options,
-            portion=BLOCK,
+            portion=block_size(retriever),
+            prepare=lambda items: queries.prepare([item.item for item in items]),
         )
 
     def _try_long_texts(
@@ -236,19 +233,16 @@ def _reach(
     document: Document,
     number: int,
     made: Probes,
+    vectors: Mapping[str, Any],
     indexes: Sequence[Index],
 ) -> Reach:
     """Search for a document's sentences and questions in each index."""
-    n = len(made.sentences)
-    asked = [text for text in (*made.sentences, *made.questions) if text]
-    at = [i for i, text in enumerate((*made.sentences, *made.questions)) if text]
-    queries: Any
-    if isinstance(retriever, LexicalRetriever):
-        queries = [terms_of(text) for text in asked]
-    else:
-        queries, kept = _query_vectors(cast(Pooled, retriever), asked)
-        at = [at[i] for i in kept]
-    ranks = np.zeros((len(indexes), 2 * n), dtype=np.int64)
+    texts = (*made.sentences, *made.questions)
+    at = [i for i, text in enumerate(texts) if text in vectors]
+    queries: Any = [vectors[texts[i]] for i in at]
+    if not isinstance(retriever, LexicalRetriever):
+        queries = torch.stack(queries)
+    ranks = np.zeros((len(indexes), len(texts)), dtype=np.int64)
     for row, index in enumerate(indexes):
         ranks[row, at] = index.ranks(queries, [number] * len(at))
     return Reach(
@@ -258,32 +252,8 @@ def _reach(
         made.spans,
         made.places,
         _read(retriever, chunks, document.text, made),
-        ranks.reshape(len(indexes), 2, n),
+        ranks.reshape(len(indexes), 2, len(made.sentences)),
     )
-
-
-def _query_vectors(retriever: Pooled, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
-    """Vectors [P, H] of those texts of which the model reads a token, and which these are."""
-
-    def embed(numbers: list[int]) -> Tensor:
-        encoded = retriever.encode_plain([texts[i] for i in numbers], "query")
-        vectors: Tensor = retriever.embed(encoded).float().cpu()
-        return vectors
-
-    def embedded(known: Sequence[int]) -> dict[int, Tensor]:
-        read = in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]))
-        return {i: one for part, made in read for i, one in zip(part, made, strict=True)}
-
-    try:
-        found = embedded(range(len(texts)))
-    except Stopped:
-        raise
-    except UserError:
-        found = embedded([i for i, ok in enumerate(readable(retriever, texts, "query")) if ok])
-    if not found:
-        raise UserError(f"{retriever.name} reads no token of the document's sentences.")
-    numbers = sorted(found)
-    return torch.stack([found[number] for number in numbers]), numbers
 
 
 def _read(retriever: Retriever, chunks: Chunks, text: str, made: Probes) -> NDArray[np.float64]:
@@ -300,28 +270,6 @@ def _read(retriever: Retriever, chunks: Chunks, text: str, made: Probes) -> NDAr
                 left = tokens.read_until - np.array(begins, dtype=np.float64)
                 found[row] = np.clip(left / lengths, 0, 1)
     return found
-
-
-class _Reading:
-    """Documents by key, read on from the last one: asked for in the corpus's order they take one
-    pass."""
-
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._stream = collection.documents()
-
-    def take(self, key: str) -> Document:
-        """The document of this key.
-
-        Raises:
-            UserError: the corpus has lost it meanwhile.
-        """
-        for _ in range(2):
-            for one in self._stream:
-                if one.key == key:
-                    return one
-            self._stream = self._collection.documents()
-        raise UserError(f"The corpus has no document {key[:80]} any more: start the audit again.")
 
 
 # -- rows ------------------------------------------------------------------------------------------

@@ -32,8 +32,14 @@ from cache.storage.codec import Fields
 from cache.storage.results import Key, Results
 from cache.storage.store import ModelKey
 
-BLOCK = 256
-"""Documents whose texts are in memory at a time."""
+CPU_BLOCK, BLOCK = 16, 256
+"""Documents whose texts are in memory at a time, and after which a run reports progress and can be
+stopped. On a CPU batches are small, so that 16 documents fill several of like length."""
+
+
+def block_size(retriever: Retriever) -> int:
+    """Documents read at a time with this retriever."""
+    return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
 
 
 class Index(Protocol):
@@ -107,7 +113,7 @@ class IndexBuilder:
 
     def _blocks(self, order: Order) -> Iterator[list[str]]:
         documents = self._collection.documents()
-        while block := list(islice(documents, BLOCK)):
+        while block := list(islice(documents, block_size(self._retriever))):
             yield [one.text if order == "own" else shuffled(one) for one in block]
 
     def _made(self, texts: Sequence[str]) -> list[list[Any]]:

@@ -193,6 +193,25 @@ def test_truncation_is_tried_once(tiny: Tiny, tmp_path: Path) -> None:
     assert stages == []
 
 
+def test_sentences_of_several_documents_are_encoded_together(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of like length: document by document, most of a batch is padding."""
+    retriever, batches = tiny("bert"), list[int]()
+    real = retriever.encode_plain
+
+    def counted(texts, side):
+        if side == "query":
+            batches.append(len(texts))
+        return real(texts, side)
+
+    monkeypatch.setattr(retriever, "encode_plain", counted)
+    store = AuditStore(tmp_path, corpus())
+    store.audit(retriever, KEY, WHOLE)
+    assert len(store.select(KEY, WHOLE).results) == 13
+    assert len(batches) <= 4 and sum(batches) <= 12 * 12  # `copy` has the texts of `d3`
+
+
 def test_a_changed_corpus_is_another(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
     store.audit(tiny("bert"), KEY, WHOLE)

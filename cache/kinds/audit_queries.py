@@ -1,0 +1,124 @@
+"""What an audit searches for: the sentences and questions of documents, encoded block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, cast
+
+from torch import Tensor
+
+from attribution.datasets.corpus import Collection, Document
+from attribution.errors import Stopped, UserError
+from attribution.evaluation.audit import Frequent, Probes, probes
+from attribution.evaluation.scorers import readable
+from attribution.retrievers.base import Pooled, Retriever
+from attribution.retrievers.lexical import LexicalRetriever, terms_of
+from attribution.retrievers.scoring import Turn, read_texts
+from cache.jobs.loop import RunOptions
+
+
+class Queries:
+    """What is searched for of a block of documents: the sentences and questions of all of them are
+    encoded together, in batches of like length."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        collection: Collection,
+        frequent: Frequent,
+        options: RunOptions,
+    ) -> None:
+        self._retriever, self._reading = retriever, _Reading(collection)
+        self._frequent, self._options = frequent, options
+        self._probes: dict[str, tuple[Document, Probes | UserError]] = {}
+        self._vectors: dict[str, Any] = {}
+
+    def prepare(self, keys: Sequence[str]) -> None:
+        """Read the documents of these keys and encode their sentences and questions.
+
+        Raises:
+            Stopped: `options` said so.
+        """
+        self._probes = {key: self._made(self._reading.take(key)) for key in keys}
+        texts = [
+            text
+            for _, made in self._probes.values()
+            if isinstance(made, Probes)
+            for text in (*made.sentences, *made.questions)
+            if text
+        ]
+        try:
+            self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.turn)
+        except Stopped:
+            raise
+        except UserError:  # one document's fault: `of` finds out whose
+            self._vectors = {}
+
+    def of(self, key: str) -> tuple[Document, Probes, dict[str, Any]]:
+        """A document of the block, what is searched for of it, and the vector [H] (or the words) of
+        each of these texts that the model can read. The caller holds the turn.
+
+        Raises:
+            UserError: nothing can be searched for.
+        """
+        document, made = self._probes[key]
+        if isinstance(made, UserError):
+            raise made
+        texts = [text for text in (*made.sentences, *made.questions) if text]
+        vectors = self._vectors or self._encoded(texts, nullcontext)
+        if not any(text in vectors for text in texts):
+            raise UserError(f"{self._retriever.name} reads no token of the document's sentences.")
+        return document, made, vectors
+
+    def _made(self, document: Document) -> tuple[Document, Probes | UserError]:
+        try:
+            return document, probes(document, self._frequent)
+        except UserError as reason:
+            return document, reason
+
+    def _encoded(self, texts: Sequence[str], turn: Turn) -> dict[str, Any]:
+        if isinstance(self._retriever, LexicalRetriever):
+            return {text: terms_of(text) for text in texts}
+        retriever = cast(Pooled, self._retriever)
+        try:
+            return self._embedded(retriever, texts, turn)
+        except Stopped:
+            raise
+        except UserError:
+            ok = readable(retriever, texts, "query")
+            if all(ok):
+                raise
+        some = [text for text, known in zip(texts, ok, strict=True) if known]
+        return self._embedded(retriever, some, turn)
+
+    def _embedded(self, retriever: Pooled, texts: Sequence[str], turn: Turn) -> dict[str, Any]:
+        stop = self._options.should_stop
+        read = read_texts(retriever, texts, "query", should_stop=stop, turn=turn)
+        return {
+            text: vector
+            for batch, made in read
+            for text, vector in zip(batch, cast(Tensor, made).float().cpu(), strict=True)
+        }
+
+
+class _Reading:
+    """Documents by key, read on from the last one: asked for in the corpus's order they take one
+    pass."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._stream = collection.documents()
+
+    def take(self, key: str) -> Document:
+        """The document of this key.
+
+        Raises:
+            UserError: the corpus has lost it meanwhile.
+        """
+        for _ in range(2):
+            for one in self._stream:
+                if one.key == key:
+                    return one
+            self._stream = self._collection.documents()
+        raise UserError(f"The corpus has no document {key[:80]} any more: start the audit again.")
