@@ -29,7 +29,7 @@ from dashboard.export.files import (
     attribution_frame,
     curve_frame,
     figure_bytes,
-    table_bytes,
+    table_files,
 )
 from dashboard.heatmap import Pane, Rail, View
 from dashboard.heatmap.data import MAX_COLUMNS, payload
@@ -104,7 +104,7 @@ class Explanation:
 
     def save(self, path: str | Path) -> Path:
         """The heatmap as .html (needs no network), .png, .svg or .pdf; the tokens as .csv, .parquet
-        or .json.
+        or .json. A .csv gets a file with its provenance next to it, `NAME.provenance.json`.
 
         Raises:
             UserError: another suffix, no browser for a picture, more models than a heatmap shows,
@@ -113,7 +113,7 @@ class Explanation:
         fmt = _suffix(path, (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
             return _written(path, self._heatmap(fmt))
-        return _written(path, table_bytes(self.to_frame(), fmt, self.provenance))  # type: ignore[arg-type]
+        return _table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
         """The heatmap as a widget, whose `pinned` says what its reader has pinned.
@@ -179,7 +179,8 @@ class Curve:
         )
 
     def save(self, path: str | Path) -> Path:
-        """The figure as .html, .png, .svg or .pdf; the numbers as .csv, .parquet or .json.
+        """The figure as .html, .png, .svg or .pdf; the numbers as .csv, .parquet or .json, as
+        `Explanation.save`.
 
         Raises:
             UserError: as `Explanation.save`.
@@ -247,7 +248,7 @@ class Ranking:
         fmt = _suffix(path, (*FIGURE_FORMATS, *TABLE_FORMATS))
         known = self.ranked.provenance()
         if fmt in TABLE_FORMATS:
-            return _written(path, table_bytes(self.to_frame(), fmt, known))
+            return _table_written(path, self.to_frame(), fmt, known)
         return _written(path, figure_bytes(self.figure(), fmt, Style(), known))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
@@ -320,8 +321,16 @@ def _suffix(path: str | Path, formats: Sequence[str]) -> str:
 def _saved(path: str | Path, figure: go.Figure, frame: pd.DataFrame, known: Any) -> Path:
     fmt = _suffix(path, (*PICTURES, *TABLE_FORMATS))
     if fmt in TABLE_FORMATS:
-        return _written(path, table_bytes(frame, fmt, known))
+        return _table_written(path, frame, fmt, known)
     return _written(path, figure_bytes(figure, fmt, Style(), known))  # type: ignore[arg-type]
+
+
+def _table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
+    target = Path(path)
+    files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
+    for name, data in reversed(files.items()):  # the provenance first: no table is without it
+        _written(target.with_name(name), data)
+    return target
 
 
 def _written(path: str | Path, data: bytes) -> Path:

@@ -131,12 +131,16 @@ def print_json(answer: Any) -> None:
 def print_table(
     frame: pd.DataFrame, format: Literal["json", "csv"], provenance: Provenances
 ) -> None:
-    """Print a table as JSON or CSV, with its provenance."""
+    """Print a table as JSON with its provenance, or as plain CSV, whose provenance goes to
+    stderr in words."""
+    from dashboard.drawing.figure_base import caption_text, provenance_entries
     from dashboard.export.files import table_bytes
 
     sys.stdout.buffer.write(table_bytes(frame, format, provenance))
     if format == "json":
         sys.stdout.buffer.write(b"\n")
+    else:
+        print(f"Provenance: {caption_text(provenance_entries(provenance))}", file=sys.stderr)
 
 
 def print_answer(answer: Mapping[str, Any], format: Literal["text", "json"]) -> None:

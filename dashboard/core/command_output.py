@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from contextvars import ContextVar
 from enum import StrEnum
@@ -229,6 +229,21 @@ def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> No
         print_json(written)
     else:
         print(output)
+
+
+def write_table(
+    output: Path, files: Mapping[str, bytes], format: LineFormat = LineFormat.text
+) -> None:
+    """Write a table's file and, where it has one, the file with its provenance; say where the table
+    is.
+
+    Raises:
+        UserError: one of them cannot be written.
+    """
+    for name, data in files.items():
+        if name != output.name:
+            write_beside(output.with_name(name), data)
+    write(output, files[output.name], format)
 
 
 def write_beside(output: Path, data: bytes) -> None:

@@ -47,6 +47,7 @@ from dashboard.core.command_output import (
     suffix_of,
     wait,
     write,
+    write_table,
 )
 from dashboard.core.completion import model_names
 from dashboard.curves.answers import CurveRow, Failures, Precomputed
@@ -351,7 +352,7 @@ def export(
         TABLE_FORMATS,
         curve_frame,
         figure_bytes,
-        table_bytes,
+        table_files,
     )
 
     formats = TABLE_FORMATS if table else dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))
@@ -364,10 +365,11 @@ def export(
     provenance = [one.provenance() for one in found]
     curves = [one.summary.curve for one in found]
     if fmt in ("csv", "parquet") or table:
-        data = table_bytes(curve_frame(curves), fmt, provenance)  # type: ignore[arg-type]
-    else:
-        style = replace(PRESETS[size], palette=palette)
-        notes = {curve.model: counted(curve) for curve in curves}
-        figure = mean_curves(curves, style, notes=notes, provenance=provenance)
-        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    write(output, data, format)
+        frame = curve_frame(curves)
+        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
+        write_table(output, files, format)
+        return
+    style = replace(PRESETS[size], palette=palette)
+    notes = {curve.model: counted(curve) for curve in curves}
+    figure = mean_curves(curves, style, notes=notes, provenance=provenance)
+    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Figures and tables as files that say where their numbers come from.
 
-Every file carries its provenance inside: a list with one entry for each model, as JSON.
+Every file carries its provenance: a list with one entry for each model, as JSON. All but CSV have
+it inside.
 
 | format | where the provenance stands |
 |---|---|
@@ -11,7 +12,7 @@ Every file carries its provenance inside: a list with one entry for each model, 
 | json (figure) | `layout.meta.provenance` |
 | json (table) | `provenance`, beside `rows` |
 | parquet | schema metadata `provenance`; in pandas also `frame.attrs["provenance"]` |
-| csv | comment lines `# key: JSON value` above the header, see `table_bytes` |
+| csv | a JSON file of its own, `NAME.provenance.json`, see `table_files` |
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import json
 import math
 import re
 import unicodedata
+import zipfile
 from collections.abc import Mapping, Sequence
 from html import escape as html_escape
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -51,6 +54,7 @@ MEDIA_TYPES: Mapping[str, str] = {
     "yaml": "application/yaml",
     "csv": "text/csv",
     "parquet": "application/vnd.apache.parquet",
+    "zip": "application/zip",
 }
 FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
 TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
@@ -117,15 +121,37 @@ def figure_bytes(
     return inscribed(image, fmt, title, entries, style.dpi)
 
 
-def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
-    """`frame` as a file, without its index, with its provenance inside.
+def table_files(
+    frame: pd.DataFrame, name: str, fmt: TableFormat, provenance: Provenances
+) -> dict[str, bytes]:
+    """`frame` as files by their names: the table as `name`, and for CSV its provenance as
+    `STEM.provenance.json`. The other formats hold it themselves.
 
-    CSV: comment lines `# key: value` (the value is JSON, so a line break in it stays one line)
-    stand above the header; every text cell and column name is quoted. So
-    `pandas.read_csv(file, comment="#")` reads the table and leaves a `#` inside a cell alone, with
-    pandas' default parser; in R it is `read.csv(file, comment.char="#")`. Text that a spreadsheet
-    would take for a formula gets a quote in front (`=1+1` becomes `'=1+1`); numbers don't.
-    Missing values and infinities are empty.
+    Raises:
+        ValueError: as `table_bytes`.
+    """
+    files = {name: table_bytes(frame, fmt, provenance)}
+    if fmt == "csv":
+        beside = f"{Path(name).stem}.provenance.json"
+        files[beside] = json_text(_entries(provenance), indent=1).encode()
+    return files
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Files by their names as one ZIP archive, the same bytes for the same files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
+    """`frame` as a file, without its index. All formats but CSV hold the provenance too.
+
+    CSV: plain, as `pandas.read_csv(file)` reads it; text cells and column names are quoted. Text
+    that a spreadsheet would run as a formula gets an apostrophe in front (`=1+1` becomes `'=1+1`);
+    numbers don't. Missing values and infinities are empty. See `table_files` for its provenance.
 
     JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for what is missing or infinite.
     Parquet: values as they are.
@@ -142,7 +168,7 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
     if fmt == "parquet":
         return _parquet(frame, entries)
     if fmt == "csv":
-        return _csv(frame, entries)
+        return _csv(frame)
     return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
 
 
@@ -242,17 +268,21 @@ def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: S
     return page_bytes(title, entries, drawing, f"body {{ background: {style.colours.paper} }}")
 
 
-def figure_div(figure: go.Figure, name: str, *, library: bool = True) -> str:
+def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bool = False) -> str:
     """A figure as an element of an HTML page with this id; the first of a page brings the drawing
-    `library`."""
+    `library`. A `static` one has no toolbar and does not react."""
     drawn: str = figure.to_html(
         full_html=False,
         include_plotlyjs=library,
         include_mathjax=False,
         div_id=name,
-        config={"displaylogo": False},
+        config={"displaylogo": False, "staticPlot": static},
     )
     return drawn
+
+
+# Where nothing hovers, Plotly shows its toolbar all the time, over the legend.
+_PLOT_CSS = "@media (hover: none), print { .modebar { display: none } }"
 
 
 def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css: str) -> bytes:
@@ -267,7 +297,7 @@ def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<title>{html_escape(printable(title))}</title>\n"
         f'<script type="application/json" id="provenance">{data}</script>\n'
-        f"<style>\n{css}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<style>\n{css}\n{_PLOT_CSS}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     ).encode()
 
 
@@ -287,22 +317,12 @@ def _unformula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
 
 
-def _csv(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:
-    lines = []
-    for number, entry in enumerate(entries, 1):
-        lines.append(f"# provenance: {number} of {len(entries)}\n" if len(entries) > 1 else "")
-        for key, value in entry.items():
-            shown = json.dumps(value, ensure_ascii=False)
-            # A spreadsheet splits this line at commas too, and would run what follows one.
-            shown = re.sub(
-                r"[,;\t|](?=[\s\"'\\]*[=+\-@＝＋－＠])", lambda m: f"\\u{ord(m.group()):04x}", shown
-            )
-            lines.append(f"# {key}: {_without_surrogates(shown)}\n")
+def _csv(frame: pd.DataFrame) -> bytes:
     frame = frame.rename(columns=_unformula).replace([np.inf, -np.inf], np.nan)
     for column in _text_columns(frame):
         frame[column] = frame[column].map(_unformula, na_action="ignore")
     table = frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-    return ("".join(lines) + str(table)).encode()
+    return str(table).encode()
 
 
 def _parquet(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:

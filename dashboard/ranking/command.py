@@ -33,6 +33,7 @@ from dashboard.core.command_output import (
     suffix_of,
     watched,
     write,
+    write_table,
 )
 from dashboard.core.completion import model_names
 from dashboard.ranking.answers import (
@@ -265,7 +266,7 @@ def figure5(
     from attribution.curves.published import read_bytes, read_curves
     from dashboard.core.provenance import of_published
     from dashboard.drawing.palettes import PALETTES, PRESETS
-    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_bytes
+    from dashboard.export.files import FIGURE_FORMATS, figure_bytes, table_files
     from dashboard.published.service import curves_frame
     from dashboard.ranking.figures import published_curves
 
@@ -278,9 +279,10 @@ def figure5(
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
     provenance = [of_published(one) for one in found]
     if fmt in ("csv", "parquet"):
-        data = table_bytes(curves_frame(found), fmt, provenance)  # type: ignore[arg-type]
-    else:
-        style = replace(PRESETS[size], palette=palette)
-        figure = published_curves(found, style, provenance=provenance)
-        data = figure_bytes(figure, fmt, style, provenance)  # type: ignore[arg-type]
-    write(output, data, format)
+        frame = curves_frame(found)
+        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
+        write_table(output, files, format)
+        return
+    style = replace(PRESETS[size], palette=palette)
+    figure = published_curves(found, style, provenance=provenance)
+    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]

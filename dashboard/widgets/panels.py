@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -30,7 +31,8 @@ from dashboard.export.files import (
     attribution_frame,
     figure_bytes,
     file_name,
-    table_bytes,
+    table_files,
+    zipped,
 )
 from dashboard.heatmap import Pane, View
 from dashboard.heatmap.component import heatmap
@@ -283,6 +285,7 @@ def downloads(
             format_func=plain,
         )
         fixed = chosen in numbers or document
+        target = file_name(*name, chosen.lower(), fmt=str(fmt))
         style = Style() if fixed else publication_style(key)
 
         def make() -> bytes:
@@ -292,7 +295,8 @@ def downloads(
             if chosen in numbers:
                 made = numbers[chosen]
                 table = made() if callable(made) else made
-                return table_bytes(table, fmt, known)  # type: ignore[arg-type]
+                files = table_files(table, target, fmt, known)  # type: ignore[arg-type]
+                return zipped(files) if len(files) > 1 else files[target]
             if chosen == "Heatmap" and view is not None:
                 return heatmap_bytes(heatmap, known, view, str(fmt), style)
             draw = (figures or {})[chosen]
@@ -317,11 +321,13 @@ def downloads(
         prepared: Prepared | None = st.session_state.get(_PREPARED)
         if prepared is None or not prepared.stands(of):
             return
+        # A table and the file with its provenance.
+        packed = chosen in numbers and fmt == "csv"
         st.download_button(
-            plain(f"Download {str(fmt).upper()}"),
+            plain(f"Download {str(fmt).upper()}{' (ZIP)' if packed else ''}"),
             prepared.data,
-            file_name(*name, chosen.lower(), fmt=str(fmt)),
-            MEDIA_TYPES[str(fmt)],
+            f"{Path(target).stem}.zip" if packed else target,
+            MEDIA_TYPES["zip" if packed else str(fmt)],
             key=f"{key}.download",
             on_click="ignore",
             type="primary",

@@ -99,10 +99,14 @@ def test_the_widget_draws_what_the_file_draws(
 def test_it_is_saved_with_its_provenance(
     tide: poslens.calls.Explanation, tmp_path: Path, suffix: str
 ) -> None:
-    data = tide.save(tmp_path / f"tide.{suffix}").read_bytes()
-    assert b"all-MiniLM-L6-v2" in data
+    saved = tide.save(tmp_path / f"tide.{suffix}")
+    assert saved.name == f"tide.{suffix}"
     if suffix == "csv":
-        assert len(pd.read_csv(tmp_path / "tide.csv", comment="#")) == len(tide.to_frame())
+        assert len(pd.read_csv(saved)) == len(tide.to_frame())
+        saved = tmp_path / "tide.provenance.json"
+        assert json.loads(saved.read_bytes()) == [one.entry() for one in tide.provenance]
+    assert b"all-MiniLM-L6-v2" in saved.read_bytes()
+    assert len(list(tmp_path.iterdir())) == (2 if suffix == "csv" else 1)
 
 
 def test_models_side_by_side() -> None:

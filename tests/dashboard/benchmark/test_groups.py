@@ -65,7 +65,7 @@ def run(*arguments: str) -> Any:
 
 
 def frame_of(found: Any) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(found.stdout), comment="#")
+    return pd.read_csv(io.StringIO(found.stdout))
 
 
 def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) -> None:

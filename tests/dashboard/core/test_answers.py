@@ -235,7 +235,7 @@ def test_answers_as_text_and_csv(home: Path) -> None:
     assert len(done.stdout.splitlines()) == len(run("cache", "list").stdout.splitlines())
     asked = ("passport", "BM25", "--dataset", "pairs", "--stored", "--part", "attribution")
     (printed,) = json.loads(run(*asked).stdout)
-    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout), comment="#")
+    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])
 
 

@@ -119,7 +119,8 @@ def test_decomposition_adds_up_and_has_a_matrix_on_request() -> None:
 
 def test_explain_as_csv_has_a_row_per_token() -> None:
     result = run("explain", "--query", "ice", "--document", "Ice melts.", "--format", "csv")
-    frame = pd.read_csv(io.StringIO(result.stdout), comment="#")
+    frame = pd.read_csv(io.StringIO(result.stdout))
+    assert "Provenance: poslens" in result.stderr and "all-MiniLM-L6-v2" in result.stderr
     assert set(frame["side"]) == {"query", "document"}
     assert list(frame.loc[frame["side"] == "document", "token"])[1] == "ice"
 
@@ -171,7 +172,7 @@ def test_models_are_compared_on_one_pair() -> None:
     between = other["primacy_recency_index"] - first["primacy_recency_index"]
     assert other["index_difference"] == pytest.approx(between)
     assert -1 <= other["rank_correlation"] < 1 and 0 < other["curves_apart"] <= 1
-    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout), comment="#")
+    frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert list(frame["score"]) == pytest.approx([row["score"] for row in rows])
 
 
@@ -253,14 +254,19 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     assert "1 rows are not pairs" in done.stderr
     assert json.loads(run("precompute", "--dataset", root).stdout)["computed"] == 0
     curve = run("curve", "--dataset", root, "--resampling", "point")
-    frame = pd.read_csv(io.StringIO(curve.stdout), comment="#")
+    frame = pd.read_csv(io.StringIO(curve.stdout))
     assert len(frame) == 100 and set(frame["n"]) == {1}
     target = tmp_path / "curve.html"
     names = ("MiniLM", "sentence-transformers/all-MiniLM-L6-v2")
     asked = ("--model", names[0], "--model", names[1], "--dataset", root)
     table = tmp_path / "curve.csv"
-    assert run("export", str(table), *asked).exit_code == 0
-    assert len(pd.read_csv(table, comment="#")) == 100, "one model by two names"
+    saved = run("export", str(table), *asked)
+    assert saved.stdout.splitlines() == [str(table)], "scripts take the path from here"
+    assert len(pd.read_csv(table)) == 100, "one model by two names"
+    beside = tmp_path / "curve.provenance.json"
+    assert str(beside) in saved.stderr
+    (entry,) = json.loads(beside.read_text(encoding="utf-8"))
+    assert entry["model"] == "MiniLM" and "resampling=bin_mean" in entry["method"]
     written = run("export", str(target), *asked)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
 

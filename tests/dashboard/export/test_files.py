@@ -6,6 +6,7 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ET
+import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ from dashboard.export.files import (
     figure_bytes,
     file_name,
     table_bytes,
+    table_files,
+    zipped,
 )
 from dashboard.export.inscription import inscribed
 from tests.support.chromium import chromium
@@ -201,6 +204,30 @@ def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None
     assert "50.5% of the document" in hovered and "bin 50: 0.5051" in hovered
 
 
+@pytest.mark.parametrize("touch", [False, True])
+def test_toolbar_covers_no_legend(figure: go.Figure, tmp_path: Path, touch: bool) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = tmp_path / "figure.html"
+    path.write_bytes(figure_bytes(figure, "html", STYLE, PROVENANCE))
+    shown = "+getComputedStyle(document.querySelector('.modebar-group')).opacity"
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium())
+        page = browser.new_page(has_touch=touch, is_mobile=touch)
+        page.goto(path.as_uri())
+        page.wait_for_selector(".scatterlayer .js-line")
+        toolbar = page.locator(".modebar")
+        if touch:
+            assert not toolbar.is_visible()
+        else:
+            page.mouse.move(0, 700)
+            page.wait_for_function(f"{shown} === 0")
+            page.locator(".nsewdrag").first.hover()
+            page.wait_for_function(f"{shown} > 0")
+        page.emulate_media(media="print")
+        assert not toolbar.is_visible()
+        browser.close()
+
+
 def test_json_is_plotly_json_with_provenance(figure: go.Figure) -> None:
     data = figure_bytes(figure, "json", STYLE, [PROVENANCE, replace(PROVENANCE, model="other")])
     back: Any = plotly.io.from_json(data.decode())
@@ -230,22 +257,28 @@ def test_figures_without_provenance_or_of_another_width_are_refused(figure: go.F
 # -- tables -------------------------------------------------------------------------------------
 
 
-def csv_provenance(data: bytes) -> dict[str, object]:
-    lines = re.findall(r"^# (\w+): (.*)$", data.decode(), re.MULTILINE)
-    return {key: json.loads(value) for key, value in lines}
-
-
 def test_csv_comes_back_through_pandas() -> None:
     data = table_bytes(FRAME, "csv", PROVENANCE)
-    back = pd.read_csv(
-        io.BytesIO(data), comment="#", keep_default_na=False, na_values={"score": ""}
-    )
+    assert list(pd.read_csv(io.BytesIO(data)).columns) == list(FRAME.columns), "no options needed"
+    back = pd.read_csv(io.BytesIO(data), keep_default_na=False, na_values={"score": ""})
     assert back["token"].tolist() == FRAME["token"].tolist()
     expected = FRAME["score"].replace(np.inf, np.nan)
     np.testing.assert_array_equal(back["score"], expected)
     assert back["count"].tolist() == FRAME["count"].tolist()
     assert back["flag"].astype(str).tolist() == ["True", "False", "", "True", "True", "False"]
-    assert csv_provenance(data) == ENTRY
+
+
+def test_provenance_of_a_csv_is_a_file_of_its_own() -> None:
+    both = [PROVENANCE, replace(PROVENANCE, model="other")]
+    files = table_files(FRAME, "tide.csv", "csv", both)
+    assert list(files) == ["tide.csv", "tide.provenance.json"]
+    assert files["tide.csv"] == table_bytes(FRAME, "csv", both)
+    assert json.loads(files["tide.provenance.json"]) == [ENTRY, {**ENTRY, "model": "other"}]
+    assert list(table_files(FRAME, "tide.parquet", "parquet", both)) == ["tide.parquet"]
+    packed = zipped(files)
+    assert packed == zipped(dict(files))
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == files
 
 
 def test_csv_runs_no_formula() -> None:
@@ -253,31 +286,21 @@ def test_csv_runs_no_formula() -> None:
     frame["mixed"] = pd.Series(["=x", -1, None, 2.5, "ok", 1, 1, 1, 1], dtype=object)
     frame["kind"] = pd.Categorical(["=a", "b", "b", "b", "b", "b", "b", "b", "b"])
     data = table_bytes(frame, "csv", PROVENANCE)
-    back = pd.read_csv(io.BytesIO(data), comment="#")
+    back = pd.read_csv(io.BytesIO(data))
     assert back["'=name"].tolist() == [f"'{text}" for text in FORMULAS] + ["a=1"]
     assert back["number"].tolist() == frame["number"].tolist(), "numbers are untouched"
     assert back["mixed"].tolist()[:2] == ["'=x", "-1"]
     assert back["kind"].tolist()[:2] == ["'=a", "b"]
     assert '"=' not in data.decode()
-    # A spreadsheet splits the comment lines too: no piece of one may start a formula.
-    for line in data.decode().split("\n"):
-        for piece in re.split(r"[,;\t|]", line) if line.startswith("#") else []:
-            assert not piece.strip(" \"'").startswith(("=", "+", "-", "@"))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_any_text_survives_csv_but_for_the_quote(texts: list[str]) -> None:
     data = table_bytes(pd.DataFrame({"t": texts, "n": range(len(texts))}), "csv", PROVENANCE)
-    back = pd.read_csv(io.BytesIO(data), comment="#", keep_default_na=False)
+    back = pd.read_csv(io.BytesIO(data), keep_default_na=False)
     found = back["t"].astype(str).tolist()
     assert [text.removeprefix("'") for text in found] == [t.removeprefix("'") for t in texts]
-
-
-def test_csv_names_each_of_several_models() -> None:
-    text = table_bytes(FRAME, "csv", [PROVENANCE, replace(PROVENANCE, model="other")]).decode()
-    assert "# provenance: 1 of 2" in text and "# provenance: 2 of 2" in text
-    assert '# model: "other"' in text
 
 
 def test_parquet_comes_back_with_its_provenance() -> None:

@@ -127,7 +127,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     assert "1 lines of bad.run are no results" in alone.stderr
     more = run.invoke(app, [*asked, "--model", "BM25", "--table", "differences", "--format", "csv"])
     assert more.exit_code == 0, more.stderr
-    frame = pd.read_csv(io.StringIO(more.stdout), comment="#")
+    frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
     assert "BM25 less bad, nDCG@10: +0.592" in more.stderr
     for options, said in (

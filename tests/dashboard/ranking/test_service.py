@@ -186,7 +186,7 @@ def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.Mo
     table = run(
         "rank", "--model", "BM25", "--dataset", str(path), "--table", "queries", "--format", "csv"
     ).stdout
-    frame = pd.read_csv(io.StringIO(table), comment="#")
+    frame = pd.read_csv(io.StringIO(table))
     assert len(frame) == 4 and set(frame["model"]) == {"BM25"}
     for option in (["--table", "psi"], ["--table", "bins"], ["--own-corpus"]):
         assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
@@ -266,7 +266,7 @@ def test_figure5_is_one_command(tmp_path: Path) -> None:
     source = f"A={tmp_path / 'a.npz'}"
     target = tmp_path / "five.csv"
     assert run("figure5", str(target), "--curves", source).exit_code == 0
-    frame = pd.read_csv(target, comment="#")
+    frame = pd.read_csv(target)
     assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
     assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
     page = tmp_path / "five.html"

@@ -1,8 +1,15 @@
-"""A file that was made for download stays as long as what was chosen for it."""
+"""Files for download: what is in them, and how long they are offered."""
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
+
+import pandas as pd
 from streamlit.testing.v1 import AppTest
+
+from dashboard.widgets.panels import _PREPARED
 
 
 def page() -> None:
@@ -22,6 +29,18 @@ def page() -> None:
 def offered(app: AppTest) -> list[str]:
     assert not app.exception and not app.error
     return [button.proto.id.rpartition("-")[2] for button in app.get("download_button")]
+
+
+def test_a_table_as_csv_comes_with_its_provenance() -> None:
+    app = AppTest.from_function(page, default_timeout=300).run()
+    app.button(key="one.prepare").click().run()
+    (button,) = app.get("download_button")
+    assert button.proto.label == "Download CSV \\(ZIP\\)"
+    with zipfile.ZipFile(io.BytesIO(app.session_state[_PREPARED].data)) as archive:
+        assert archive.namelist() == ["m_one_numbers.csv", "m_one_numbers.provenance.json"]
+        table, known = map(archive.read, archive.namelist())
+    assert pd.read_csv(io.BytesIO(table)).columns.tolist() == ["word"]
+    assert json.loads(known)[0]["model"] == "m"
 
 
 def test_a_page_drawn_anew_still_offers_the_file_until_something_else_is_chosen() -> None:
