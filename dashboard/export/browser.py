@@ -135,6 +135,11 @@ class Page:
         )
         return base64.b64decode(answer["data"])
 
+    async def paged_pdf(self) -> bytes:
+        """A PDF on pages of the size that the page's own `@page` rule gives."""
+        answer = await self._send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        return base64.b64decode(answer["data"])
+
     # What the browser takes and answers is JSON.
     async def _send(self, method: str, **params: Any) -> dict[str, Any]:
         answer = await self._tab.send_command(method, params)

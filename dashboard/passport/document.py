@@ -1,16 +1,17 @@
-"""Passports as files: HTML (one file, no network), PDF, SVG, JSON, and YAML for a model card.
+"""Passports as files: HTML (one file, no network), PDF (A4), SVG, JSON, and YAML for a model card.
 Several stand side by side. No Streamlit here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Literal
 
 from attribution.types import Provenance
 from dashboard.drawing.figure_base import caption_text, provenance_entries
-from dashboard.drawing.palettes import Style, printable, wrap
+from dashboard.drawing.palettes import PRESETS, Style, printable, wrap
 from dashboard.export.browser import Page, in_page
 from dashboard.export.files import figure_bytes, figure_div, page_bytes
 from dashboard.export.inscription import inscribed
@@ -35,6 +36,35 @@ p {{ margin: 4px 0; }}
 table {{ border-collapse: collapse; width: 100%; }}
 td {{ padding: 2px 8px 2px 0; vertical-align: top; border-top: 1px solid #e6e6e6; }}
 .quiet {{ color: #595959; font-size: 11px; }}
+"""
+
+
+_PRINTED_PX = 688
+"""Width between the margins of an A4 page (210 mm less two of 14 mm) at 96 px to the inch."""
+
+_PRINTED_BESIDE = 2
+"""Cards beside each other on a printed page."""
+
+_PRINT_CSS = f"""
+@page {{
+  size: A4; margin: 14mm;
+  @bottom-right {{
+    content: counter(page) " / " counter(pages); color: #595959; font: 9px {STYLE.font_family};
+  }}
+}}
+body {{ margin: 0; color: #1a1a1a; background: #fff; font: 10.5px/1.3 {STYLE.font_family}; }}
+.cards {{ border-collapse: collapse; table-layout: fixed; width: {_PRINTED_PX}px; }}
+.cards + .cards {{ break-before: page; }}
+.cards > * > tr {{ break-inside: avoid; }}
+.cards > * > tr > * {{ padding: 0 0 {_GAP // 2}px; text-align: left; vertical-align: top;
+  overflow-wrap: anywhere; }}
+.cards > * > tr > * + * {{ padding-left: {_GAP}px; }}
+h1 {{ font-size: 16px; margin: 0; }}
+h2 {{ font-size: 13px; margin: 0 0 2px; }}
+p {{ margin: 2px 0; }}
+section table {{ border-collapse: collapse; width: 100%; }}
+section td {{ padding: 1px 8px 1px 0; vertical-align: top; border-top: 1px solid #e6e6e6; }}
+.quiet {{ color: #595959; font-size: 8.5px; }}
 """
 
 
@@ -118,15 +148,50 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
+def printed_html(found: Sequence[Passport]) -> bytes:
+    """The page that is printed: tables of up to `_PRINTED_BESIDE` cards, a row for each part. A row
+    stays on one page, and each page begins with the models' names."""
+    beside = min(len(found), _PRINTED_BESIDE)
+    width = (_PRINTED_PX - (beside - 1) * _GAP) // beside
+    size = "single column" if beside > 1 else "double column"
+    # Low enough that a page has room for two parts.
+    style = replace(PRESETS[size], width_px=width, height_px=200)
+    drawn = 0
+
+    def cell(part: Part | None) -> str:
+        nonlocal drawn
+        if part is None:
+            return "<td></td>"
+        figure = ""
+        if part.draw is not None:
+            drawn += 1
+            name = f"figure{drawn}"
+            figure = figure_div(part.draw(style), name, library=drawn == 1, static=True)
+        return f"<td>{_section(part, figure)}</td>"
+
+    tables = []
+    for start in range(0, len(found), beside):
+        cards = found[start : start + beside]
+        parts = [{part.key: part for part in card.parts} for card in cards]
+        rows = ["".join(f'<td class="quiet">{_text(card.heading)}</td>' for card in cards)]
+        keys = dict.fromkeys(key for own in parts for key in own)
+        rows += ["".join(cell(own.get(key)) for own in parts) for key in keys]
+        rows.append(f'<td class="quiet" colspan="{len(cards)}">{_text(LIMITS)}</td>')
+        names = "".join(f"<th><h1>{_text(card.name)}</h1></th>" for card in cards)
+        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+        tables.append(
+            f'<table class="cards"><thead><tr>{names}</tr></thead>\n<tbody>{body}</tbody></table>'
+        )
+    entries = provenance_entries(_provenance(found))
+    return page_bytes(_title(found), entries, "\n".join(tables), _PRINT_CSS)
+
+
 def _pdf(found: Sequence[Passport]) -> bytes:
-    source = _html(found).decode()
-    width = len(found) * (STYLE.width_px + 2 * _GAP) + 2 * _GAP
+    source = printed_html(found).decode()
 
     async def printed(page: Page) -> bytes:
-        await page.show(source, width, 1000)
-        height = await page.evaluate("Math.ceil(document.documentElement.scrollHeight)")
-        assert isinstance(height, int)
-        return await page.pdf(width, height)
+        await page.show(source, _PRINTED_PX, 1000)
+        return await page.paged_pdf()
 
     return inscribed(in_page(printed), "pdf", _title(found), provenance_entries(_provenance(found)))
 

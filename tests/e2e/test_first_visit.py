@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
 
 SHOWN = {
     "curves": "Mean attribution over relative positions",
@@ -67,6 +67,15 @@ def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
         said = started.value.path().read_text(encoding="utf-8")
         assert re.search(r'"n_pairs": 304\b', said) and "resampling 68 documents" in said, what
         assert ("selection" in said) == (what == "Heatmap"), "the pair's own"
+
+
+def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser: Browser) -> None:
+    with browser.new_context(has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        page.goto(f"{shipped_app.url}/curves")
+        expect(page.locator(".js-plotly-plot .legend").first).to_be_visible(timeout=TIMEOUT_MS)
+        expect(page.locator(".modebar").first).to_be_attached()
+        expect(page.locator(".modebar").filter(visible=True)).to_have_count(0)
 
 
 def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:

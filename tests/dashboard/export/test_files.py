@@ -209,7 +209,6 @@ def test_toolbar_covers_no_legend(figure: go.Figure, tmp_path: Path, touch: bool
     playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "figure.html"
     path.write_bytes(figure_bytes(figure, "html", STYLE, PROVENANCE))
-    shown = "+getComputedStyle(document.querySelector('.modebar-group')).opacity"
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium())
         page = browser.new_page(has_touch=touch, is_mobile=touch)
@@ -219,10 +218,11 @@ def test_toolbar_covers_no_legend(figure: go.Figure, tmp_path: Path, touch: bool
         if touch:
             assert not toolbar.is_visible()
         else:
-            page.mouse.move(0, 700)
-            page.wait_for_function(f"{shown} === 0")
+            page.mouse.move(700, 700)
+            buttons = page.locator(".modebar-group").first
+            playwright.expect(buttons).to_have_css("opacity", "0")
             page.locator(".nsewdrag").first.hover()
-            page.wait_for_function(f"{shown} > 0")
+            playwright.expect(buttons).to_have_css("opacity", "1")
         page.emulate_media(media="print")
         assert not toolbar.is_visible()
         browser.close()

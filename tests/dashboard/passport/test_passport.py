@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,9 @@ from attribution.retrievers.lexical import with_corpus
 from attribution.retrievers.resolve import resolve
 from dashboard.__main__ import app
 from dashboard.core.compute import Compute, service
+from dashboard.export.browser import Page, in_page
 from dashboard.passport import service as passports
-from dashboard.passport.document import document_bytes
+from dashboard.passport.document import document_bytes, printed_html
 from dashboard.passport.service import Passport
 from dashboard.passport.subject import Part
 from dashboard.ranking import service as rankings
@@ -218,6 +220,30 @@ def test_pictures_hold_the_provenance(primacy: Passport, fmt: str) -> None:
     drawn = root.findall(f"{name}g/{name}svg")
     assert len(drawn) == 2 * sum(one.draw is not None for one in primacy.parts)
     assert float(root.attrib["height"]) > 1000
+
+
+def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: Passport) -> None:
+    for cards in ([primacy], [primacy] * 3):
+        data = document_bytes(cards, "pdf")
+        pages = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", data)
+        assert len(pages) > len(cards), "several pages"
+        for width, height in pages:
+            assert (float(width), float(height)) == pytest.approx((595, 842), abs=1)
+        source = printed_html(cards).decode()
+        drawn = len(cards) * sum(one.draw is not None for one in primacy.parts)
+        assert source.count('"staticPlot": true') == drawn, "no toolbar, nothing that reacts"
+
+        async def tallest(page: Page, source: str = source) -> object:
+            await page.show(source, 688, 1000)
+            return await page.evaluate(
+                "Math.max(...[...document.querySelectorAll('.cards > * > tr')]"
+                ".map(row => row.getBoundingClientRect().height))"
+            )
+
+        # A row is kept whole where a page has room for it: 297 mm less two margins of 14.
+        found = in_page(tallest)
+        assert isinstance(found, float) and found < 269 / 25.4 * 96 - 50
+        assert ".cards > * > tr { break-inside: avoid; }" in source
 
 
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
