@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from attribution.errors import UserError
 from attribution.retrievers import calibration, endpoint_address, model_rules
@@ -14,6 +14,7 @@ from attribution.retrievers.package_weights import minilm_folder
 from attribution.retrievers.safe_files import DamagedFolder
 from attribution.retrievers.specs import (
     BM25,
+    CONFIGURED,
     PLANTED,
     ModelFiles,
     RetrieverSpec,
@@ -24,6 +25,7 @@ from attribution.retrievers.specs import (
     presets,
     weights_absent,
     with_calibration,
+    with_configured_limit,
     with_pooling,
     with_strength,
 )
@@ -31,6 +33,8 @@ from attribution.retrievers.specs import (
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _NUMBER = re.compile(r"[+-]?\d*\.?\d+")
+
+_LENGTHS = "sentence_bert_config.json"
 
 _REVISION = re.compile(r"main|[0-9a-f]{7,40}")
 
@@ -102,8 +106,9 @@ def remember(specs: Mapping[str, RetrieverSpec]) -> None:
 def resolve(name: str) -> RetrieverSpec:
     """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
     `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
-    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`). Behind all
-    that may stand `@calibrated`, or `@calibrated(strength=0.5, basket=128, layers=3)`.
+    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`). Then may
+    follow `@configured`, which truncates texts where the model's own configuration does, and
+    `@calibrated`, or `@calibrated(strength=0.5, basket=128, layers=3)`.
 
     Raises:
         UserError: none of these.
@@ -114,6 +119,8 @@ def resolve(name: str) -> RetrieverSpec:
         base, how = calibrated
         # What only the cache knows is called as it was when its results were computed.
         return _remembered.get(name) or with_calibration(resolve(base), how)
+    if name.endswith(f"@{CONFIGURED}"):
+        return _remembered.get(name) or _as_configured(name.removesuffix(f"@{CONFIGURED}"))
     base, separator, pooling = name.rpartition("@")
     if separator and (base in known() or _HUB_ID.fullmatch(base)):
         if _REVISION.fullmatch(pooling):
@@ -144,6 +151,33 @@ def resolve(name: str) -> RetrieverSpec:
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
         "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
     )
+
+
+def _as_configured(name: str) -> RetrieverSpec:
+    if CONFIGURED in name.split("@") or calibration.split(name) is not None:
+        raise UserError(f"@{CONFIGURED} follows a model's name once and before @calibrated.")
+    spec = resolve(name)
+    if installed(spec):
+        return with_configured_limit(spec, configured_limit(spec))
+    # Its own files will say where, once they are here.
+    return replace(spec, name=f"{name}@{CONFIGURED}", max_length=None)
+
+
+def configured_limit(spec: RetrieverSpec) -> int | None:
+    """Tokens, special ones included, at which the sentence-transformers configuration in the
+    model's folder truncates; None where it says nothing, or the files are not here."""
+    try:
+        found = None if spec.without_files else contents(locate(spec).folder)
+    except (UserError, DamagedFolder):
+        return None
+    if found is None:
+        return None
+    places = {place for _, place in found.modules} | {""}
+    configs = (found.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
+    said = (one.get("max_seq_length") for one in configs if isinstance(one, dict))
+    limits = {limit for limit in said if type(limit) is int and limit > 0}
+    # Encoders of queries and of documents may differ: then there is no one limit.
+    return limits.pop() if len(limits) == 1 else None
 
 
 def _without_hub(hub_id: str) -> RetrieverSpec | None:

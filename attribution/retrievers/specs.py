@@ -273,6 +273,32 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
     )
 
 
+CONFIGURED = "configured"
+"""What follows a model's name after @ where it truncates as its own configuration says."""
+
+
+def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSpec:
+    """`spec` truncating at `limit` tokens, as its own configuration says, and named so; itself
+    where it does that anyway.
+
+    Raises:
+        UserError: the configuration names no limit.
+    """
+    if limit is None:
+        raise UserError(
+            f"{spec.name} has no configuration that truncates texts: leave out @{CONFIGURED}."
+        )
+    if spec.max_length in (None, limit):
+        return spec
+    return replace(
+        spec,
+        name=f"{spec.name}@{CONFIGURED}",
+        title=f"{spec.title}, truncated at {limit:,} tokens",
+        max_length=limit,
+        note=f"{spec.note} Truncated at {limit:,} tokens, as its configuration says.".strip(),
+    )
+
+
 def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> RetrieverSpec:
     """`spec` with its attention calibrated, and named so.
 

@@ -28,7 +28,8 @@ Model = Annotated[
         "--model",
         autocompletion=model_names,
         help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
-        "after it changes the pooling, @calibrated or @calibrated(strength=0.5, basket=128, "
+        "after it changes the pooling, @configured truncates texts where its own "
+        "configuration does, @calibrated or @calibrated(strength=0.5, basket=128, "
         "layers=3) calibrates its attention.",
     ),
 ]

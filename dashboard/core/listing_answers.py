@@ -18,6 +18,10 @@ class ModelEntry(TypedDict):
     hub_id: Annotated[str | None, "Its Hugging Face id; null of one without."]
     pooling: Annotated[str | None, "How tokens become a vector; null of families without."]
     max_length: Annotated[int | None, "Tokens of a text that it reads at most; null of any."]
+    configured_max_length: Annotated[
+        int | None,
+        "Tokens at which its own configuration truncates, where that differs from max_length.",
+    ]
     size_mb: Annotated[int | None, "Its weights in float32, in MB; null if unknown."]
     license: Annotated[str | None, "Its licence; null if unknown."]
 

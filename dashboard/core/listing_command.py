@@ -29,7 +29,7 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
         return
-    from attribution.retrievers import resolve
+    from attribution.retrievers import limits, resolve
 
     if format is LineFormat.json:
         rows: list[ModelEntry] = [
@@ -41,6 +41,7 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
                 "hub_id": spec.hub_id or None,
                 "pooling": spec.pooling,
                 "max_length": spec.max_length,
+                "configured_max_length": limits.configured_apart(spec),
                 "size_mb": spec.size_mb,
                 "license": spec.license or None,
             }
@@ -52,8 +53,8 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
         where = "installed" if resolve.installed(spec) else "to fetch"
         print(
             f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
-            f"{spec.max_length or '':>6} tokens  {spec.size_mb or '':>6} MB  {spec.license:12} "
-            f"{spec.title}"
+            f"{spec.size_mb or '':>6} MB  {spec.license:12} {spec.title}: reads "
+            f"{limits.reads(spec)}"
         )
 
 

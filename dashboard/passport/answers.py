@@ -47,6 +47,10 @@ class PassportEntry(TypedDict):
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]
     precision: Annotated[str, "Number format of the computation."]
     max_length: Annotated[int | None, "Tokens of a text that it reads at most; null of any."]
+    configured_max_length: Annotated[
+        int | None,
+        "Tokens at which its own configuration truncates, where that differs from max_length.",
+    ]
     dataset: DataSet
     n_pairs: Annotated[int, "Pairs of the data set."]
     n_documents: Annotated[int, "Different documents of the data set."]

@@ -9,6 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from attribution.datasets import DataSet
+from attribution.retrievers import limits
 from attribution.retrievers.specs import RetrieverSpec
 from cache.keys import text_fingerprint
 from dashboard.core.answers import source
@@ -72,12 +73,10 @@ class Passport:
         """The data set and the model's identity, in one line."""
         scored = len(self.of.pairs)
         chosen = f", {scored:,} attributed" if scored < self.n_pairs else ""
-        limit = self.model.spec.max_length
-        read = f"reads {limit:,} tokens at most" if limit else "reads texts of any length"
         return (
             f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{chosen}; "
-            f"{read}; "
-            f"weights {self.model.weights}; {self.model.precision}; PosLens {poslens_version()}"
+            f"reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
+            f"{self.model.precision}; PosLens {poslens_version()}"
         )
 
     @property
@@ -154,6 +153,7 @@ def entry(found: Passport) -> PassportEntry:
         "weights": found.model.weights,
         "precision": found.model.precision,
         "max_length": found.model.spec.max_length,
+        "configured_max_length": limits.configured_apart(found.model.spec),
         "dataset": found.dataset,
         "n_pairs": found.n_pairs,
         "n_documents": found.n_documents,

@@ -29,6 +29,7 @@ from dashboard.widgets.method_choice import method as method
 from dashboard.widgets.method_choice import methods as methods
 from dashboard.widgets.method_choice import say_unfit as say_unfit
 from dashboard.widgets.method_choice import unfit_methods as unfit_methods
+from dashboard.widgets.model_limits import model_limits
 
 T = TypeVar("T")
 
@@ -232,10 +233,12 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         bind="query-params",
         help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
         "where the hub can be reached. After a name, @cls, @mean, @weightedmean, @last or @max "
-        "changes how tokens are pooled, as in MiniLM@last; @calibrated, or "
+        "changes how tokens are pooled, as in MiniLM@last; @configured truncates texts where the "
+        "model's own configuration does; @calibrated, or "
         "@calibrated(strength=0.5, basket=128, layers=3), calibrates a dense model's attention.",
     )
     fetch_panel(names)
+    model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")
     found = distinct(names)
     if again := [name for name in names if name not in found]:
         st.caption(plain(f"Shown once, as it is chosen under another name: {', '.join(again)}."))
@@ -266,6 +269,7 @@ def model(label: str, key: str, default: str) -> str:
         format_func=shown,
     )
     fetch_panel([name or default])
+    model_limits([name or default], lambda chosen: st.session_state.update({key: chosen[0]}), key)
     return name or default
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attribution.curves.positions import evidence_share
+from attribution.retrievers import limits
 from dashboard.core import readings
 from dashboard.core.compute import Explained, service
 from dashboard.heatmap import Fact, Head
@@ -40,7 +41,9 @@ def _read(result: Explained) -> Fact:
     more = [reading, checked.sentence() if checked else ""]
     if document.truncated:
         said = f"read {read:,} of {document.n_tokens_full:,} tokens"
-        more.insert(0, f"Its limit is {document.max_length:,} with special tokens.")
+        apart = limits.configured_apart(result.model.spec)
+        own = f"; its configuration truncates at {apart:,}" if apart else ""
+        more.insert(0, f"Its limit is {document.max_length:,} with special tokens{own}.")
     else:
         said = f"read all {read:,} tokens"
     return Fact(said, " ".join(filter(None, more)), warning=document.truncated or bool(reading))

@@ -264,6 +264,7 @@ def test_a_check_says_over_how_many_pairs_and_documents_the_baseline_was_made(
     n = len({pair.document for pair in few.of.pairs})
     assert "30 of the 304 pairs of sample scored" in known.heading
     assert "304 pairs of 68 documents, 30 attributed" in few.heading
+    assert "reads 512 tokens; its configuration truncates at 256; weights" in few.heading
     one = only(checking.checks(cards("MiniLM"), known, Tolerances(curve=1), ["curve"]))
     assert (one.n, one.baseline_n, one.baseline_n_documents) == (304, 30, n)
     assert f"over 304 pairs of 68 documents, the baseline's {one.baseline:+.3f}" in one.line

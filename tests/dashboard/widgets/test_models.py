@@ -27,3 +27,16 @@ def test_a_model_under_two_names_is_shown_once() -> None:
     arguments = ["compare", "--model", "MiniLM", "--model", OTHER, "--pair", "any"]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 2 and "needs two models" in refused.stderr
+
+
+def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_limit() -> None:
+    page = open_page("explain", models=["MiniLM"]).run()
+    (line,) = (one.value for one in page.caption if "truncates at" in one.value)
+    assert line.replace("\\", "") == "MiniLM: 512 tokens; its configuration truncates at 256."
+    (button,) = (one for one in page.button if one.label == "Truncate at 256")
+    button.click().run()
+    assert not page.exception and not page.error
+    assert page.multiselect(key="models").value == ["MiniLM@configured"]
+    assert len(shown_scores(page)) == 1
+    assert not any("truncates at" in one.value for one in page.caption)
+    assert any("max length 256" in one.value.replace("\\", "") for one in page.caption)

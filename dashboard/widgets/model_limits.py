@@ -1,0 +1,42 @@
+"""The line under the chosen models that read more than their own configuration lets them, and the
+button that truncates where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import streamlit as st
+
+from attribution.errors import UserError
+from attribution.retrievers import calibration, limits, resolve
+from attribution.retrievers.specs import CONFIGURED
+from dashboard.drawing.plain import plain
+
+
+def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str) -> None:
+    """Say of each of the models whose configuration truncates elsewhere where PosLens and where its
+    configuration does; `choose` takes the names with these models as configured."""
+    apart: dict[tuple[str, int], list[str]] = {}
+    for name in names:
+        with suppress(UserError):
+            spec = resolve.resolve(name)
+            if configured := limits.configured_apart(spec):
+                apart.setdefault((limits.reads(spec), configured), []).append(name)
+    for (reads, configured), some in apart.items():
+        st.caption(plain(f"{' and '.join(some)}: {reads}."))
+        as_configured = [_configured(name) if name in some else name for name in names]
+        st.button(
+            f"Truncate at {configured:,}",
+            key=f"{key}.configured.{configured}",
+            on_click=choose,
+            args=(as_configured,),
+            help="Read as much as the model does where sentence-transformers loads it. To PosLens "
+            "this is another model, with results of its own.",
+        )
+
+
+def _configured(name: str) -> str:
+    """The model's name with @configured, before its calibration if it has one."""
+    base, how = calibration.split(name) or (name, None)
+    return f"{base}@{CONFIGURED}{how.suffix if how else ''}"

@@ -1,0 +1,91 @@
+"""Where a model's own configuration truncates, beside what PosLens lets it read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attribution.errors import UserError
+from attribution.retrievers import limits
+from attribution.retrievers.base import separate
+from attribution.retrievers.load import load
+from attribution.retrievers.package_weights import minilm_folder
+from attribution.retrievers.resolve import configured_limit, register_folder, resolve
+from cache.keys import used_model
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attribution.retrievers.resolve._registered", {})
+
+
+def folder_with(place: Path, lengths: object) -> Path:
+    """MiniLM's folder, with other contents of its sentence-transformers configuration."""
+    shutil.copytree(minilm_folder(), place)
+    (place / "sentence_bert_config.json").write_text(json.dumps(lengths), encoding="utf-8")
+    return place
+
+
+def test_a_preset_says_that_its_configuration_truncates_earlier() -> None:
+    assert limits.reads(resolve("MiniLM")) == "512 tokens; its configuration truncates at 256"
+    assert limits.reads(resolve("MiniLM@configured")) == "256 tokens"
+    assert limits.reads(resolve("BM25")) == "texts of any length"
+
+
+def test_as_configured_it_reads_less_and_is_another_model_to_the_cache() -> None:
+    plain, configured = resolve("MiniLM"), resolve("MiniLM@configured")
+    assert (plain.max_length, configured.max_length) == (512, 256)
+    one, other = used_model(plain, "cpu", "float32"), used_model(configured, "cpu", "float32")
+    assert one.weights == other.weights and one.fingerprint != other.fingerprint
+    found = separate(load(configured, "cpu", "float32"))
+    (text,) = found.encode_texts(["word " * 400], "document").texts
+    assert text.truncated and len(text) == text.max_length == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("MiniLM-recency@0.5@configured", 256),
+        ("MiniLM@last@configured", 256),
+        ("MiniLM@configured@calibrated(basket=64)", 256),
+        ("MiniLM@mean@configured", 256),
+    ],
+)
+def test_a_configured_limit_goes_with_what_else_a_name_chooses(name: str, length: int) -> None:
+    assert resolve(name).max_length == length
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("MiniLM@configured@configured", "once and before @calibrated"),
+        ("MiniLM@calibrated@configured", "once and before @calibrated"),
+        ("MiniLM" + "@configured" * 5000, "once and before @calibrated"),
+        ("BM25@configured", "no configuration that truncates"),
+    ],
+)
+def test_a_limit_that_cannot_be_taken_is_one_sentence(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        resolve(name)
+
+
+def test_a_folder_truncates_as_configured_without_being_told(tmp_path: Path) -> None:
+    spec = register_folder("mine", folder_with(tmp_path / "mine", {"max_seq_length": 128}))
+    assert configured_limit(spec) == 128 and limits.configured_apart(spec) is None
+    assert limits.reads(spec) == "128 tokens"
+    assert resolve("mine@configured") is spec
+
+
+@pytest.mark.parametrize("lengths", [{}, [], {"max_seq_length": None}, {"max_seq_length": [1]}])
+def test_a_configuration_without_a_limit_names_none(tmp_path: Path, lengths: object) -> None:
+    spec = register_folder("mine", folder_with(tmp_path / "mine", lengths))
+    assert configured_limit(spec) is None
+    assert limits.reads(spec) == "as many tokens as its own files say"
+
+
+def test_of_a_model_that_is_not_here_its_own_files_will_say() -> None:
+    spec = resolve("bge-m3@configured")
+    assert (spec.name, spec.max_length) == ("bge-m3@configured", None)
