@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from attribution.curves.bootstrap import Estimate
 from attribution.curves.positions import document_curve
 from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import EvidenceProfile
+from attribution.evaluation.evidence_profile import EvidenceProfile
 from attribution.methods import METHODS
 from attribution.types import Array, PositionCurve, Provenance
 from cache.exchange.atomic_file import replacing

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import (
-    MIN_DOCUMENTS,
     Estimate,
     Values,
-    bootstrap_means,
+    intervals,
     n_groups,
-    percentiles,
+    with_ends,
 )
 from attribution.curves.positions import POSITIONS, Resampling, positions
 from attribution.errors import UserError
@@ -99,20 +98,20 @@ def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float6
 
 
 def _estimate(
-    sums: Values, drawn: Values | None, above: int, n: int, n_documents: int
+    sums: Values, ends: Values | None, above: int, n: int, n_documents: int
 ) -> Estimate | None:
-    """The ratio of two columns of mean sums [4], with its interval from their resamples [R, 4];
-    None where the denominator, or the lower end of its interval, is not above zero."""
+    """The ratio of two columns of mean sums [4], with the ends [2, 2] of its interval and of its
+    denominator's; None where the denominator, or the lower end of its interval, is not above
+    zero."""
     if not sums[above + 1] > 0:
         return None
     value = float(sums[above] / sums[above + 1])
-    if drawn is None:
-        return Estimate(value, None, None, n, n_documents)
-    if not percentiles(drawn[:, above + 1])[0] > 0:
+    if ends is None:
+        return with_ends(value, None, n, n_documents)
+    ratio, below = ends
+    if not below[0] > 0:
         return None
-    ratios = _ratio(drawn[:, above], drawn[:, above + 1])
-    low, high = percentiles(ratios[np.isfinite(ratios)])
-    return Estimate(value, float(low), float(high), n, n_documents)
+    return with_ends(value, (float(ratio[0]), float(ratio[1])), n, n_documents)
 
 
 def nothing_stored(model: str, dataset: str) -> UserError:
@@ -160,14 +159,23 @@ def summarize(
     signed = magnitudes is not None and magnitudes is not curves
     parts = [np.asarray(curves), *([np.asarray(magnitudes)] if signed else [])]
     n_documents = n_groups(n, groups)
-    low = high = drawn = None
-    if n_documents >= MIN_DOCUMENTS:
-        # In one go, so that curve and numbers are of the same draws.
-        resampled = bootstrap_means(parts, groups)
-        low, high = (
-            as_array(edge, (N_BINS,), "a curve") for edge in percentiles(resampled[:, :N_BINS])
-        )
-        drawn = None if magnitudes is None else _sums(resampled[:, -N_BINS:], x)
+
+    def numbers(means: Values) -> Values:
+        """Curve [R, 100], then centre of mass and its denominator, index and its denominator."""
+        curve = means[:, :N_BINS]
+        if magnitudes is None:
+            return curve
+        sums = _sums(means[:, -N_BINS:], x)
+        centre, index = (_ratio(sums[:, k], sums[:, k + 1]) for k in (2, 0))
+        return np.column_stack([curve, centre, sums[:, 3], index, sums[:, 1]])
+
+    low = high = of_centre = of_index = None
+    # In one go, so that curve and numbers are of the same draws.
+    if (found := intervals(parts, groups, numbers)) is not None:
+        low, high = (as_array(end[:N_BINS], (N_BINS,), "a curve") for end in found)
+        if magnitudes is not None:
+            ends = np.stack(found, axis=1)[N_BINS:]
+            of_centre, of_index = ends[:2], ends[2:]
     mean, std, quartiles = _over_rows(parts[0])
     size = mean if not signed else _over_rows(parts[1])[0]
     sums = _sums(np.zeros(N_BINS) if magnitudes is None else size, x)
@@ -188,8 +196,8 @@ def summarize(
             quartiles=as_array(quartiles, (3, N_BINS), "a curve"),
             magnitudes=None if magnitudes is None else as_array(size, (N_BINS,), "a curve"),
         ),
-        _estimate(sums, drawn, 2, n, n_documents),
-        _estimate(sums, drawn, 0, n, n_documents),
+        _estimate(sums, of_centre, 2, n, n_documents),
+        _estimate(sums, of_index, 0, n, n_documents),
     )
 
 

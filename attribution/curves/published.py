@@ -4,7 +4,7 @@ Measures are the JSON of PosIR's `ndcg_PSI_analysis.py`: model -> `eng-pol` (que
 `nDCG@10`, `PSI`, and both with a length bucket behind, `nDCG@10(Q1)`. nDCG@10 is the mean over
 queries, but nDCG@10(Q1) the mean over the 20 evidence bins of that bucket
 (`EvidenceProfile.mean_of_bins`); PSI is 1 - min / max over filled bins, which cut positions as
-`attribution.evaluation.ranking_measures.evidence_bin` does. Bins themselves are not published, so
+`attribution.evaluation.evidence_profile.evidence_bin` does. Bins themselves are not published, so
 PSI cannot be computed again from the file.
 
 Curves are a pickled list of arrays of 100 numbers, or an .npz file with the array `curves`

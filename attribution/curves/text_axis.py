@@ -15,11 +15,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attribution.curves.bootstrap import (
-    MIN_DOCUMENTS,
-    bootstrap_means,
-    numbered,
-)
+from attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered
 from attribution.curves.curve_summary import nothing_stored
 from attribution.curves.positions import (
     content_scores,
@@ -106,11 +102,16 @@ def average(
             read = np.isfinite(values)
             return np.concatenate([np.where(read, values, 0.0), read], axis=1)
 
-        sums, shares = np.split(bootstrap_means(rows, groups, of=read_there), 2, axis=1)
-        # A draw may have nobody who was read there: one in 20,000 with 10 of 50 documents.
-        ratios = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
+        def means_there(means: Floats) -> Floats:
+            sums, shares = np.split(means, 2, axis=1)
+            # A draw may have nobody who was read there: one in 20,000 with 10 of 50 documents.
+            means = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
+            return np.asarray(means, dtype=np.float64)
+
+        found = intervals(rows, groups, means_there, of=read_there)
+        assert found is not None  # there are enough documents
         low, high = np.full((2, N_BINS), np.nan)
-        low[drawn], high[drawn] = np.nanpercentile(ratios, [2.5, 97.5], axis=0)
+        low[drawn], high[drawn] = found
     return PositionCurve(
         model=model,
         dataset=dataset,

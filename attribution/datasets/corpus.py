@@ -78,6 +78,12 @@ class Query:
         """Key of the document that holds the evidence."""
         return next((key for key, pair in self.pairs.items() if pair == self.evidence_pair), None)
 
+    @property
+    def document(self) -> str:
+        """Key of the document that tells independent queries apart: the one that holds the
+        evidence, else the first relevant one."""
+        return self.evidence_document or next(iter(self.relevant), self.query_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:

@@ -21,15 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import (
-    MIN_DOCUMENTS,
-    SEED,
-    Estimate,
-    Values,
-    bootstrap_means,
-    estimate,
-    percentiles,
-)
+from attribution.curves.bootstrap import SEED, Estimate, Values, estimate, intervals
 from attribution.datasets.corpus import Document
 from attribution.errors import UserError
 from attribution.evaluation.chunks import WHOLE, Chunks
@@ -238,13 +230,7 @@ def dark_curve(found: Sequence[Reach], order: Order, probe: Probe, top: int) -> 
         at = np.minimum((one.places[ORDERS.index(order)] * N_BINS).astype(int), N_BINS - 1)
         row[:N_BINS] = np.bincount(at[asked], dark[asked], N_BINS)
         row[N_BINS:] = np.bincount(at[asked], minlength=N_BINS)
-    low = high = None
-    if len(found) >= MIN_DOCUMENTS:
-        with np.errstate(invalid="ignore"):
-            drawn = _ratios(bootstrap_means(rows))
-        ends = [percentiles(c[np.isfinite(c)]) if np.isfinite(c).any() else None for c in drawn.T]
-        low = np.array([np.nan if e is None else float(e[0]) for e in ends])
-        high = np.array([np.nan if e is None else float(e[1]) for e in ends])
+    low, high = intervals(rows, None, _ratios) or (None, None)
     share = _ratios(rows.sum(0)[None])[0]
     return DarkCurve(order, share, low, high, rows[:, N_BINS:].sum(0).astype(int), len(found))
 

@@ -15,22 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import (
-    MIN_DOCUMENTS,
-    Estimate,
-    Values,
-    bootstrap_means,
-    estimate,
-    percentiles,
-)
+from attribution.curves.bootstrap import Estimate, Values, estimate, intervals, with_ends
 from attribution.datasets.corpus import Query
 from attribution.datasets.types import Groups
-from attribution.evaluation.ranking_measures import (
-    CUTOFF_MEASURES,
-    NDCG,
-    EvidenceProfile,
-    profile_over,
-)
+from attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
+from attribution.evaluation.ranking_measures import CUTOFF_MEASURES, NDCG
 from attribution.types import Array
 
 
@@ -69,7 +58,7 @@ def grouped(
     if not at:
         return None
     placed = [queries[row] for row in at]
-    documents = np.array([next(iter(query.relevant), "") for query in placed])
+    documents = np.array([query.document for query in placed])
     member = np.array([[float(name in query.groups) for name in groups.names] for query in placed])
     scores = np.asarray(per_query[NDCG], dtype=np.float64)[at]
     shares = [read[one.query_id] for one in placed if one.query_id in read] if read else []
@@ -85,7 +74,9 @@ def grouped(
     return GroupedRanking(
         groups,
         tuple(measures),
-        profile_over(scores, member, shares if len(shares) == len(placed) else None),
+        profile_over(
+            scores, member, documents.tolist(), shares if len(shares) == len(placed) else None
+        ),
         harmonic,
         len(queries) - len(at),
     )
@@ -96,14 +87,11 @@ def _estimates(values: Values, documents: Sequence[Hashable]) -> dict[str, Estim
     n = len(set(documents))
     if not n:
         return {}
-    means = values.mean(0)
-    ends: list[tuple[float | None, float | None]] = [(None, None)] * len(means)
-    if n >= MIN_DOCUMENTS:
-        low, high = percentiles(bootstrap_means(values, documents))
-        ends = list(zip(low.tolist(), high.tolist(), strict=True))
+    found = intervals(values, documents)
+    ends = [None] * values.shape[1] if found is None else list(zip(*found, strict=True))
     return {
-        name: Estimate(float(mean), *end, len(values), n)
-        for name, mean, end in zip(CUTOFF_MEASURES, means, ends, strict=True)
+        name: with_ends(float(mean), own, len(values), n)
+        for name, mean, own in zip(CUTOFF_MEASURES, values.mean(0), ends, strict=True)
     }
 
 

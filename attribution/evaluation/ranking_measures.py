@@ -1,26 +1,25 @@
-"""What rankings are worth: measures of each query, and how they depend on the evidence's place.
+"""Measures of rankings, for each query and on average.
 
-Measures are ir_measures' (nDCG@10 with the grades as gains, as trec_eval computes it); PSI is
-PosIR's; intervals of proportions are Agresti and Coull's (1998, "Approximate is better than
-'exact'"), all others percentile bootstraps over queries: a query is a draw of its own, whatever
-document answers it.
+Measures are ir_measures' (nDCG@10 with the grades as gains, as trec_eval computes it). Intervals of
+proportions are Agresti and Coull's (1998, "Approximate is better than 'exact'"); all others
+resample documents, each with all the queries that it answers (curves/bootstrap.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import SEED, Estimate, estimate
+from attribution.curves.bootstrap import Estimate, estimate
 from attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from attribution.datasets.corpus import Collection, Query
 from attribution.errors import UserError
+from attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from attribution.evaluation.search import Ranking
 from attribution.types import Array, as_array
 
@@ -44,10 +43,6 @@ SUCCESS_OF_PAIRS = "S@10 per pair"
 """Of pairs of a query and a document that answers it, as MultiClaim counts; a query with several
 answers counts as often."""
 
-N_EVIDENCE_BINS = 20
-N_SHUFFLES = 999
-_KEPT = 1000
-"""Orders of up to so many queries are kept, 2 MB of them: models are measured on the same ones."""
 TOP = 10
 _Z = 1.959963984540054
 
@@ -101,10 +96,15 @@ def agresti_coull(successes: int, n: int) -> Estimate:
     return Estimate(successes / n, low, high, n, resampled="")
 
 
-def _over_queries(values: NDArray[np.floating]) -> Estimate:
-    """The mean of a measure [n] with its interval over queries."""
-    found = estimate(np.asarray(values, dtype=np.float64)[:, None], resampled="queries")
-    assert found is not None  # there are queries, and measures are finite
+def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable]) -> Estimate:
+    """The mean of a measure [n] over queries; its interval resamples their `documents` [n].
+
+    Raises:
+        ValueError: no query, or a value is not finite.
+    """
+    found = estimate(np.asarray(values, dtype=np.float64)[:, None], documents)
+    if found is None:
+        raise ValueError(f"no mean of {len(values)} queries")
     return found
 
 
@@ -119,148 +119,6 @@ def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> E
     tops = {one.query_id: set(one.document_ids[:TOP]) for one in rankings}
     found = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
     return agresti_coull(found, sum(len(query.relevant) for query in queries))
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceProfile:
-    """nDCG@10 over bins: 20 equal ones of the evidence's relative position (PosIR's cut: bin b
-    holds b / 20 < r <= (b + 1) / 20, the first one r = 0 too), or a benchmark's groups of queries.
-
-    `means` [bins] has None for bins without a query, `counts` [bins] their queries. `psi` is
-    1 - min / max over the filled bins, None where all are 0 or only one is filled. It cannot be
-    negative, so few queries a bin raise it without any bias: `psi_by_chance` is its mean over 999
-    shuffles of the positions among the same queries, `p` the share that reached `psi` (with the
-    data itself among them). A bootstrap would only add the same noise again, so there is none.
-    `mean` is over queries; `mean_of_bins`, over filled bins, is what PosIR publishes for a length
-    bucket. `read` [bins] is the mean share of the evidence that the model read in each bin, None
-    where that is not known: a bin falls behind if its evidence stands behind the model's limit.
-    """
-
-    means: tuple[float | None, ...]
-    counts: tuple[int, ...]
-    psi: float | None
-    psi_by_chance: float | None
-    p: float | None
-    mean: float
-    read: tuple[float | None, ...] = (None,) * N_EVIDENCE_BINS
-
-    @property
-    def n(self) -> int:
-        """Queries whose evidence has a place, counted in each of their bins."""
-        return sum(self.counts)
-
-    @property
-    def n_empty(self) -> int:
-        """Bins that hold no query."""
-        return sum(count == 0 for count in self.counts)
-
-    @property
-    def mean_read(self) -> float | None:
-        """Mean share of the evidence that was read, over queries."""
-        known = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
-        return sum(r * n for r, n in known) / self.n if known else None
-
-    @property
-    def mean_of_bins(self) -> float:
-        """Mean over the filled bins."""
-        return float(np.mean([mean for mean in self.means if mean is not None]))
-
-
-def evidence_bin(position: float) -> int:
-    """The bin, 0 to 19, of a relative position in [0, 1]."""
-    return min(N_EVIDENCE_BINS - 1, max(0, math.ceil(position * N_EVIDENCE_BINS - 1e-9) - 1))
-
-
-def evidence_profile(
-    values: NDArray[np.floating],
-    positions: Sequence[float],
-    read: Sequence[float] | None = None,
-) -> EvidenceProfile | None:
-    """How nDCG@10 [n] depends on the evidence's relative position [n]; None of no query. `read` [n]
-    are the shares of the evidence that the model read, where they are known."""
-    if not len(values):
-        return None
-    member = np.zeros((len(values), N_EVIDENCE_BINS))
-    member[np.arange(len(values)), [evidence_bin(position) for position in positions]] = 1.0
-    return profile_over(values, member, read)
-
-
-def profile_over(
-    values: NDArray[np.floating],
-    member: NDArray[np.float64],
-    read: Sequence[float] | None = None,
-) -> EvidenceProfile:
-    """How nDCG@10 [n] depends on the bin: `member` [n, bins] is 1 where a query counts in one.
-    There is at least one query; `read` as for `evidence_profile`."""
-    scores = np.asarray(values, dtype=np.float64)
-    counts = member.sum(0)
-    sums = scores @ member
-    means = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
-    psi = float(psi_of_bins(means[None])[0]) if (counts > 0).sum() > 1 else np.nan
-    chance, p = None, None
-    if np.isfinite(psi):
-        by_chance = np.concatenate(
-            [psi_of_bins(_ratio(some @ member, counts[None])) for some in _shuffled(scores)]
-        )
-        chance = float(by_chance.mean())
-        p = float(1 + (by_chance >= psi - 1e-12).sum()) / (1 + N_SHUFFLES)
-    return EvidenceProfile(
-        tuple(None if np.isnan(mean) else float(mean) for mean in means),
-        tuple(int(count) for count in counts),
-        psi if np.isfinite(psi) else None,
-        chance,
-        p,
-        float(scores.mean()),
-        _by_bin(member, read),
-    )
-
-
-def _shuffled(scores: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """N_SHUFFLES orders of scores [n] by lot (seeded), in portions [m, n] of 64 MiB at most."""
-    if len(scores) <= _KEPT:
-        yield scores[_orders(len(scores))]
-        return
-    generator = np.random.default_rng(SEED)
-    at_once = max(1, 8_000_000 // len(scores))
-    for start in range(0, N_SHUFFLES, at_once):
-        n = min(at_once, N_SHUFFLES - start)
-        yield np.array([generator.permutation(scores) for _ in range(n)])
-
-
-@lru_cache(maxsize=16)
-def _orders(n: int) -> NDArray[np.uint16]:
-    """N_SHUFFLES orders of n places by lot (seeded) [N_SHUFFLES, n]: what is drawn depends on
-    nothing else. Read-only."""
-    generator = np.random.default_rng(SEED)
-    places = np.arange(n, dtype=np.uint16)
-    found = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
-    found.flags.writeable = False
-    return found
-
-
-def _by_bin(member: NDArray[np.float64], read: Sequence[float] | None) -> tuple[float | None, ...]:
-    """Mean of `read` [n] in each bin."""
-    shares = np.asarray([] if read is None else read, dtype=np.float64)
-    return tuple(
-        float(shares[one > 0].mean()) if len(shares) and one.any() else None for one in member.T
-    )
-
-
-def _ratio(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    counts = np.broadcast_to(counts, sums.shape)
-    means: NDArray[np.float64] = np.divide(
-        sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0
-    )
-    return means
-
-
-def psi_of_bins(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 - min / max of each row [r, bins]; NaN where the largest mean is 0."""
-    low, high = np.nanmin(means, axis=1), np.nanmax(means, axis=1)
-    index: NDArray[np.float64] = 1 - np.divide(
-        low, high, out=np.full(len(low), np.nan), where=high > 0
-    )
-    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +148,7 @@ def same_language(
         if language is not None:
             totals[where] = totals.get(where, 0) + n
             own[where, language] = own.get((where, language), 0) + n
-    shares, expected = [], []
+    shares, expected, documents = [], [], []
     for query in collection.queries if queries is None else queries:
         ranking, where = by_query.get(query.query_id), query.part if own_corpus else ""
         top = [one for one in ranking.languages[:TOP] if one is not None] if ranking else []
@@ -298,9 +156,11 @@ def same_language(
             continue
         shares.append(sum(one == query.language for one in top) / len(top))
         expected.append(own.get((where, query.language), 0) / totals[where])
+        documents.append(query.document)
     if not shares:
         return None
-    return SameLanguage(_over_queries(np.array(shares)), float(np.mean(expected)), len(shares))
+    share = mean_over_queries(np.array(shares), documents)
+    return SameLanguage(share, float(np.mean(expected)), len(shares))
 
 
 @dataclass(frozen=True)
@@ -346,7 +206,8 @@ def evaluate(
     more = CUTOFF_MEASURES if collection.groups else {}
     values = measure(rankings, queries, {**MEASURES, **more})
     found = {one.query_id for one in rankings if one.document_ids}
-    estimates = {name: _over_queries(values[name]) for name in MEASURES}
+    documents = [query.document for query in queries]
+    estimates = {name: mean_over_queries(values[name], documents) for name in MEASURES}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
     estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
     placed = [row for row, query in enumerate(queries) if query.evidence is not None]
@@ -358,6 +219,7 @@ def evaluate(
         return evidence_profile(
             values[NDCG][list(rows)],
             [_place(queries[row]) for row in rows],
+            [documents[row] for row in rows],
             [shares[row] for row in rows] if shares else None,
         )
 

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attribution.curves.bootstrap import SEED, Estimate, Statistic, Values, estimate, numbered
+from attribution.evaluation.evidence_profile import (
+    N_EVIDENCE_BINS,
+    evidence_bin,
+    evidence_profile,
+    psi_of_bins,
+)
 from attribution.evaluation.position_groups import (
     group_means,
     group_rows,
     harmonic_of_groups,
 )
-from attribution.evaluation.ranking_measures import (
-    N_EVIDENCE_BINS,
-    NDCG,
-    evidence_bin,
-    evidence_profile,
-    psi_of_bins,
-)
+from attribution.evaluation.ranking_measures import NDCG
 
 Scores = NDArray[np.floating]
 
@@ -116,7 +116,7 @@ def quality(
 ) -> Quality | None:
     """How good and how even scores [n] are over the evidence's positions [n], each in [0, 1];
     None of no query. `documents` [n] are what intervals resample."""
-    profile = evidence_profile(scores, positions)
+    profile = evidence_profile(scores, positions, documents)
     if profile is None:
         return None
     rows = _rows(scores, positions)
@@ -141,7 +141,8 @@ def change(
     return Change(
         _some(estimate(difference, documents)),
         _some(estimate(rows, documents, _less(harmonic_of_groups))),
-        estimate(rows, documents, _less(_psi)),
+        # A minimum over a maximum is not smooth.
+        estimate(rows, documents, _less(_psi), kind="percentile"),
     )
 
 

@@ -141,4 +141,4 @@ def _of_means(rows: Values, groups: Sequence[Hashable]) -> Estimate | None:
         return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
 
     # 300 resamples: a percentile of a rank correlation over 11 places is as coarse.
-    return estimate(rows, groups, correlate, n_resamples=300)
+    return estimate(rows, groups, correlate, kind="percentile", n_resamples=300)

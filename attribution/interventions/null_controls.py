@@ -147,7 +147,8 @@ class ControlledCurve:
     `index` is the primacy-recency index of the mean curve less that of the mean control;
     `distance` the mean over bins of |mean curve - mean control| in parts of the mean |curve|.
     All with 95% bootstrap intervals over documents, and none below MIN_DOCUMENTS of them. Noise
-    alone puts `distance` above zero, so its interval errs towards "different".
+    alone puts `distance` above zero, and resampling adds more, so its interval is one-sided: from 0
+    to a 95% upper limit, which errs towards "different".
     """
 
     control: Control
@@ -209,6 +210,17 @@ def curves_agree(first: NDArray[np.floating], second: NDArray[np.floating]) -> E
     return Estimate(float(a @ b) / size, n=len(first), resampled="") if size else None
 
 
+def shape_distance(means: Values) -> Values:
+    """Mean |curve - control| in parts of the mean |curve| [R], for mean curves and mean controls
+    side by side [R, 2 x 100]; 0 where the curve is."""
+    own, null = np.split(means, 2, axis=1)
+    level, apart = np.abs(own).mean(1), np.abs(own - null).mean(1)
+    relative: NDArray[np.float64] = np.divide(
+        apart, level, out=np.zeros_like(apart), where=level > 0
+    )
+    return relative
+
+
 def minus_null(
     kind: Control,
     curves: NDArray[np.floating],
@@ -237,14 +249,6 @@ def minus_null(
     def index(means: Values) -> Values:
         return primacy_recency_index(means[:, :width]) - primacy_recency_index(means[:, width:])
 
-    def distance(means: Values) -> Values:
-        a, b = means[:, :width], means[:, width:]
-        level, apart = np.abs(a).mean(1), np.abs(a - b).mean(1)
-        relative: NDArray[np.float64] = np.divide(
-            apart, level, out=np.zeros_like(apart), where=level > 0
-        )
-        return relative
-
     ends = band(own - null, groups)
     shape = (len(POSITIONS),)
     return ControlledCurve(
@@ -255,5 +259,5 @@ def minus_null(
         None if ends is None else as_array(ends[0], shape, "a curve"),
         None if ends is None else as_array(ends[1], shape, "a curve"),
         estimate(weights, groups, index),
-        estimate(both, groups, distance),
+        estimate(both, groups, shape_distance, kind="upper"),
     )

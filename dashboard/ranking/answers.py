@@ -21,6 +21,9 @@ MeasuresRow = TypedDict(
         "model": Model,
         "queries": Queries,
         "documents": Annotated[int, "Documents of the corpus."],
+        "documents resampled": Annotated[
+            int, "Documents that answer the queries; intervals other than S@10's resample these."
+        ],
         "without a result": Annotated[int, "Queries that found nothing, and count as 0."],
         "own ids left out": Annotated[int, "Documents with the query's own id, left out of it."],
         "judged, not in corpus": Annotated[int, "Relevant documents that the corpus lacks."],

@@ -137,7 +137,7 @@ def rank(
     from dashboard.core.protocols import posir_ranking_spec
     from dashboard.ranking import service as ranking_service
     from dashboard.ranking import tables
-    from dashboard.ranking.runs import differences_frame, mean_difference, ranked_run
+    from dashboard.ranking.runs import difference_words, differences_frame, ranked_run
 
     def spec_of(name: str) -> RetrieverSpec:
         spec = resolve(name)
@@ -179,9 +179,7 @@ def rank(
         frame = pd.concat([tables.queries_frame(one).assign(model=one.name) for one in found])
     elif table is Table.differences:
         frame = differences_frame(*found)
-        if (difference := mean_difference(*found)) is not None:
-            words = f"{found[0].name} less {found[1].name}, nDCG@10: {difference.text('+.3f')}"
-            print(words, file=sys.stderr)
+        print(difference_words(*found), file=sys.stderr)
     else:
         make = {
             Table.measures: tables.measures_frame,

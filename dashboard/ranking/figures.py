@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 
 from attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS, POSITIONS
 from attribution.curves.published import PublishedCurves
+from attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidenceProfile
 from attribution.evaluation.position_groups import GroupedRanking
-from attribution.evaluation.ranking_measures import N_EVIDENCE_BINS, NDCG, EvidenceProfile
+from attribution.evaluation.ranking_measures import NDCG
 from dashboard.drawing.figure_base import (
     Provenances,
     bar_pattern,

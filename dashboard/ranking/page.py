@@ -202,6 +202,11 @@ def measures_table(found: Sequence[Measured]) -> None:
             ),
         },
     )
+    over = found[0].evaluation.estimates[NDCG]
+    st.caption(
+        f"{over.n:,} queries answered by {over.n_resampled:,} documents. The 95% intervals "
+        "resample these documents; those of S@10 are Agresti-Coull intervals."
+    )
 
 
 def languages_table(found: Sequence[Measured]) -> None:
@@ -282,8 +287,8 @@ def profile_section(found: Sequence[Measured]) -> None:
         "Few queries a bin raise it without any bias: PSI by chance is its mean when the same "
         "queries' positions are shuffled, p the share of shuffles that reach it. Points are filled "
         "as far as the model reads the evidence of their bin; the row of evidence read whole "
-        "leaves out what stands behind the model's limit, which is no bias. Intervals of the "
-        "measures resample queries."
+        "leaves out what stands behind the model's limit, which is no bias. Queries of one "
+        "document in the same bin are shuffled together."
     )
     what_is_read([one.model.spec for one in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})

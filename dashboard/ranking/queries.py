@@ -10,7 +10,7 @@ import streamlit as st
 from attribution.evaluation.ranking_measures import NDCG, TOP
 from dashboard.core import access
 from dashboard.ranking import tables
-from dashboard.ranking.runs import AGAINST, DIFFERENCE, differences_frame, mean_difference
+from dashboard.ranking.runs import AGAINST, DIFFERENCE, difference_words, differences_frame
 from dashboard.ranking.service import Measured
 from dashboard.ranking.tables import FILTERS
 from dashboard.widgets import links, panels, url_state
@@ -44,12 +44,8 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
     st.caption(
         f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
-    if compared is not None and (difference := mean_difference(one, compared)) is not None:
-        said = (
-            f"{one.name} less {compared.name}: {difference.text('+.3f')} nDCG@10 on average over "
-            f"all {difference.n:,} queries; the interval resamples queries."
-        )
-        st.caption(panels.plain(said))
+    if compared is not None:
+        st.caption(panels.plain(difference_words(one, compared)))
         panels.downloads(
             "ranking.differences",
             [dataset, one.name, compared.name],

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from attribution.curves.bootstrap import Estimate, estimate
+from attribution.curves.bootstrap import Estimate
 from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import NDCG, evaluate
+from attribution.evaluation.ranking_measures import NDCG, evaluate, mean_over_queries
 from attribution.evaluation.trec_runs import TrecRun, placed
 from attribution.types import Provenance
 from cache.recent import Recent
@@ -106,9 +106,18 @@ def differences_frame(one: Measured, other: Measured) -> pd.DataFrame:
     return mine.loc[order].reset_index(drop=True)
 
 
-def mean_difference(one: Measured, other: Measured) -> Estimate | None:
-    """The mean of that difference, its interval over queries; None of no query."""
+def mean_difference(one: Measured, other: Measured) -> Estimate:
+    """The mean of that difference over queries; its interval resamples their documents."""
     values = [
         np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (one, other)
     ]
-    return estimate((values[0] - values[1])[:, None], resampled="queries")
+    documents = [query.document for query in one.setup.queries]
+    return mean_over_queries(values[0] - values[1], documents)
+
+
+def difference_words(one: Measured, other: Measured) -> str:
+    """That mean with its interval, and how many queries and documents it is over, in words."""
+    found = mean_difference(one, other)
+    over = f"{found.n:,} queries answered by {found.n_resampled:,} documents"
+    how = f"95% interval over documents; {over}" if found.interval else over
+    return f"{one.name} less {other.name}, nDCG@10: {found.text('+.3f')} ({how})"

@@ -9,13 +9,13 @@ import pandas as pd
 from attribution.curves.positions import length_bucket
 from attribution.datasets.corpus import Query
 from attribution.errors import UserError
+from attribution.evaluation.evidence_profile import EvidenceProfile
 from attribution.evaluation.ranking_measures import (
     CUTOFF_MEASURES,
     NDCG,
     SUCCESS,
     SUCCESS_OF_PAIRS,
     TOP,
-    EvidenceProfile,
     agresti_coull,
     success_of_pairs,
 )
@@ -36,6 +36,7 @@ def measures_frame(found: Sequence[Measured]) -> pd.DataFrame:
             "model": one.name,
             "queries": evaluation.n,
             "documents": collection.survey.n,
+            "documents resampled": evaluation.estimates[NDCG].n_resampled,
             "without a result": evaluation.n_missing,
             "own ids left out": collection.survey.own_ids,
             "judged, not in corpus": collection.n_lost,

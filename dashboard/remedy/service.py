@@ -249,7 +249,7 @@ def _made(
     rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
     scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
     positions = np.array([query.evidence for query in placed], dtype=np.float64)
-    documents = np.array([next(iter(query.relevant), "") for query in placed])
+    documents = np.array([query.document for query in placed])
     points = []
     for number, one in enumerate(found):
         own = quality(scores[number], positions.tolist(), documents.tolist())

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap as scipy_bootstrap
 
 from attribution.curves import bootstrap
 from attribution.curves.bootstrap import (
     MAX_DRAWS,
     MIN_DOCUMENTS,
     Estimate,
+    Kind,
     band,
-    bootstrap_means,
     estimate,
+    intervals,
 )
+from tests.support.plain_bootstrap import drawn_means, plain_bca, student_level
 
 
 def clustered(n_documents: int = 30, each: int = 6) -> tuple[np.ndarray, list[str]]:
@@ -33,10 +36,10 @@ def test_the_interval_is_that_of_a_plain_loop_over_documents() -> None:
         np.concatenate([by_name[n] for n in generator.choice(names, len(names))]).mean()
         for _ in range(4000)
     ]
-    low, high = np.percentile(plain, [2.5, 97.5])
+    without = [np.concatenate([by_name[n] for n in names if n != one]).mean() for one in names]
     found = estimate(rows, groups)
     assert found is not None and found.interval is not None
-    assert found.interval == pytest.approx((low, high), abs=0.05)
+    assert found.interval == pytest.approx(plain_bca(found.value, plain, without), abs=0.05)
 
 
 def test_documents_with_several_pairs_widen_the_interval() -> None:
@@ -49,9 +52,10 @@ def test_documents_with_several_pairs_widen_the_interval() -> None:
     assert (by_document.n, by_document.n_resampled) == (180, 30)
 
 
-def test_a_document_of_more_pairs_weighs_as_many() -> None:
+def test_a_document_of_more_pairs_weighs_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "MIN_DOCUMENTS", 2)
     rows = np.array([[0.0], [0.0], [0.0], [1.0]])
-    drawn = set(np.round(bootstrap_means(rows, ["a", "a", "a", "b"])[:, 0], 6))
+    drawn = set(np.round(drawn_means(rows, ["a", "a", "a", "b"])[:, 0], 6))
     assert drawn == {0.0, 0.25, 1.0}
 
 
@@ -61,7 +65,7 @@ def test_bundles_of_very_many_documents_give_the_interval_of_each_by_itself() ->
     levels = generator.exponential(1, n)
     sizes = generator.integers(1, 4, n)
     rows = np.repeat(levels, sizes)
-    found = bootstrap_means(rows[:, None], np.repeat(np.arange(n), sizes).tolist())[:, 0]
+    found = drawn_means(rows[:, None], np.repeat(np.arange(n), sizes).tolist())[:, 0]
     # By hand, the spread of a ratio of two sums over independent documents.
     mean = rows.mean()
     spread = np.sqrt(np.sum(((levels - mean) * sizes) ** 2)) / sizes.sum()
@@ -72,9 +76,76 @@ def test_bundles_of_very_many_documents_give_the_interval_of_each_by_itself() ->
     )
 
 
+def test_a_skewed_mean_has_scipys_bca_interval_at_students_level() -> None:
+    rows = np.random.default_rng(2).lognormal(0, 1, 30)
+    found = estimate(rows[:, None], n_resamples=20_000)
+    level = student_level(30)
+    assert level == pytest.approx(0.962, abs=0.001)
+    known = scipy_bootstrap(
+        (rows,), np.mean, n_resamples=20_000, confidence_level=level, method="BCa", rng=1
+    ).confidence_interval
+    assert found is not None and found.interval == pytest.approx(tuple(known), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["bca", "percentile"])
+def test_twelve_documents_are_covered_nearly_as_often_as_said(kind: Kind) -> None:
+    """The percentile interval at 95% contains the mean in 89% of samples."""
+    generator, hits = np.random.default_rng(5), 0
+    for _ in range(600):
+        found = estimate(generator.normal(0, 1, (12, 1)), kind=kind)
+        assert found is not None and found.interval is not None
+        hits += found.interval[0] <= 0 <= found.interval[1]
+    assert hits / 600 == pytest.approx(0.94, abs=0.025)
+
+
+def test_a_distance_has_an_interval_from_0_that_contains_it() -> None:
+    """Noise raises it, and resampling raises it again: percentiles are all above the value."""
+    rows = np.random.default_rng(6).normal(0, 1, (40, 50))
+
+    def distance(means: np.ndarray) -> np.ndarray:
+        return np.abs(means).mean(1)
+
+    found = estimate(rows, None, distance, kind="upper")
+    assert found is not None and found.interval is not None
+    assert found.low == 0 and found.value < found.interval[1]
+    drawn = distance(drawn_means(rows))
+    assert np.percentile(drawn, 2.5) > found.value
+    # The one-sided 95% limit, at Student's level.
+    level = (1 + student_level(40, 0.9)) / 2
+    assert found.high == pytest.approx(np.quantile(drawn, level))
+
+
+@pytest.mark.parametrize("kind", ["bca", "percentile"])
+def test_an_interval_that_would_not_contain_its_value_is_left_out(kind: Kind) -> None:
+    rows = np.random.default_rng(6).normal(0, 1, (40, 200))
+    found = estimate(rows, None, lambda means: np.abs(means).mean(1), kind=kind)
+    assert found is not None and found.interval is None and found.n_resampled == 40
+
+
+def test_a_statistic_that_is_undefined_in_some_resamples_is_over_the_others() -> None:
+    rows = np.random.default_rng(8).random((20, 2))
+    least = rows[:, 0].mean() - 0.1
+
+    def often_undefined(means: np.ndarray) -> np.ndarray:
+        return np.where(means[:, :1] > least, means, np.nan)
+
+    assert (found := intervals(rows, None, often_undefined)) is not None
+    drawn = drawn_means(rows)
+    kept = drawn[drawn[:, 0] > least]
+    assert 0 < len(kept) < len(drawn)
+    assert kept[:, 0].min() <= found[0][0] <= rows[:, 0].mean() <= found[1][0]
+    nowhere = intervals(rows, None, lambda means: means * np.nan)
+    assert nowhere is not None and np.isnan(nowhere).all()
+
+
+def test_equal_rows_have_an_interval_of_no_width() -> None:
+    found = estimate(np.full((12, 1), 0.1), [f"d{k}" for k in range(12)])
+    assert found is not None and found.interval == (found.value, found.value)
+
+
 def test_groups_of_one_are_no_groups() -> None:
     rows, _ = clustered()
-    assert np.array_equal(bootstrap_means(rows), bootstrap_means(rows, list(range(len(rows)))))
+    assert np.array_equal(drawn_means(rows), drawn_means(rows, list(range(len(rows)))))
 
 
 @pytest.mark.parametrize("n", [1, MIN_DOCUMENTS - 1])
@@ -100,8 +171,8 @@ def test_draws_that_are_kept_are_those_that_would_be_drawn(monkeypatch: pytest.M
     rows, groups = clustered()
     asked = [(rows, groups, 1000, 1), (rows, None, 1000, 1), (rows, groups, 300, 1)]
     asked += [(rows * 2, groups, 1000, 1), (rows, groups, 1000, 2)]
-    kept = [bootstrap_means(*one) for one in asked for _ in range(2)]
+    kept = [drawn_means(*one) for one in asked for _ in range(2)]
     monkeypatch.setattr(bootstrap, "_KEPT", 0)
-    drawn = [bootstrap_means(*one) for one in asked for _ in range(2)]
+    drawn = [drawn_means(*one) for one in asked for _ in range(2)]
     assert all(np.array_equal(a, b) for a, b in zip(kept, drawn, strict=True))
     assert len({one.tobytes() for one in kept}) == len(asked)

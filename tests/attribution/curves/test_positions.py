@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import bootstrap, spearmanr
 
-from attribution.curves.bootstrap import Estimate, bootstrap_means
+from attribution.curves.bootstrap import Estimate
 from attribution.curves.curve_summary import center_of_mass, primacy_recency_index, summarize
 from attribution.curves.positions import (
     BANDS,
@@ -40,6 +40,7 @@ from attribution.curves.positions import (
 from attribution.errors import UserError
 from attribution.methods import POSIR_CURVE, make_method
 from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
+from tests.support.plain_bootstrap import drawn_means, student_level
 
 POINT = positions("point")
 REFERENCE = Path(__file__).parents[4] / "shared" / "reference"
@@ -473,7 +474,8 @@ def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
         n_failed=1,
     )
     assert summary.curve.ci_low is not None and summary.curve.ci_high is not None
-    options = {"n_resamples": 9999, "method": "percentile", "rng": 5}
+    options = {"n_resamples": 9999, "method": "BCa", "rng": 5}
+    options["confidence_level"] = student_level(len(curves))
     expected = bootstrap((curves,), np.mean, axis=0, **options).confidence_interval
     width = expected.high - expected.low
     # 1,000 resamples estimate a tail with a standard error of about 4% of the interval's width.
@@ -499,10 +501,10 @@ def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
 
 
 def test_bootstrap_is_seeded_and_centred(curves: np.ndarray) -> None:
-    one, other = bootstrap_means(curves), bootstrap_means(curves)
+    one, other = drawn_means(curves), drawn_means(curves)
     assert one.shape == (1000, 100)
     assert_array_equal(one, other)
-    assert not np.array_equal(one, bootstrap_means(curves, seed=1))
+    assert not np.array_equal(one, drawn_means(curves, seed=1))
     error = one.mean(0) - curves.mean(0)
     assert np.abs(error).max() < 0.2 * curves.std(0).max() / np.sqrt(len(curves))
     # The spread of a mean of n: the sample's (ddof=0) over sqrt(n).
@@ -511,7 +513,7 @@ def test_bootstrap_is_seeded_and_centred(curves: np.ndarray) -> None:
 
 def test_many_documents_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     curves = np.random.default_rng(0).random((9000, 100)).astype(np.float32)
-    found = bootstrap_means(curves, n_resamples=1000)
+    found = drawn_means(curves, n_resamples=1000)
     assert found.shape == (1000, 100) and np.isfinite(found).all()
     assert np.abs(found - curves.mean(0)).max() < 0.05
 

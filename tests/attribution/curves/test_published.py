@@ -22,7 +22,7 @@ from attribution.curves.published import (
     read_measures,
 )
 from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import evidence_profile
+from attribution.evaluation.evidence_profile import evidence_profile
 
 REFERENCE = next(
     (
@@ -169,7 +169,7 @@ def test_psi_and_the_mean_of_bins_are_those_of_the_published_script() -> None:
     frame = pd.DataFrame({"at": generator.random(500) ** 2, "score": generator.random(500)})
     cut = pd.cut(frame["at"], bins=np.linspace(0, 1, 21).tolist(), include_lowest=True)
     means = frame.groupby(cut, observed=True)["score"].mean()
-    found = evidence_profile(frame["score"].to_numpy(), frame["at"].tolist())
+    found = evidence_profile(frame["score"].to_numpy(), frame["at"].tolist(), None)
     assert found is not None and found.psi == pytest.approx(1 - means.min() / means.max())
     assert found.mean_of_bins == pytest.approx(means.mean())
     assert found.mean == pytest.approx(frame["score"].mean())

@@ -1,11 +1,11 @@
-"""Measures by hand, PSI by hand, Agresti-Coull by its formula, and what chance alone gives."""
+"""Measures by hand, Agresti-Coull by its formula, and whose documents intervals resample."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from attribution.datasets import from_pairs
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.datasets.types import DataSet
-from attribution.evaluation import ranking_measures
 from attribution.evaluation.ranking_measures import (
     MRR,
     NDCG,
@@ -22,8 +21,6 @@ from attribution.evaluation.ranking_measures import (
     SUCCESS_OF_PAIRS,
     agresti_coull,
     evaluate,
-    evidence_bin,
-    evidence_profile,
     measure,
     same_language,
     success_of_pairs,
@@ -116,52 +113,6 @@ def test_agresti_coull_holds_wilsons_interval() -> None:
         agresti_coull(1, 0)
 
 
-def test_bins_are_cut_as_pandas_cuts_them() -> None:
-    positions = [*np.linspace(0, 1, 21), *np.linspace(0.001, 0.999, 333)]
-    theirs = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
-    ours = [evidence_bin(position) for position in positions]
-    # On an edge the two may differ by the last bit of 0.05 * i.
-    assert ours[21:] == theirs[21:].tolist() and ours[0] == 0 and ours[1] == 0 and ours[20] == 19
-
-
-def test_psi_by_hand() -> None:
-    # Bins 0, 9 and 19 hold 0.8, (0.5 + 0.3) / 2 and 0.6.
-    found = evidence_profile(np.array([0.8, 0.5, 0.3, 0.6]), [0.01, 0.5, 0.46, 1.0])
-    assert found is not None and found.psi == pytest.approx(1 - 0.4 / 0.8)
-    assert found.counts == tuple({0: 1, 9: 2, 19: 1}.get(b, 0) for b in range(20))
-    assert found.means[9] == pytest.approx(0.4) and found.means[1] is None
-    assert (found.n, found.n_empty) == (4, 17)
-    assert found.mean == pytest.approx(0.55) and found.mean_of_bins == pytest.approx(0.6)
-
-
-def test_psi_needs_two_bins_and_something_found() -> None:
-    for values, positions in (([0.5, 0.7], [0.5, 0.5]), ([0.0, 0.0], [0.1, 0.9])):
-        found = evidence_profile(np.array(values), positions)
-        assert found is not None and found.psi is found.psi_by_chance is found.p is None
-    assert evidence_profile(np.array([]), []) is None
-
-
-def test_chance_tells_noise_from_bias() -> None:
-    generator = np.random.default_rng(0)
-    positions = generator.random(400)
-    noise = evidence_profile((generator.random(400) < 0.5).astype(float), positions.tolist())
-    biased = evidence_profile((positions < 0.5) * 0.5 + 0.5, positions.tolist())
-    assert noise is not None and biased is not None
-    assert noise.psi and noise.psi > 0.2 and noise.p and noise.p > 0.05
-    assert noise.psi_by_chance == pytest.approx(noise.psi, abs=0.3)
-    assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
-
-
-def test_orders_that_are_kept_are_those_that_would_be_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generator = np.random.default_rng(0)
-    asked = [(generator.random(n), generator.random(n).tolist()) for n in (304, 304, 60)]
-    kept = [evidence_profile(*one) for one in asked]
-    monkeypatch.setattr(ranking_measures, "_KEPT", 0)
-    assert kept == [evidence_profile(*one) for one in asked]
-
-
 def test_same_language_share_and_what_the_corpus_gives() -> None:
     documents = [
         Document(f"d{i}", "text", "p" if i < 4 else "r", "eng" if i < 3 else "pol")
@@ -197,6 +148,30 @@ def test_pairs_alone_make_a_collection() -> None:
     assert found.queries[2].pairs == {"2": "4"}
     assert [d.key for d in found.documents()] == ["1", "2", "3"]
     assert found.texts(["3"]) == {"3": "Snow melts."}
+
+
+def test_intervals_resample_documents_with_all_their_queries() -> None:
+    """Twelve documents answer five queries each, and all queries of a document fare alike."""
+    queries, ranked = [], []
+    for n in range(60):
+        own, right = f"q{n}", f"d{n // 5}"
+        queries.append(query(own, {right: 1}))
+        ranked.append(ranking(own, right, "x") if n // 5 % 2 else ranking(own, "x", right))
+    found = evaluate("m", ranked, collection(queries))
+    for name in (NDCG, MRR, RECALL):
+        one = found.estimates[name]
+        assert (one.n, one.n_resampled, one.resampled) == (60, 12, "documents")
+        # The five queries say what one of them says.
+        alone = evaluate("m", ranked[::5], collection(queries[::5])).estimates[name]
+        assert one.interval == pytest.approx(alone.interval)
+
+
+def test_the_document_of_a_query_holds_its_evidence() -> None:
+    several = query("q", {"a": 1, "b": 1})
+    assert several.document == "a"
+    judged = replace(several, pairs={"a": "q a", "b": "q b"}, evidence_pair="q b")
+    assert judged.document == "b"
+    assert query("q", {}).document == "q"
 
 
 def test_evaluation_by_bucket() -> None:

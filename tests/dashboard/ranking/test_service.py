@@ -18,11 +18,11 @@ from attribution import datasets
 from attribution.curves.published import PublishedMeasures, averaged
 from attribution.datasets.own import read_upload
 from attribution.errors import UserError
+from attribution.evaluation.evidence_profile import evidence_profile
 from attribution.evaluation.ranking_measures import (
     NDCG,
     SUCCESS,
     SUCCESS_OF_PAIRS,
-    evidence_profile,
 )
 from attribution.retrievers.resolve import resolve
 from attribution.retrievers.specs import RetrieverSpec
@@ -140,7 +140,7 @@ def test_the_sample_is_a_collection_with_its_own_corpora() -> None:
 
 
 def test_figures_hold_the_numbers(ranked: Ranked) -> None:
-    profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97])
+    profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97], None)
     assert profile is not None
     figure = evidence_bins({"M": profile}, Style(), provenance=[ranked.provenance()])
     bars, line = figure.data

@@ -1,0 +1,183 @@
+"""nDCG@10 by the position of the evidence, and PSI, the position sensitivity index of PosIR, with
+its permutation test.
+
+A query's score depends on its document. So where several queries of one document share a bin, they
+are permuted as one block; permuting them separately would break up that dependence and call the
+documents' own differences a position effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution.curves.bootstrap import SEED, Values, numbered
+
+N_EVIDENCE_BINS = 20
+N_SHUFFLES = 999
+_KEPT = 1000
+"""Permutations of up to so many blocks are kept, 2 MB each: models share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceProfile:
+    """nDCG@10 over bins: 20 equal ones of the evidence's relative position (PosIR's cut: bin b
+    holds b / 20 < r <= (b + 1) / 20, the first one r = 0 too), or a benchmark's groups of queries.
+
+    `means` [bins] has None for bins without a query, `counts` [bins] their queries. `psi` is
+    1 - min / max over the filled bins, None where all are 0 or only one is filled. It cannot be
+    negative, so few queries in a bin raise it without any bias: `psi_by_chance` is its mean over
+    999 permutations of the positions, `p` the share that reach `psi` (the data itself counts as
+    one). Queries of one document in the same bin are permuted together. PSI has no bootstrap
+    interval: resampling would add the same noise again.
+    `mean` is over queries; `mean_of_bins`, over filled bins, is what PosIR publishes for a length
+    bucket. `read` [bins] is the mean share of the evidence that the model read in each bin, None
+    where that is not known: a bin scores less if its evidence lies beyond the model's limit.
+    """
+
+    means: tuple[float | None, ...]
+    counts: tuple[int, ...]
+    psi: float | None
+    psi_by_chance: float | None
+    p: float | None
+    mean: float
+    read: tuple[float | None, ...] = (None,) * N_EVIDENCE_BINS
+
+    @property
+    def n(self) -> int:
+        """Queries whose evidence has a place, counted in each of their bins."""
+        return sum(self.counts)
+
+    @property
+    def n_empty(self) -> int:
+        """Bins that hold no query."""
+        return sum(count == 0 for count in self.counts)
+
+    @property
+    def mean_read(self) -> float | None:
+        """Mean share of the evidence that was read, over queries."""
+        known = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
+        return sum(r * n for r, n in known) / self.n if known else None
+
+    @property
+    def mean_of_bins(self) -> float:
+        """Mean over the filled bins."""
+        return float(np.mean([mean for mean in self.means if mean is not None]))
+
+
+def evidence_bin(position: float) -> int:
+    """The bin, 0 to 19, of a relative position in [0, 1]."""
+    return min(N_EVIDENCE_BINS - 1, max(0, math.ceil(position * N_EVIDENCE_BINS - 1e-9) - 1))
+
+
+def evidence_profile(
+    values: NDArray[np.floating],
+    positions: Sequence[float],
+    documents: Sequence[Hashable] | None,
+    read: Sequence[float] | None = None,
+) -> EvidenceProfile | None:
+    """How nDCG@10 [n] depends on the evidence's relative position [n]; None of no query.
+
+    `documents` [n] hold the evidence, None where each query has a document of its own; `read` [n]
+    are the shares of the evidence that the model read, where they are known.
+    """
+    if not len(values):
+        return None
+    member = np.zeros((len(values), N_EVIDENCE_BINS))
+    member[np.arange(len(values)), [evidence_bin(position) for position in positions]] = 1.0
+    return profile_over(values, member, documents, read)
+
+
+def profile_over(
+    values: NDArray[np.floating],
+    member: Values,
+    documents: Sequence[Hashable] | None,
+    read: Sequence[float] | None = None,
+) -> EvidenceProfile:
+    """How nDCG@10 [n] depends on the bin: `member` [n, bins] is 1 where a query counts in one.
+    There is at least one query; the rest as for `evidence_profile`."""
+    scores = np.asarray(values, dtype=np.float64)
+    counts = member.sum(0)
+    means = _ratio(scores @ member, counts)
+    psi = float(psi_of_bins(means[None])[0]) if (counts > 0).sum() > 1 else np.nan
+    chance, p = None, None
+    if np.isfinite(psi):
+        by_chance = _permuted(scores, member, documents)
+        chance = float(by_chance.mean())
+        p = float(1 + (by_chance >= psi - 1e-12).sum()) / (1 + N_SHUFFLES)
+    return EvidenceProfile(
+        tuple(None if np.isnan(mean) else float(mean) for mean in means),
+        tuple(int(count) for count in counts),
+        psi if np.isfinite(psi) else None,
+        chance,
+        p,
+        float(scores.mean()),
+        _by_bin(member, read),
+    )
+
+
+def _permuted(scores: Values, member: Values, documents: Sequence[Hashable] | None) -> Values:
+    """PSI [N_SHUFFLES] after permuting scores [n] among the rows of `member` [n, bins] (seeded).
+
+    A block is all the queries of one document that count in the same bins. A permutation moves
+    each block, with all its scores, to the bins of another.
+    """
+    own = range(len(scores)) if documents is None else documents
+    inside = (tuple(np.flatnonzero(row).tolist()) for row in member)
+    block = numbered(list(zip(own, inside, strict=True)))
+    firsts = np.unique(block, return_index=True)[1]
+    sizes = np.bincount(block).astype(np.float64)
+    sums, bins = np.bincount(block, scores), member[firsts]
+    return np.concatenate(
+        [
+            psi_of_bins(_ratio(sums[order] @ bins, sizes[order] @ bins))
+            for order in _orders(len(sums))
+        ]
+    )
+
+
+def _orders(n: int) -> Iterator[NDArray[np.integer]]:
+    """N_SHUFFLES permutations of n blocks (seeded), in portions [m, n] of 64 MiB at most."""
+    if n <= _KEPT:
+        yield _kept_orders(n)
+        return
+    generator = np.random.default_rng(SEED)
+    at_once = max(1, 8_000_000 // n)
+    for start in range(0, N_SHUFFLES, at_once):
+        drawn = (generator.permutation(n) for _ in range(min(at_once, N_SHUFFLES - start)))
+        yield np.array(list(drawn))
+
+
+@lru_cache(maxsize=16)
+def _kept_orders(n: int) -> NDArray[np.uint16]:
+    """The same N_SHUFFLES permutations [N_SHUFFLES, n], which depend on n alone. Read-only."""
+    generator = np.random.default_rng(SEED)
+    places = np.arange(n, dtype=np.uint16)
+    found = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
+    found.flags.writeable = False
+    return found
+
+
+def _by_bin(member: Values, read: Sequence[float] | None) -> tuple[float | None, ...]:
+    """Mean of `read` [n] in each bin."""
+    shares = np.asarray([] if read is None else read, dtype=np.float64)
+    return tuple(
+        float(shares[one > 0].mean()) if len(shares) and one.any() else None for one in member.T
+    )
+
+
+def _ratio(sums: Values, counts: Values) -> Values:
+    means: Values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return means
+
+
+def psi_of_bins(means: Values) -> Values:
+    """1 - min / max of each row [r, bins]; NaN where the largest mean is 0."""
+    low, high = np.nanmin(means, axis=1), np.nanmax(means, axis=1)
+    index: Values = 1 - np.divide(low, high, out=np.full(len(low), np.nan), where=high > 0)
+    return index

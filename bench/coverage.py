@@ -1,0 +1,231 @@
+"""How often do 95% intervals contain the true value, and how often is p at most 0.05 by chance?
+
+    python -m bench.coverage [--rounds 1000]
+
+The 68 documents of the embedded sample, each with all its pairs, are the population; the results
+that ship with it are what is measured. Each round draws documents with replacement, computes the
+interval over them and compares it with the statistic of the population. Two populations of
+simulated documents, of 1 to 9 pairs each, are normal and strongly skewed (log-normal). `percentile`
+is the plain percentile interval of the same resamples.
+
+The second table has data sets in which position has no effect: 68 documents of different
+difficulty, 5 queries each. It gives the share with p <= 0.05 in PSI's permutation test, which
+permutes the queries of one document in the same bin together, and in one that permutes each query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attribution import datasets
+from attribution.curves.bootstrap import SEED, Kind, Statistic, Values, estimate, numbered
+from attribution.curves.curve_summary import primacy_recency_index
+from attribution.curves.positions import rank_correlations, resample
+from attribution.evaluation.evidence_profile import (
+    N_EVIDENCE_BINS,
+    evidence_bin,
+    evidence_profile,
+    psi_of_bins,
+)
+from attribution.evaluation.position_groups import group_means, group_rows, harmonic_of_groups
+from attribution.evaluation.ranking_measures import NDCG
+from attribution.interventions.agreement import N_GRID
+from attribution.interventions.null_controls import shape_distance
+from attribution.methods import make_method
+from attribution.retrievers.resolve import resolve
+from attribution.types import N_BINS
+from dashboard.core.compute import Compute
+from dashboard.interventions import service as interventions
+from dashboard.ranking import service as rankings
+
+SIZES = (10, 12, 20, 30, 60)
+MODELS = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
+QUERIES = 5
+Null = tuple[Values, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Population:
+    """Rows [n, K] of pairs, the documents [n] they belong to, and a statistic of mean rows."""
+
+    name: str
+    rows: Values
+    documents: NDArray[np.int64]
+    statistic: Statistic
+    kind: Kind = "bca"
+
+    def covered(self, n: int, rounds: int, generator: np.random.Generator) -> tuple[float, ...]:
+        """Share of rounds in which the interval over n documents contains the true value: by the
+        percentiles, and as PosLens computes it."""
+        true = self.statistic(self.rows.mean(0)[None])[0]
+        order = np.argsort(self.documents, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(self.documents))[:-1])
+        drawn: list[Values] = []
+
+        def watched(means: Values) -> Values:
+            drawn.append(self.statistic(means))
+            return drawn[-1]
+
+        hits = np.zeros((rounds, 2))
+        for hit in hits:
+            chosen = generator.integers(len(parts), size=n)
+            at = np.concatenate([parts[k] for k in chosen])
+            groups = np.repeat(np.arange(n), [len(parts[k]) for k in chosen]).tolist()
+            drawn.clear()
+            found = estimate(self.rows[at], groups, watched, kind=self.kind)
+            low, high = np.nanpercentile(max(drawn, key=len), [2.5, 97.5])
+            hit[0] = low <= true <= high
+            hit[1] = found is not None and found.interval is not None
+            if found is not None and found.interval is not None:
+                hit[1] = found.interval[0] <= true <= found.interval[1]
+        return tuple(hits.mean(0).tolist())
+
+
+def first_column(means: Values) -> Values:
+    """The mean of the first column."""
+    return means[:, 0]
+
+
+def index(means: Values) -> Values:
+    """Primacy-recency index of mean magnitudes."""
+    return primacy_recency_index(means)
+
+
+def index_difference(means: Values) -> Values:
+    """One index less another."""
+    return index(means[:, :N_BINS]) - index(means[:, N_BINS:])
+
+
+def psi_change(means: Values) -> Values:
+    """PSI of one model less that of another."""
+    one, other = (psi_of_bins(group_means(side)) for side in np.split(means, 2, axis=1))
+    return one - other
+
+
+def rank_agreement(means: Values) -> Values:
+    """Rank correlation of two mean curves at N_GRID positions."""
+    return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
+
+
+def populations(compute: Compute) -> Iterator[Population]:
+    """What is simulated."""
+    data = datasets.read(datasets.SAMPLE)
+    setup = rankings.Setup(rankings.collection_of(data))
+    of_queries = numbered([query.document for query in setup.queries])
+    scores = {}
+    for name in MODELS:
+        ranked = rankings.ranked(compute, resolve(name), setup)
+        assert ranked is not None  # it ships
+        scores[name] = np.asarray(ranked.evaluation.per_query[NDCG], np.float64)[:, None]
+    for name in MODELS[:2]:
+        yield Population(f"nDCG@10, {name}", scores[name], of_queries, first_column)
+    difference = scores["MiniLM"] - scores["MiniLM-recency"]
+    yield Population("nDCG@10, difference of two models", difference, of_queries, first_column)
+    places = [query.evidence or 0.0 for query in setup.queries]
+    member = np.eye(N_EVIDENCE_BINS)[[evidence_bin(place) for place in places]]
+    sides = [group_rows(scores[name][:, 0], member) for name in ("MiniLM", "MiniLM-recency")]
+    yield Population("harmonic mean of nDCG@10", sides[0], of_queries, harmonic_of_groups)
+    both = np.concatenate(sides, axis=1)
+    yield Population("PSI, difference of two models", both, of_queries, psi_change, "percentile")
+    document = {pair.pair_id: pair.document for pair in data.pairs}
+    method, magnitudes = make_method("saliency"), {}
+    for name in MODELS:
+        key = compute.identify(resolve(name)).key
+        found = compute.store.curves(key, method, list(data.pairs))
+        of_pairs = numbered([document[pair_id] for pair_id in found.pair_ids])
+        magnitudes[name] = np.asarray(found.magnitudes, np.float64)
+        yield Population(f"index, {name}", magnitudes[name], of_pairs, index)
+    both = np.concatenate([magnitudes["MiniLM"], magnitudes["MiniLM-primacy"]], axis=1)
+    yield Population("index, difference of two models", both, of_pairs, index_difference)
+    coarse = [
+        np.array([resample(row, "bin_mean", N_GRID) for row in magnitudes[name]])
+        for name in ("MiniLM", "MiniLM-primacy")
+    ]
+    both = np.concatenate(coarse, axis=1)
+    yield Population(
+        "rank correlation of two mean curves", both, of_pairs, rank_agreement, "percentile"
+    )
+    key = compute.identify(resolve("MiniLM")).key
+    nulls = interventions.controls("unrelated", data.pairs, data.pairs)
+    own, null = (compute.store.curves(key, method, list(some)) for some in (data.pairs, nulls))
+    both = np.concatenate([own.curves, null.curves], axis=1, dtype=np.float64)
+    yield Population("distance from a control", both, of_pairs, shape_distance, "upper")
+    generator = np.random.default_rng(SEED)
+    n = 20_000
+    documents = np.repeat(np.arange(n), generator.integers(1, 10, n))
+    for name, levels in (
+        ("mean, normal", generator.normal(0, 1, n)),
+        ("mean, log-normal", generator.lognormal(0, 1, n)),
+    ):
+        yield Population(name, levels[documents][:, None], documents, first_column)
+
+
+def apart(generator: np.random.Generator) -> Null:
+    """A position of its own for each query."""
+    return generator.random(68 * QUERIES), np.repeat(np.arange(68), QUERIES)
+
+
+def shared(generator: np.random.Generator) -> Null:
+    """One position for all queries of a document."""
+    return np.repeat(generator.random(68), QUERIES), np.repeat(np.arange(68), QUERIES)
+
+
+def half(generator: np.random.Generator) -> Null:
+    """Three of a document's queries share a position."""
+    positions = generator.random((68, QUERIES))
+    positions[:, 1:3] = positions[:, :1]
+    return positions.ravel(), np.repeat(np.arange(68), QUERIES)
+
+
+def uneven(generator: np.random.Generator) -> Null:
+    """One position for all queries of a document, which has 1 to 9."""
+    documents = np.repeat(np.arange(68), generator.integers(1, 10, 68))
+    return generator.random(68)[documents], documents
+
+
+def false_alarms(make: Callable[[np.random.Generator], Null], rounds: int) -> tuple[float, float]:
+    """Share of null data sets with p <= 0.05: each query permuted, and documents as blocks."""
+    generator, hits = np.random.default_rng(SEED), np.zeros((rounds, 2))
+    for hit in hits:
+        positions, documents = make(generator)
+        noise = generator.normal(0, 0.7, len(documents))
+        scores = 1 / (1 + np.exp(-1 - 1.5 * generator.normal(0, 1, 68)[documents] - noise))
+        for k, groups in enumerate((None, documents.tolist())):
+            found = evidence_profile(scores, positions.tolist(), groups)
+            hit[k] = found is not None and found.p is not None and found.p <= 0.05
+    each, blocks = hits.mean(0).tolist()
+    return each, blocks
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=1000)
+    rounds = parser.parse_args().rounds
+    os.environ["POSLENS_SHIPPED"] = "yes"
+    print(f"Coverage of 95% intervals, {rounds:,} rounds: percentile / PosLens\n")
+    print("| documents | " + " | ".join(map(str, SIZES)) + " |")
+    print("|---" * (1 + len(SIZES)) + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        for one in populations(Compute(Path(folder))):
+            generator = np.random.default_rng(SEED)
+            cells = (one.covered(n, rounds, generator) for n in SIZES)
+            words = (" / ".join(format(share, ".3f") for share in cell) for cell in cells)
+            print(f"| {one.name} | " + " | ".join(words) + " |", flush=True)
+    print(f"\np <= 0.05 without a position effect, {rounds:,} data sets\n")
+    print("| queries of a document | each query | documents as blocks |\n|---|---|---|")
+    for make in (apart, half, shared, uneven):
+        each, blocks = false_alarms(make, rounds)
+        print(f"| {str(make.__doc__).rstrip('.')} | {each:.3f} | {blocks:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
