@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -22,6 +23,12 @@ from attribution.types import Side
 _QUERIES_AT_ONCE = 512
 
 Vectorise = Callable[[Sequence[str], Side], Tensor]
+OnBatch = Callable[[int], None]
+"""Told how many texts the model has read, after each batch."""
+
+
+def _unheard(n: int) -> None:
+    """Nobody counts."""
 
 
 class Scorer(Protocol):
@@ -37,19 +44,20 @@ def scorer(
     queries: Sequence[str],
     vectorise: Vectorise | None = None,
     turn: Turn = nullcontext,
+    on_batch: OnBatch = _unheard,
 ) -> Scorer:
     """The scorer of a retriever that reads documents one by one.
 
     `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
-    without it `turn` is entered for each batch that the model reads.
+    without it `turn` is entered for each batch that the model reads, and `on_batch` told of it.
 
     Raises:
         UserError: the family is scored otherwise (BM25, cross-encoders).
     """
     scorers: dict[Search, Callable[[], Scorer]] = {
-        "vectors": lambda: Dense(retriever, queries, vectorise, turn),
-        "term_weights": lambda: Sparse(retriever, queries, turn),
-        "token_vectors": lambda: LateInteraction(retriever, queries, turn),
+        "vectors": lambda: Dense(retriever, queries, vectorise, turn, on_batch),
+        "term_weights": lambda: Sparse(retriever, queries, turn, on_batch),
+        "token_vectors": lambda: LateInteraction(retriever, queries, turn, on_batch),
     }
     way = family_of(retriever.spec).search
     if way not in scorers:
@@ -70,7 +78,7 @@ def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool
 
 
 def _read(
-    retriever: Separate, texts: Sequence[str], side: Side, turn: Turn
+    retriever: Separate, texts: Sequence[str], side: Side, turn: Turn, on_batch: OnBatch
 ) -> Iterator[tuple[list[int], Representation]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
@@ -80,7 +88,10 @@ def _read(
         encoded = retriever.encode_plain([texts[number] for number in numbers], side)
         return retriever.embed(encoded).detach()
 
-    return in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]), turn=turn)
+    read = in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]), turn=turn)
+    for numbers, made in read:
+        on_batch(len(numbers))
+        yield numbers, made
 
 
 class Dense:
@@ -92,8 +103,9 @@ class Dense:
         queries: Sequence[str],
         vectorise: Vectorise | None = None,
         turn: Turn = nullcontext,
+        on_batch: OnBatch = _unheard,
     ) -> None:
-        self._retriever, self._turn = retriever, turn
+        self._retriever, self._turn, self._on_batch = retriever, turn, on_batch
         self._vectorise = vectorise or self._embed
         known, vectors = self._vectors(queries, "query")
         self._known = torch.zeros(len(queries), dtype=torch.bool)
@@ -103,7 +115,7 @@ class Dense:
 
     def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
         found: dict[int, Tensor] = {}
-        for numbers, vectors in _read(self._retriever, texts, side, self._turn):
+        for numbers, vectors in _read(self._retriever, texts, side, self._turn, self._on_batch):
             found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
         if len(found) < len(texts):
             raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
@@ -139,11 +151,16 @@ class Sparse:
     """Weights of vocabulary terms; a document that shares no term is not found."""
 
     def __init__(
-        self, retriever: Separate, queries: Sequence[str], turn: Turn = nullcontext
+        self,
+        retriever: Separate,
+        queries: Sequence[str],
+        turn: Turn = nullcontext,
+        on_batch: OnBatch = _unheard,
     ) -> None:
-        self._retriever, self._turn = retriever, turn
+        self._read = partial(_read, retriever, turn=turn, on_batch=on_batch)
+        self._retriever = retriever
         found: dict[int, Tensor] = {}
-        for numbers, weights in _read(retriever, queries, "query", turn):
+        for numbers, weights in self._read(queries, "query"):
             found |= {n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)}
         self._queries = found
 
@@ -154,7 +171,7 @@ class Sparse:
         if not known:
             return scores
         asked = torch.stack([self._queries[rows[at]] for at in known])
-        for numbers, weights in _read(self._retriever, documents, "document", self._turn):
+        for numbers, weights in self._read(documents, "document"):
             products = torch.sparse.mm(asked, weights.float().cpu().T)
             products[products <= 0] = float("-inf")
             scores[torch.tensor(known)[:, None], torch.tensor(numbers)] = products
@@ -165,11 +182,16 @@ class LateInteraction:
     """A vector for each token, compared by the model's own MaxSim."""
 
     def __init__(
-        self, retriever: Separate, queries: Sequence[str], turn: Turn = nullcontext
+        self,
+        retriever: Separate,
+        queries: Sequence[str],
+        turn: Turn = nullcontext,
+        on_batch: OnBatch = _unheard,
     ) -> None:
-        self._retriever, self._turn = retriever, turn
+        self._read = partial(_read, retriever, turn=turn, on_batch=on_batch)
+        self._retriever = retriever
         self._queries: dict[int, tuple[Tensor, Tensor]] = {}
-        for numbers, vectors in _read(retriever, queries, "query", turn):
+        for numbers, vectors in self._read(queries, "query"):
             for at, number in enumerate(numbers):
                 self._queries[number] = (vectors.tokens[at], vectors.mask[at])
 
@@ -177,7 +199,7 @@ class LateInteraction:
         """MaxSim."""
         scores = torch.full((len(rows), len(documents)), float("-inf"))
         known = [at for at, row in enumerate(rows) if row in self._queries]
-        for numbers, read in _read(self._retriever, documents, "document", self._turn):
+        for numbers, read in self._read(documents, "document"):
             for at, number in enumerate(numbers):
                 one = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
                 if not bool(one.mask.any()):

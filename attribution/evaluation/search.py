@@ -171,9 +171,11 @@ def search_lexical(
     *,
     own_corpus: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    on_text: Callable[[], None] = lambda: None,
 ) -> TopK | None:
     """BM25 by bm25s with the corpus's own statistics; a document without a word of the query is
-    not found. None where it was stopped."""
+    not found. `on_text` is told of each document and query that was read. None where it was
+    stopped."""
     import bm25s
 
     from attribution.retrievers.lexical import terms_of
@@ -188,6 +190,7 @@ def search_lexical(
             if should_stop():
                 return None
             words.append(list(terms_of(one.text)))
+            on_text()
             if (row := collection.own_query(one)) is not None:
                 own[row] = number
         first, best.seen = best.seen, best.seen + len(words)
@@ -198,6 +201,7 @@ def search_lexical(
         for row in rows[part]:
             if should_stop():
                 return None
+            on_text()
             asked = list(terms_of(collection.queries[row].text))
             if not asked:  # signs alone: such a query finds nothing
                 continue

@@ -24,6 +24,9 @@ from cache.storage.store import ModelKey, Store
 EMBEDDING = Method("embedding")
 """Embeddings are no method's own; the store keeps them under this name."""
 
+OnTexts = Callable[[int, int], None]
+"""Told how many more texts were found in the store, and how many were computed."""
+
 _AT_ONCE = 500
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
@@ -174,18 +177,28 @@ def embedded(
     texts: Sequence[str],
     store: EmbeddingStore,
     options: RunOptions,
+    on_texts: OnTexts = lambda stored, computed: None,
 ) -> tuple[dict[str, Array], int]:
     """The vector [H] of each of `texts`, and how many were computed because the store lacked
-    them; tells no progress.
+    them. Reports to `on_texts` and no progress.
 
     Raises:
         Stopped: `options` said so; vectors that were made are kept.
         UserError: as `embed`.
     """
     known = store.select(model, side, texts)
-    if missing := [text for text in texts if text not in known]:
-        silent = RunOptions(options.should_stop, turn=options.turn)
-        done = embed(retriever, model, side, missing, store, options=silent)
+    missing = [text for text in texts if text not in known]
+    on_texts(len(texts) - len(missing), 0)
+    if missing:
+        told = 0
+
+        def tell(progress: Progress) -> None:
+            nonlocal told
+            on_texts(0, progress.computed - told)
+            told = progress.computed
+
+        counted = RunOptions(options.should_stop, tell, options.turn)
+        done = embed(retriever, model, side, missing, store, options=counted)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         known |= store.select(model, side, missing)

@@ -41,12 +41,12 @@ from attribution.types import Method, Side, as_array
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import file_digest
-from cache.kinds.embeddings import EmbeddingStore, embedded
+from cache.kinds.embeddings import EmbeddingStore, OnTexts, embedded
 from cache.storage.codec import Fields
 from cache.storage.results import Key, Results, itself
 from cache.storage.store import ModelKey
 
-_CHECKPOINT_SECONDS = 20.0
+_CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
 _MAX_SEARCH = 512 << 20
 """Bytes of a search under way: of 600,000 queries."""
 
@@ -64,6 +64,39 @@ EVIDENCE_READ = Method("evidence_read", {"version": 1})
 """What shares of the evidence that a model read are kept under."""
 
 _TEXTS_AT_ONCE = 2000
+
+
+class _Texts:
+    """How many of a search's `total` texts were encoded, `before` of them by an earlier run. Texts
+    from the store count as done and not as computed: they would flatter the estimate."""
+
+    def __init__(self, total: int, before: int, report: Callable[[Progress], None]) -> None:
+        self._total, self._done, self._computed = total, before, 0
+        self._report, self._started, self._reported = report, time.perf_counter(), 0.0
+
+    def add(self, stored: int, computed: int) -> None:
+        """So many more were found in the store, and so many encoded."""
+        self._done += stored + computed
+        self._computed += computed
+        self._reported = time.perf_counter()
+        self._report(self.progress())
+
+    def count(self) -> None:
+        """One more was read without a model: reported with others, every 0.1 seconds."""
+        self._done += 1
+        self._computed += 1
+        if time.perf_counter() - self._reported >= _REPORT_SECONDS:
+            self.add(0, 0)
+
+    def reach(self, done: int) -> None:
+        """So many are done: texts that the corpus has twice are encoded once."""
+        self.add(max(0, done - self._done), 0)
+
+    def progress(self, stopped: bool = False) -> Progress:
+        """As of now."""
+        seconds = time.perf_counter() - self._started
+        done = min(self._done, self._total)
+        return Progress(self._total, done, self._computed, 0, seconds, stopped)
 
 
 class RankingStore:
@@ -173,29 +206,27 @@ class RankingStore:
         *,
         options: RunOptions = RunOptions(),
     ) -> Progress:
-        """Rank the corpus for every query and store that; progress counts documents.
+        """Rank the corpus for every query and store that; progress counts queries and documents as
+        they are encoded.
 
         Raises:
             UserError: the corpus cannot be read, a score is not a number, or the store cannot be
                 written; what was stored before stays.
         """
-        total, started = self.collection.survey.n, time.perf_counter()
+        total, saved = self.collection.survey.n, time.perf_counter()
         own_corpus = method.params["corpus"] == "own"
         best = self.search_of(model, method) or TopK(len(self.collection.queries))
-        before, saved = best.seen, started
-
-        def progress(seen: int, stopped: bool = False) -> Progress:
-            seconds = time.perf_counter() - started
-            return Progress(total, seen, seen - before, 0, seconds, stopped)
+        n_queries = len(self.collection.queries)
+        texts_read = _Texts(n_queries + total, best.seen, options.on_progress)
 
         def on_block(best: TopK) -> None:
             nonlocal saved
-            options.on_progress(progress(best.seen))
+            texts_read.reach(n_queries + best.seen)
             if time.perf_counter() - saved > _CHECKPOINT_SECONDS:
                 self._searches.put(model, method, [(self._whole, best)])
                 saved = time.perf_counter()
 
-        options.on_progress(progress(before))
+        texts_read.add(0, 0)
         texts = [query.text for query in self.collection.queries]
         way = family_of(retriever.spec).search
         if way == "index":
@@ -206,19 +237,26 @@ class RankingStore:
                 lexical.b,
                 own_corpus=own_corpus,
                 should_stop=options.should_stop,
+                on_text=texts_read.count,
             )
             if found is None:
-                return progress(0, stopped=True)
+                return texts_read.progress(stopped=True)
             best = found
         else:
             dense = cast(Pooled, separate(retriever))
-            vectorise = self._vectors(dense, model, options)
+            vectorise = self._vectors(dense, model, options, texts_read.add)
             try:
-                score = scorer(dense, texts, vectorise if way == "vectors" else None, options.turn)
+                score = scorer(
+                    dense,
+                    texts,
+                    vectorise if way == "vectors" else None,
+                    options.turn,
+                    lambda n: texts_read.add(0, n),
+                )
             except Unavailable:
                 raise
             except Stopped:
-                return progress(before, stopped=True)
+                return texts_read.progress(stopped=True)
             best = search(
                 self.collection,
                 score,
@@ -230,19 +268,20 @@ class RankingStore:
             )
         if best.seen < total:
             self._searches.put(model, method, [(self._whole, best)])
-            return progress(best.seen, stopped=True)
+            return texts_read.progress(stopped=True)
         ranked = rankings(self.collection, best)
         items = [self._item(query) for query in self.collection.queries]
         self._rankings.put(model, method, list(zip(items, ranked, strict=True)))
-        return progress(total)
+        texts_read.reach(n_queries + total)
+        return texts_read.progress()
 
     def _vectors(
-        self, retriever: Pooled, model: ModelKey, options: RunOptions
+        self, retriever: Pooled, model: ModelKey, options: RunOptions, on_texts: OnTexts
     ) -> Callable[[Sequence[str], Side], Tensor]:
         """A dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            known, _ = embedded(retriever, model, side, texts, self.embeddings, options)
+            known, _ = embedded(retriever, model, side, texts, self.embeddings, options, on_texts)
             return torch.from_numpy(np.stack([known[text] for text in texts]))
 
         return vectorise

@@ -163,12 +163,32 @@ def watched(
 
         def show(progress: Any) -> None:
             bar.total, bar.n = progress.total, progress.done
+            run = job.run
+            said = "" if run is None else run.counts if run.part is not None else run.stage
+            bar.set_postfix_str(said, refresh=False)
             bar.refresh()
 
         running = job.start(show, retry_failed=retry_failed)
         wait(running, own_process=own_process)
     if running.error:
         raise UserError(running.error)
+
+
+@contextmanager
+def share_shown(name: str) -> Iterator[None]:
+    """A bar on stderr for one slow pair, from its first report of how much is done."""
+    from tqdm import tqdm
+
+    from attribution.batching import reporting
+
+    form = "{l_bar}{bar}| {elapsed}<{remaining}"
+    with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=form, delay=1.0) as bar:
+
+        def show(share: float) -> None:
+            bar.update(share - bar.n)
+
+        with reporting(show):
+            yield
 
 
 def say_cost(job: Job) -> None:

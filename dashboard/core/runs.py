@@ -46,12 +46,31 @@ class Run:
         self.within = within
         self.reader = ""
         self.stage = ""
+        self.part: Run | None = None  # the one at work, of those that it starts
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
         self._stop = threading.Event()
         # Not the thread's own word: Python 3.11 takes a thread for ended whose join a signal broke.
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def counts(self) -> str:
+        """What it is at and how far, for readers; of a run of parts, the part at work too."""
+        here = self.progress
+        of = f"{here.done:,} of {here.total:,}" if here.total else ""
+        if self.part is None:
+            return " · ".join(filter(None, (self.stage, of)))
+        left = self.part.progress.remaining_seconds
+        time_left = "" if left is None else f"about {duration(left)} left of it"
+        return " · ".join(filter(None, (self.stage, self.part.counts, time_left)))
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1; the part at work counts as far as it is."""
+        here = self.progress
+        inside = self.part.share if self.part is not None else 0.0
+        return min(1.0, (here.done + inside) / here.total) if here.total else 0.0
 
     @property
     def active(self) -> bool:
@@ -319,6 +338,11 @@ class Job:
             run.stop()
 
 
+def duration(seconds: float) -> str:
+    """Seconds, or minutes where there are many."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
 def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
     """The work of doing what is `missing` (each job with its name) when it starts, one after the
     other; progress counts jobs. Each has a run of its own, which says how far it is and what went
@@ -336,11 +360,16 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
             if run.stopping:
                 return progress(number, stopped=True)
             run.stage = name
-            one = job.start(within=run)
+
+            def hear(_: Progress, number: int = number) -> None:
+                report(progress(number))  # news of the part is news of the whole
+
+            one = run.part = job.start(hear, within=run)
             # Whoever stopped all of them in between has not seen this one.
             if run.stopping:
                 one.stop()
             one.wait()
+            run.part = None
         return progress(len(todo), stopped=run.stopping)
 
     return work

@@ -194,7 +194,7 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
 
 
 def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
-    """Rank what is missing; progress counts what the stage at hand is over.
+    """Rank what is missing; progress counts what its stage names.
 
     Raises:
         UserError: the model's files are not here, or it lacks a first stage.
@@ -217,7 +217,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
         def search(one: ModelIdentity, how: Method) -> Progress:
             if complete(store.select(one.key, how), setup.collection):
                 return read(one, run.progress)
-            run.stage = f"Searching with {one.spec.name}"
+            run.stage = f"Encoding texts with {one.spec.name}"
             progress = store.search(
                 compute.retriever(one),
                 one.key,
@@ -235,7 +235,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
             if progress.stopped:
                 return progress
             candidates = store.select(first.key, how)
-        run.stage = "Reranking"
+        run.stage = "Reranking queries"
         progress = store.rerank(
             joint(compute.retriever(model)),
             model.key,

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from attribution.errors import UserError
 from dashboard.core import people
-from dashboard.core.runs import Job, Run
+from dashboard.core.runs import Job, Run, duration
 from dashboard.drawing.plain import plain
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.tables import no_result
@@ -186,6 +186,12 @@ def _bar(
     # A stage of unknown length has nothing to count.
     counts = "" if stage and not total else f"{done:,} of {total:,} {unit}".rstrip()
     share = min(1.0, done / total) if total else float(not runs)
+    inside = ""
+    if len(runs) == 1 and runs[0].part is not None:
+        # A part may take minutes: it says how far it is, beside how many are done.
+        share = runs[0].share
+        if not share_alone:
+            stage, inside = "", runs[0].counts
     if share_alone and counts:
         counts = f"{share:.0%}"
     rates = [run.progress.rate for run in runs]
@@ -194,6 +200,7 @@ def _bar(
     left = [s for run in runs if (s := run.progress.remaining_seconds) is not None]
     parts = [
         stage,
+        inside,
         counts,
         f"{rate:.1f} {rate_unit}/s" if rate else "",
         f"about {duration(max(left))} left" if left else "",
@@ -201,11 +208,6 @@ def _bar(
         note,
     ]
     place.progress(share, text=plain(" · ".join(filter(None, parts))))
-
-
-def duration(seconds: float) -> str:
-    """Seconds, or minutes where there are many."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _costs(jobs: Sequence[Job]) -> None:

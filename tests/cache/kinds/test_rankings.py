@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from attribution import batching
 from attribution.datasets import from_pairs
 from attribution.datasets.corpus import Collection, Document, Query
 from attribution.datasets.types import DataSet
 from attribution.errors import UserError
 from attribution.evaluation.search import BLOCK, Ranking
+from attribution.retrievers.load import load
 from attribution.retrievers.specs import presets
 from attribution.types import TextPair
-from cache.jobs.loop import RunOptions
+from cache.jobs.loop import Progress, RunOptions
+from cache.kinds import rankings as rankings_module
 from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
 from cache.storage.store import ModelKey
 
@@ -40,7 +43,8 @@ def test_a_stopped_search_goes_on_and_gives_the_same(
     retriever, found = tiny("bert"), collection()
     whole = RankingStore(tmp_path / "whole", found)
     done = whole.search(retriever, KEY, METHOD)
-    assert (done.done, done.total, done.stopped) == (5 * BLOCK, 5 * BLOCK, False)
+    n = 4 + 5 * BLOCK  # queries and documents
+    assert (done.done, done.total, done.stopped) == (n, n, False)
     expected = whole.select(KEY, METHOD)
     assert complete(expected, found)
 
@@ -48,11 +52,11 @@ def test_a_stopped_search_goes_on_and_gives_the_same(
     stop = threading.Event()
 
     def report(progress) -> None:
-        if progress.done >= 2 * BLOCK:
+        if progress.done >= 4 + 2 * BLOCK:
             stop.set()
 
     half = store.search(retriever, KEY, METHOD, options=RunOptions(stop.is_set, report))
-    assert half.stopped and half.done == 2 * BLOCK and store.select(KEY, METHOD) == []
+    assert half.stopped and half.done == 4 + 2 * BLOCK and store.select(KEY, METHOD) == []
     again = RankingStore(tmp_path / "parts", found)
     seen: list[int] = []
     told = RunOptions(on_progress=lambda p: seen.append(p.done))
@@ -61,6 +65,24 @@ def test_a_stopped_search_goes_on_and_gives_the_same(
     for ours, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
         assert ours.document_ids == theirs.document_ids
         assert ours.scores.tolist() == theirs.scores.tolist()
+
+
+@pytest.mark.parametrize("name", ["bert", "BM25"])
+def test_progress_counts_texts_as_they_are_encoded(
+    tiny: Callable[..., object], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a block too: a block of a large model takes minutes."""
+    monkeypatch.setattr(rankings_module, "_REPORT_SECONDS", 0)
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 64)
+    retriever = load(presets()["BM25"]) if name == "BM25" else tiny(name)
+    found, seen = collection(BLOCK + 3), list[Progress]()
+    RankingStore(tmp_path, found).search(
+        retriever, KEY, METHOD, options=RunOptions(on_progress=seen.append)
+    )
+    counts = [one.done for one in seen]
+    assert counts == sorted(counts) and counts[-1] == seen[-1].total == 4 + BLOCK + 3
+    assert len({one for one in counts if one < BLOCK}) > 4
+    assert all(one.rate for one in seen if one.computed)
 
 
 def test_a_second_search_embeds_nothing(tiny: Callable[..., object], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,37 @@ def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
         assert job.run is not None
         job.run.wait()
         assert job.error == ""
+
+
+def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
+    """A bar at 0 of 2 for minutes looks like a run that hangs."""
+    runs, half, go = Runs(lambda: 2), threading.Event(), threading.Event()
+
+    def part(run: Run, report: Report) -> Progress:
+        run.stage = "Encoding texts"
+        report(Progress(8, 2, 2, 0, 4.0))
+        half.set()
+        go.wait(60)
+        return Progress(8, 8, 8, 0, 16.0)
+
+    one = Job(runs, tmp_path, key("part"), "P", 8, part)
+    missing = lambda: [("first", one), ("second", one)]  # noqa: E731
+    whole = Job(runs, tmp_path, key("whole"), "W", 2, in_turn(missing), parts=(one,))
+    told: list[float] = []
+
+    def hear(_: Progress) -> None:
+        assert whole.run is not None
+        told.append(whole.run.share)
+
+    run = whole.start(hear)
+    assert half.wait(60)
+    while run.part is None:  # it reports before its start returns
+        time.sleep(0.01)
+    assert run.counts == "first · Encoding texts · 2 of 8 · about 12 s left of it"
+    assert run.share == pytest.approx(1 / 8) and len(told) >= 2
+    go.set()
+    run.wait()
+    assert run.error == "" and run.counts.endswith("2 of 2") and run.share == 1
 
 
 def test_active_runs_are_those_of_the_owners_without_parts_and_upkeep(tmp_path: Path) -> None:
