@@ -141,11 +141,28 @@ def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
         _should_stop.reset(token)
 
 
-def checkpoint() -> None:
-    """Called by methods between the passes that one pair takes.
+_on_share: ContextVar[Callable[[float], None]] = ContextVar("on_share", default=lambda share: None)
+
+
+@contextmanager
+def reporting(on_share: Callable[[float], None]) -> Iterator[None]:
+    """Let `checkpoint` report how much of one slow pair is done, from 0 to 1, while this is
+    open."""
+    token = _on_share.set(on_share)
+    try:
+        yield
+    finally:
+        _on_share.reset(token)
+
+
+def checkpoint(share: float | None = None) -> None:
+    """Called by methods between the passes that one pair takes; `share` is how much of the pair is
+    done, where that is known.
 
     Raises:
         Stopped: whoever asked for it does not want it any more.
     """
+    if share is not None:
+        _on_share.get()(share)
     if _should_stop.get()():
         raise Stopped("Stopped before the result was there.")

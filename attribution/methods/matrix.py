@@ -21,9 +21,9 @@ LEAST = 8
 is each layer's attention weights, which are as large as the text is long squared."""
 
 
-def _rows(document: Read, vectors: Tensor) -> tuple[Tensor, Tensor]:
+def _rows(document: Read, vectors: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
     """Products of `vectors` [K, H] with each token's share of one document's vector [K, D], and
-    with the constants' [K]."""
+    with the constants' [K]; a step of `steps` for each vector."""
     leaves = document.leaves
     rows, constants = [], []
     # As many tokens as a batch has: more at a time leave the processor's caches.
@@ -37,8 +37,26 @@ def _rows(document: Read, vectors: Tensor) -> tuple[Tensor, Tensor]:
         products = torch.einsum("kth,th->kt", gradients[:, 0], leaves[0].detach()[0])
         rows.append(sum((c[:, 0] for c in credited), products))
         constants.append(bias[:, 0])
+        steps.done(len(part))
     wide = torch.float64 if leaves[0].dtype == torch.float64 else torch.float32
     return torch.cat(rows).to(wide).cpu(), torch.cat(constants).to(wide).cpu()
+
+
+class Steps:
+    """How far matrices are: a step is a query token's pass back through a document, and reading the
+    document counts as one too."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._n = total, 0
+
+    def done(self, n: int) -> None:
+        """So many more.
+
+        Raises:
+            Stopped: as `checkpoint`.
+        """
+        self._n += n
+        checkpoint(self._n / self._total)
 
 
 def share_matrices(
@@ -64,11 +82,16 @@ def share_matrices(
     documents: list[Read] = []
     rows: dict[int, Tensor] = {}
     columns: dict[int, Tensor] = {}
+    steps = Steps(len(known) + sum(len(vectors[at]) for at in asked_at))
+    steps.done(0)
     for place, text in enumerate(known):
         document = read(text, "document")
+        steps.done(1)
         mine = [pair for pair, at in enumerate(known_at) if at == place]
         each = [vectors[asked_at[pair]] for pair in mine]
-        for found, parts in zip((rows, columns), _rows(document, torch.cat(each)), strict=True):
+        for found, parts in zip(
+            (rows, columns), _rows(document, torch.cat(each), steps), strict=True
+        ):
             found.update(zip(mine, parts.split([len(one) for one in each]), strict=True))
         documents.append(document.detached())
     n = range(len(pairs))

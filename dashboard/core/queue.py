@@ -19,9 +19,13 @@ from typing import Any, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
+from attribution.batching import reporting
 from attribution.errors import Stopped, UserError
+from cache.jobs.loop import Progress
 
 T = TypeVar("T")
+STEPS = 1000
+"""What a request's progress is counted in."""
 GRACE_S = 0.4  # that work goes on for after the last page left
 _POLL_S = 0.1  # between looks whether a place in the line is still wanted
 _TRY_S = 0.01  # between tries to take the device from another process
@@ -44,6 +48,16 @@ class Request(Generic[T]):
         self._waiting = 0
         self._result: T | None = None
         self._error: BaseException | None = None
+        self.progress: Progress | None = None
+        self._reported_at = 0.0
+
+    def report(self, share: float) -> None:
+        """So much of it is done, from 0 to 1."""
+        if self.progress is None:
+            self._reported_at = self._clock()
+        done = round(STEPS * share)
+        spent = self._clock() - self._reported_at
+        self.progress = Progress(STEPS, done, done, 0, spent)
 
     def wanted(self) -> bool:
         """Whether anybody still waits for it, or did a moment ago: a page that runs again leaves
@@ -65,6 +79,11 @@ class Place(Generic[T]):
     def ahead(self) -> int:
         """How many are served before this request; 0 while it is computed."""
         return self._queue.ahead(self._request)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is, of `STEPS`; None where that is not known."""
+        return self._request.progress
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this long; returns whether the result is there."""
@@ -183,7 +202,8 @@ class DeviceQueue:
     ) -> None:
         _local.request = request
         try:
-            request._result = work(lambda: not request.wanted())
+            with reporting(request.report):
+                request._result = work(lambda: not request.wanted())
         except BaseException as error:
             request._error = error
         finally:

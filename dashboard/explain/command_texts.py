@@ -13,7 +13,7 @@ import typer
 from attribution.errors import UserError
 from attribution.types import TextPair
 from dashboard.core.command_options import data_name, for_data, resolve
-from dashboard.core.command_output import say_cost, suffix_of, write
+from dashboard.core.command_output import say_cost, share_shown, suffix_of, write
 from dashboard.core.completion import dataset_names
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
         if spec.remote:
             compute.require_fit(compute.identify(spec), method)
             say_cost(compute.attribution_job(spec, method, [pair], pair.dataset))
-        one = compute.explain(pair, spec, method)
+        with share_shown(spec.name):
+            one = compute.explain(pair, spec, method)
         if one.notice:
             print(one.notice, file=sys.stderr)
         found.append(one)

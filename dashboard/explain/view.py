@@ -13,7 +13,8 @@ import streamlit as st
 from attribution.types import Attribution, Method, Provenance, TextPair
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
-from dashboard.core.waiting import wait
+from dashboard.core.runs import duration
+from dashboard.core.waiting import stopped, wait
 from dashboard.curves.words import MIN_PAIRS, why_no_number
 from dashboard.drawing.curves import Style
 from dashboard.explain import comparison, service
@@ -27,7 +28,7 @@ from dashboard.interventions import null_controls
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.heads import head
-from dashboard.widgets.run_board import any_active, duration, run_board
+from dashboard.widgets.run_board import any_active, run_board
 from dashboard.widgets.sending import agreed
 
 WATCH_S = 2.0
@@ -46,11 +47,12 @@ def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -
         for name in names:
             with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
                 spec, compute = choices.spec(name, pair.dataset), service_for(pair.dataset)
-                if not agreed(compute, spec, method, pair):
+                stop_key = f"stopped.{name}.{method.core}.{hash(pair)}"
+                if stopped(stop_key) or not agreed(compute, spec, method, pair):
                     continue
                 loaded = compute.loaded(compute.identify(spec))
                 started = time.monotonic()
-                result = wait(compute.ask(pair, spec, method))
+                result = wait(compute.ask(pair, spec, method), stop_key)
                 if loaded and not result.from_cache:
                     st.session_state[_pace_key(name, method)] = time.monotonic() - started
                 found.append(result)

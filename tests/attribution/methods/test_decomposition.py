@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attribution.batching import reporting, stoppable
 from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.methods import attribute_batches, make_method
+from attribution.errors import Stopped, UserError
+from attribution.methods import attribute_batches, make_method, matrix
 from attribution.methods.decomposition import attribute, position_shares
 from attribution.methods.matrix import share_matrices
 from attribution.methods.shares import shares
@@ -564,3 +565,22 @@ def test_sixteen_bits_are_held_to_less(tiny: Callable[..., DenseRetriever]) -> N
     (result,) = attribute(retriever, MATRIX, PAIRS[:1])
     parts = np.abs(result.document_scores).sum() + abs(result.bias_share or 0)
     assert 0 < abs(result.completeness_error or 0) <= 0.05 * parts
+
+
+def test_a_matrix_reports_how_much_of_it_is_done_and_can_be_stopped(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, told = tiny("bert"), list[float]()
+    monkeypatch.setattr(matrix, "batch_tokens", lambda device: 1)
+    pair = TextPair("p", "when do the tides rise and fall", "The tide rises twice a day.")
+    with reporting(told.append):
+        attribute(retriever, MATRIX, [pair])
+    assert told == sorted(told) and told[0] == 0 and told[-1] == pytest.approx(1)
+    assert len(told) > 3
+    with (
+        reporting(told.append),
+        stoppable(lambda: told[-1] != 1),
+        pytest.raises(Stopped),
+    ):
+        attribute(retriever, MATRIX, [pair])
+    assert told[-1] < 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
+from attribution.batching import checkpoint
 from attribution.errors import Stopped, UserError
 from dashboard.core.queue import GRACE_S, DeviceQueue, Place, ready
 
@@ -189,6 +190,26 @@ def test_a_page_that_runs_again_finds_its_work_going_on(queue: DeviceQueue, cloc
     clock.pass_grace()
     go_on.set()
     assert again.result() == "done" and calls == [1]
+
+
+def test_a_place_says_how_far_its_request_is(queue: DeviceQueue, clock: Clock) -> None:
+    half, go = threading.Event(), threading.Event()
+
+    def work(should_stop) -> str:
+        checkpoint(0.0)
+        clock.now += 3
+        checkpoint(0.25)
+        half.set()
+        go.wait(60)
+        return "made"
+
+    place = queue.ask("matrix", work)
+    assert half.wait(60)
+    assert place.progress is not None and place.progress.remaining_seconds == pytest.approx(9)
+    go.set()
+    until(lambda: place.wait(0.01))
+    assert place.result() == "made"
+    place.leave()
 
 
 def test_everybody_gets_the_error(queue: DeviceQueue) -> None:

@@ -108,3 +108,17 @@ def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
     page = open_page("explain", dataset="posts", models=["BM25"], method="terms").run()
     assert not page.exception and not page.error
     assert any("Each query word along the document" in one.value for one in page.markdown)
+
+
+def test_a_pair_that_was_stopped_is_computed_when_asked_again(stones: str) -> None:
+    """Its page neither computes it again by itself nor forgets the others."""
+    pair = datasets.read(stones).pair("p0")
+    page = open_page("explain", dataset=stones, pair="p0", method="occlusion", models=["BM25"])
+    page.session_state[f"stopped.BM25.{OCCLUSION.core}.{hash(pair)}"] = True
+    page.run()
+    assert not page.exception
+    assert any("Stopped before the result" in one.value for one in page.caption)
+    (again,) = [one for one in page.button if one.label == "Compute"]
+    again.click().run()
+    assert not page.exception
+    assert not any("Stopped before the result" in one.value for one in page.caption)
