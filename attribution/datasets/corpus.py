@@ -7,6 +7,7 @@ be millions, so a collection holds its queries and gives its documents out one a
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 import random
 from collections import Counter
@@ -103,7 +104,8 @@ class Collection:
     With `skips_own_id` a query does not find the document of its own id, as in BEIR. With
     `monolingual` each language is a part of its own: see `by_language`. `groups` are the groups of
     queries that a benchmark compares, None where the data set is none; `drawn` says in words which
-    of its queries were drawn, where not all are there: see `sampled`.
+    of its queries or documents were drawn, where not all are there: see `sampled` and
+    `sampled_documents`.
     """
 
     name: str
@@ -273,6 +275,33 @@ class Collection:
             self,
             queries=tuple(self.queries[row] for row in sorted(kept)),
             drawn=f"up to {n:,} queries of each group, drawn with seed {seed}",
+        )
+
+    def sampled_documents(self, n: int, seed: int) -> Collection:
+        """The same queries over `n` documents drawn at random, or over all where there are no more.
+        A larger sample with the same seed contains the smaller one. The sample has no files: its
+        fingerprint is that of its documents.
+
+        Raises:
+            UserError: `n` is below 1, or as `documents`.
+        """
+        if n < 1:
+            raise UserError(f"A sample of {n} documents is too small: take 1 or more.")
+        total = self.survey.n
+        if n >= total:
+            return self
+
+        def lot(key: str) -> bytes:
+            return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "replace")).digest()
+
+        smallest = heapq.nsmallest(n, ((lot(one.key), one.key) for one in self.documents()))
+        kept = frozenset(key for _, key in smallest)
+        words = f"{n:,} of {total:,} documents, drawn with seed {seed}"
+        return replace(
+            self,
+            stream=lambda: (one for one in self.stream() if one.key in kept),
+            files=(),
+            drawn=", ".join(filter(None, (self.drawn, words))),
         )
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:

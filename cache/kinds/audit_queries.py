@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from torch import Tensor
 
+from attribution.batching import estimated_tokens
 from attribution.datasets.corpus import Collection, Document
 from attribution.errors import Stopped, UserError
 from attribution.evaluation.audit import Frequent, Probes, probes
+from attribution.evaluation.audit_workload import Workload
 from attribution.evaluation.scorers import readable
 from attribution.retrievers.base import Pooled, Retriever
+from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.lexical import LexicalRetriever, terms_of
 from attribution.retrievers.scoring import Turn, read_texts
 from cache.jobs.loop import RunOptions
+
+_TIMED = 16
+"""Documents whose first characters are timed; of four of them the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Tokens per second that a model reads of documents and of sentences."""
+
+    documents: float
+    queries: float
+
+    def seconds(self, of: Workload) -> float:
+        """How long reading takes."""
+        return of.document_tokens / self.documents + of.query_tokens / self.queries
+
+
+def pace(retriever: DenseRetriever, collection: Collection, turn: Turn) -> Pace:
+    """Time a document and a batch of sentences; the first batch of all is not counted.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    texts = [one.text for one in islice(collection.documents(), _TIMED)]
+    sentences = [part[:100] for part in texts] * 2
+
+    def rate(texts: Sequence[str]) -> float:
+        started = time.perf_counter()
+        for _ in read_texts(retriever, texts, "document", turn=turn):
+            pass
+        read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
+        return read / (time.perf_counter() - started)
+
+    rate(sentences[:1])
+    return Pace(rate(texts[:4]), rate(sentences))
 
 
 class Queries:

@@ -87,6 +87,11 @@ def audit(
             "late:128; repeat for several. Each is compared with the first of its model.",
         ),
     ] = None,
+    documents: Annotated[
+        int,
+        typer.Option(min=0, help="Audit a sample of so many documents, drawn at random; 0 is all."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="What the sample is drawn with.")] = 0,
     search_for: Annotated[
         SearchedFor, typer.Option(help="sentence, or question (made from it by a rule).")
     ] = SearchedFor.sentence,
@@ -116,8 +121,11 @@ def audit(
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     ways = [chunks_of(one) for one in dict.fromkeys(chunks or ["whole"])]
     require_top(top, sys.maxsize)
-    setup = audits.Setup(datasets.corpus_of(data_name(dataset)), top, search_for.value)
-    if rejected := setup.collection.survey.rejected:
+    whole = datasets.corpus_of(data_name(dataset))
+    setup = audits.Setup(audits.sample(whole, documents, seed), top, search_for.value)
+    if setup.collection.drawn:
+        print(f"Sample: {setup.collection.drawn}.", file=sys.stderr)
+    if rejected := whole.survey.rejected:
         first = rejected[0]
         print(
             f"{len(rejected):,} rows are no documents, the first: {first.file} row {first.row}: "
@@ -136,6 +144,10 @@ def audit(
                 job = audits.job(service(), index, setup)
                 base = audits.base_of(found, index)
                 one = audits.audit(service(), index, setup, base)
+                if one is None:
+                    estimate = audits.estimate_words(service(), index, setup, load=True)
+                    if estimate:
+                        print(f"{index.name}: {estimate}", file=sys.stderr, flush=True)
                 if one is None or retry_failed:
                     watched(index.name, job, unit="document", retry_failed=retry_failed)
                     one = audits.audit(service(), index, setup, base)
@@ -145,7 +157,7 @@ def audit(
             if one is None:
                 raise UserError(f"{index.name} is not audited yet: run the command again.")
             found.append(one)
-            print(audits.sentence(one), file=sys.stderr)
+            print(audits.sentence(one), file=sys.stderr, flush=True)
             if (said := audits.limit_sentence(one)) and way == ways[0]:
                 print(said, file=sys.stderr)
     if not found:

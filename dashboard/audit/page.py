@@ -55,7 +55,16 @@ with st.sidebar, panels.guarded():
         "Searched for", PROBES, default="sentence", key="probe", bind="query-params", required=True
     )
     ways = [chunks_of(one) for one in chunks]
-    setup = Setup(audits.corpus(data), top, probe or "sentence")
+    documents = url_state.whole_number(
+        "Documents",
+        "documents",
+        0,
+        10_000_000,
+        0,
+        help="Audit a sample of so many documents, drawn at random with seed 0; 0 is all. "
+        "Sentences are searched for in the sample alone.",
+    )
+    setup = Setup(audits.corpus(data, documents), top, probe or "sentence")
 
 st.markdown(
     "# Which passages can the index not find?\n"
@@ -65,6 +74,8 @@ st.markdown(
 )
 if setup is None:
     st.stop()
+if setup.collection.drawn:
+    st.caption(panels.plain(f"Sample: {setup.collection.drawn}."))
 if not names or not ways:
     st.info("Choose a model and how its documents stand in the index.")
     st.stop()
@@ -150,6 +161,12 @@ def board() -> None:
         run_board(jobs, "audit.", unit="documents")
         if any_active(jobs) != ticking:
             st.rerun()
+        for index in indexes if not any_active(jobs) else ():
+            with panels.guarded():
+                if audits.audit(compute, index, the_setup) is None and (
+                    said := audits.estimate_words(compute, index, the_setup)
+                ):
+                    st.caption(panels.plain(f"{index.name}: {said}"))
         with figure, panels.guarded():
             if found := audited(indexes):
                 curves_section(found)

@@ -28,19 +28,22 @@ from attribution.evaluation.audit import (
     won_back,
     worst,
 )
+from attribution.evaluation.audit_workload import Workload, workload
 from attribution.evaluation.chunks import WHOLE, Chunks
 from attribution.evaluation.truncation import Truncation
 from attribution.retrievers.dense import FAMILY as DENSE
+from attribution.retrievers.dense import DenseRetriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Provenance
 from cache.jobs.loop import Progress
 from cache.kinds.audit import AuditStore, require_family
+from cache.kinds.audit_queries import Pace, pace
 from cache.recent import Recent
 from dashboard.core import provenance
 from dashboard.core.compute import Compute, run_key
 from dashboard.core.provenance import ModelIdentity
-from dashboard.core.runs import Job, Report, Run
+from dashboard.core.runs import Job, Report, Run, duration
 from dashboard.ranking.service import collection_of
 
 
@@ -148,20 +151,49 @@ class Audit:
             self.setup.collection.name,
             len(self.found),
             self.n_cut if family_of(self.index.spec) is DENSE else None,
-            f"{self.setup.probe}s, top {self.setup.top}",
+            ", ".join(
+                filter(
+                    None,
+                    (
+                        f"{self.setup.probe}s, top {self.setup.top}",
+                        self.setup.collection.drawn,
+                    ),
+                )
+            ),
             self.shares["own"],
         )
 
 
-def corpus(data: DataSet) -> Collection:
-    """The documents of a data set: its whole corpus where it is known by name.
+def corpus(data: DataSet, documents: int = 0, seed: int = 0) -> Collection:
+    """The documents of a data set: its whole corpus where it is known by name. With `documents`, so
+    many of them, drawn with `seed`.
 
     Raises:
         UserError: its files are not as they should be.
     """
-    return datasets.corpus_of(data.name) if data.name in datasets.names() else collection_of(data)
+    whole = datasets.corpus_of(data.name) if data.name in datasets.names() else collection_of(data)
+    return sample(whole, documents, seed)
 
 
+def sample(whole: Collection, documents: int, seed: int) -> Collection:
+    """So many documents of a corpus, drawn with `seed`; all of them for 0. The same sample is drawn
+    once.
+
+    Raises:
+        UserError: `documents` is 1 or below 0, or the corpus cannot be read.
+    """
+    if not documents:
+        return whole
+    if documents < 2:
+        raise UserError("Audit at least 2 documents: in one, every sentence finds it.")
+    # What is kept holds the whole corpus, so the id is given to no other.
+    key = (id(whole), documents, seed)
+    return _samples.get(key, lambda: (whole, whole.sampled_documents(documents, seed)))[1]
+
+
+_samples: Recent[tuple[Collection, Collection]] = Recent(8)
+_workloads: Recent[tuple[Collection, Workload]] = Recent(32)
+_paces: Recent[Pace] = Recent(32)
 _stores: Recent[AuditStore] = Recent(8)
 _audits: Recent[tuple[object, Audit]] = Recent(32)
 
@@ -188,8 +220,12 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
         def stage(text: str) -> None:
             run.stage = text
 
+        retriever = compute.retriever(model)
+        if not index.spec.remote and isinstance(retriever, DenseRetriever):
+            run.stage = "Timing the model"
+            _pace(model, retriever, compute, setup.collection)
         return store.audit(
-            compute.retriever(model),
+            retriever,
             model.key,
             index.chunks,
             options=compute.run_options(index.spec, run, report),
@@ -197,7 +233,8 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
         )
 
     total = len(store.keys)
-    key = run_key(model, audit_method(index.chunks), setup.collection.name)
+    scope = f"{setup.collection.name} {setup.collection.drawn}".rstrip()
+    key = run_key(model, audit_method(index.chunks), scope)
     return compute.job(
         key,
         index.name,
@@ -209,6 +246,45 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
         doing="audit",
         count=compute.cost(index.spec, lambda other: job(other, index, setup)),
     )
+
+
+def _pace(
+    model: ModelIdentity, retriever: DenseRetriever, compute: Compute, collection: Collection
+) -> Pace:
+    """The model's pace in this process, measured once."""
+    key = (model.key, model.device)
+    return _paces.get(key, lambda: pace(retriever, collection, compute.turns(model.spec)))
+
+
+def estimate_words(compute: Compute, index: Index, setup: Setup, *, load: bool = False) -> str:
+    """How much is read for what is missing of an audit and how long that takes, in words; empty for
+    BM25. The time is known once the model was timed in this process: with `load` it is loaded and
+    timed now.
+
+    Raises:
+        UserError: the corpus cannot be read, or the model cannot be loaded.
+    """
+    if family_of(index.spec).search != "vectors":
+        return ""
+    model = compute.identify(index.spec)
+    collection, limit = setup.collection, model.spec.max_length
+    known = _workloads.get(
+        (id(collection), str(index.chunks), limit),
+        lambda: (collection, workload(collection, index.chunks, limit)),
+    )[1]
+    said = (
+        f"{known.document_texts:,} documents or windows (in order and shuffled) and "
+        f"{known.queries:,} sentences and questions of {known.documents:,} documents, about "
+        f"{known.tokens:,} tokens"
+    )
+    if index.spec.remote or model.stored_only:
+        return f"{said}."
+    speed = _paces.find((model.key, model.device))
+    if speed is None and load and isinstance(found := compute.retriever(model), DenseRetriever):
+        speed = _pace(model, found, compute, collection)
+    if speed is None:
+        return f"{said}; the time is estimated once the model is loaded."
+    return f"{said}: about {duration(speed.seconds(known))} on this machine."
 
 
 def audit(compute: Compute, index: Index, setup: Setup, base: Audit | None = None) -> Audit | None:

@@ -16,7 +16,7 @@ import torch
 
 from attribution import datasets
 from attribution.datasets import beir, formats, multiclaim, posir
-from attribution.datasets.corpus import Collection, Document, Query, grade
+from attribution.datasets.corpus import Collection, Document, Query, corpus_digest, grade
 from attribution.errors import UserError
 from attribution.evaluation.ranking_measures import NDCG, RECALL, measure
 from attribution.evaluation.search import rankings, search, search_lexical
@@ -309,3 +309,24 @@ def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
 
 def test_grades_are_whole_and_above_zero() -> None:
     assert [grade(score) for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]
+
+
+def test_a_sample_of_documents_is_drawn_by_their_ids() -> None:
+    """Whatever their order; a larger sample holds the smaller one."""
+    documents = [Document(f"d{i}", f"Number {i} melts.") for i in range(50)]
+    whole = Collection("c", "C", (), lambda: iter(documents))
+    turned = Collection("c", "C", (), lambda: iter(documents[::-1]))
+
+    def ids(found: Collection) -> list[str]:
+        return [one.document_id for one in found.documents()]
+
+    few = ids(whole.sampled_documents(10, 0))
+    assert len(few) == 10 and few == sorted(few, key=lambda one: int(one[1:]))
+    assert set(few) == set(ids(turned.sampled_documents(10, 0)))
+    assert set(few) < set(ids(whole.sampled_documents(20, 0)))
+    assert set(few) != set(ids(whole.sampled_documents(10, 1)))
+    assert whole.sampled_documents(10, 0).drawn == "10 of 50 documents, drawn with seed 0"
+    assert whole.sampled_documents(50, 0) is whole
+    assert corpus_digest(whole.sampled_documents(10, 0)) != corpus_digest(whole)
+    with pytest.raises(UserError, match="too small"):
+        whole.sampled_documents(0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +186,27 @@ def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, pa
     assert json.loads(figure.read_text())["data"]
 
 
+def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) -> None:
+    options = ("--dataset", str(path), "--model", "MiniLM", "--top", "2", "--documents", "6")
+    code, out, said = run(*options)
+    assert code == 0, said
+    answer = json.loads(out)
+    assert [(row["documents"], row["sentences"]) for row in answer["rows"]] == [(6, 36)]
+    drawn = "6 of 12 documents, drawn with seed 0"
+    assert drawn in out and f"Sample: {drawn}." in said
+    # The estimate comes before the run, and the row as soon as it is there.
+    estimate = said.index(
+        "MiniLM: 52 documents or windows (in order and shuffled) and 72 sentences"
+    )
+    assert re.search(r"about [\d,]+ tokens: about \d+ (s|min) on this machine", said)
+    assert estimate < said.index("MiniLM: ", estimate + 1)
+    # Another sample is another corpus: nothing of the first one is taken for it.
+    other = json.loads(run(*options, "--seed", "1")[1])
+    assert other["rows"][0]["documents"] == 6 and "drawn with seed 1" in json.dumps(other)
+    code, _, said = run(*options[:-1], "1")
+    assert code == 2 and "at least 2 documents" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -215,7 +237,6 @@ def test_bad_input_is_one_sentence(
     code, out, stderr = run(*given)
     assert code == 2 and out == ""
     lines = [one for one in stderr.splitlines() if one.strip() and "document" not in one[-20:]]
-    import re
 
     assert any(re.search(said, one) for one in stderr.splitlines()), (stderr, lines)
     assert "Traceback" not in stderr
@@ -247,6 +268,14 @@ def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str)
     assert any(f"bm25, statistics of {things}" in one.value for one in page.caption)
     tables_shown = [set(one.value.columns) for one in page.dataframe]
     assert any("dark, shuffled" in columns for columns in tables_shown)
+
+
+def test_the_page_audits_a_sample(things: str) -> None:
+    page = open_page("audit", dataset=things, models=["MiniLM"], top="2", documents="6").run()
+    assert not page.exception and not page.error
+    captions = [one.value.replace("\\", "") for one in page.caption]
+    assert any("6 of 12 documents, drawn with seed 0" in one for one in captions)
+    assert any("72 sentences and questions of 6 documents" in one for one in captions)
 
 
 @pytest.mark.parametrize(
