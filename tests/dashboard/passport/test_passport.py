@@ -77,6 +77,9 @@ def test_numbers_are_those_of_their_own_services(
     assert value(primacy, "ranking", "ndcg_at_10") == pytest.approx(
         ranked.evaluation.per_query[NDCG].mean()
     )
+    shown = next(n.estimate for n in part(primacy, "ranking").numbers if n.key == "ndcg_at_10")
+    assert shown == ranked.evaluation.estimates[NDCG]
+    assert (shown.n, shown.n_resampled, shown.resampled) == (304, 68, "documents")
     assert value(primacy, "ranking", "psi") == pytest.approx(ranked.evaluation.profile.psi)
     measured = ranked.evaluation.profile
     assert value(primacy, "ranking", "psi_beyond_chance") == pytest.approx(
@@ -90,6 +93,14 @@ def test_numbers_are_those_of_their_own_services(
     assert "leans to the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score falls")
     assert value(primacy, "relocation", "lean") < 0
+
+
+def test_every_number_lies_within_its_interval(primacy: Passport) -> None:
+    numbers = [number for one in primacy.parts for number in one.numbers]
+    assert any(number.key == "distance" for number in numbers)
+    for number in numbers:
+        if (ends := number.estimate.interval) is not None:
+            assert ends[0] <= number.estimate.value <= ends[1], number.key
 
 
 def test_a_card_is_over_its_own_documents_whatever_else_is_stored(

@@ -25,6 +25,7 @@ from dashboard.ranking.runs import (
     AGAINST,
     DIFFERENCE,
     RANK_AGAINST,
+    difference_words,
     differences_frame,
     mean_difference,
     ranked_run,
@@ -97,6 +98,11 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: Setup) -> N
     assert frame[RANK_AGAINST].isna().tolist() == [True, True, False, False]
     mean = mean_difference(ranked, run)
     assert mean is not None and mean.value == pytest.approx(frame[DIFFERENCE].mean())
+    # Four documents are too few for an interval.
+    assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
+    assert difference_words(ranked, run) == (
+        "BM25 less bad, nDCG@10: +0.592 (4 queries answered by 4 documents)"
+    )
     assert run.evaluation.n_missing == 2
     assert run.notes == (
         "1 lines of bad.run are no results, the first: line 4: the line has 1 fields, not query, "
