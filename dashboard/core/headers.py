@@ -7,7 +7,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboard.core.door import Door
-from dashboard.core.page_style import PageStyle
+from dashboard.core.page_head import PageHead
 
 HEADERS = (
     # A frame loads and clicks as its reader: another site could have work done with a link alone.
@@ -38,7 +38,7 @@ class Headers:
 
 def install() -> None:
     """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
-    `Door` lets in, and give pages their style."""
+    `Door` lets in, and complete the head of pages."""
     from streamlit import net_util
     from streamlit.web.server.starlette import starlette_server
 
@@ -50,7 +50,7 @@ def install() -> None:
 
     def with_headers(*arguments: object) -> object:
         app = create(*arguments)
-        app.add_middleware(PageStyle)
+        app.add_middleware(PageHead)
         app.add_middleware(Door)
         app.add_middleware(Headers)
         return app

@@ -72,6 +72,17 @@ def test_explain_answers_to_the_root_and_to_its_name(app: App, visit: Visit, pat
     expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
 
 
+@pytest.mark.parametrize("path", ["", "explain", "curves"])
+def test_no_request_of_a_page_fails(app: App, visit: Visit, path: str) -> None:
+    page = visit("about:blank")
+    failed = list[str]()
+    page.on("response", lambda one: failed.append(one.url) if one.status >= 400 else None)
+    page.goto(f"{app.url}/{path}?models=BM25")
+    expect(page.get_by_test_id("stSidebarUserContent")).to_be_visible()
+    idle(page)
+    assert failed == []
+
+
 def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published")
     expect(page.get_by_role("heading").first).to_be_visible()

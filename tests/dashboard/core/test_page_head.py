@@ -1,4 +1,5 @@
-"""Pages have their style from the first moment; other answers stay as they are."""
+"""Pages have their style and their server's address from the first moment; other answers stay as they
+are."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from dashboard.core.page_style import STYLE, PageStyle
+from dashboard.core.page_head import SERVER, STYLE, PageHead
 
 PAGE = "<html><head><title>é</title></head><body></body></html>"
 BROWSER = {"accept": "text/html,*/*;q=0.8"}
@@ -32,14 +33,15 @@ def client(tmp_path: Path) -> TestClient:
 
     app = Starlette(routes=[Route("/", page), Route("/data", data)])
     app.add_middleware(GZipMiddleware, minimum_size=1)
-    app.add_middleware(PageStyle)
+    app.add_middleware(PageHead)
     return TestClient(app)
 
 
-def test_a_page_gets_the_style_once(client: TestClient) -> None:
+def test_a_page_gets_its_head_once(client: TestClient) -> None:
     answer = client.get("/", headers=BROWSER)
     style = STYLE.read_text(encoding="utf-8")
-    assert answer.text == (PAGE * 50).replace("</head>", f"<style>\n{style}</style></head>", 1)
+    head = f"<style>\n{style}</style><script>{SERVER}</script></head>"
+    assert answer.text == (PAGE * 50).replace("</head>", head, 1)
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 

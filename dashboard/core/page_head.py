@@ -1,6 +1,6 @@
-"""The style that every page has from its first moment.
+"""What every page has in its head from its first moment: its style, and where its server is.
 
-Streamlit has no setting for it. A style that a script sends arrives after what it styles, so that
+Streamlit has no setting for either. A style that a script sends arrives after what it styles, so
 pages jump, and is sent again with every rerun.
 """
 
@@ -11,19 +11,23 @@ from pathlib import Path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 STYLE = Path(__file__).parents[1] / "page.css"
+SERVER = 'window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href}'
+"""A script that names the folder of the page's address as the server's. Without it Streamlit first
+looks below the page's own address, where two requests answer 404."""
+
 # What would let the server answer with a packed page, a part of one or none.
 _HINDER = {b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since"}
-# What the server says of the page as it was without the style.
+# What the server says of the page before it was changed.
 _STALE = {b"content-length", b"etag", b"last-modified"}
 
 
-class PageStyle:
-    """Puts `STYLE` into the head of each HTML page that `app` answers with."""
+class PageHead:
+    """Puts `STYLE` and `SERVER` into the head of each HTML page that `app` answers with."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         style = STYLE.read_text(encoding="utf-8")
-        self._style = f"<style>\n{style}</style></head>".encode()
+        self._head = f"<style>\n{style}</style><script>{SERVER}</script></head>".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope.get("headers", ())
@@ -44,7 +48,7 @@ class PageStyle:
                 body += message.get("body", b"")
                 if message.get("more_body"):
                     return
-                body = body.replace(b"</head>", self._style, 1)
+                body = body.replace(b"</head>", self._head, 1)
                 kept = [pair for pair in start["headers"] if pair[0].lower() not in _STALE]
                 length = (b"content-length", str(len(body)).encode())
                 await send({**start, "headers": [*kept, length]})
