@@ -53,6 +53,9 @@ function renderHeatmap(root, data, onView, onPins) {
   for (const drawn of state.panes) {
     drawn.segmented = segmented.get(drawn.pane.text);
     drawn.tokens = snapTokens(drawn.segmented, drawn.pane.tokens);
+    const { text, cp } = drawn.segmented;
+    const until = drawn.pane.truncated_at;
+    drawn.cut = until === null ? text.length : clusterCeil(drawn.segmented, cp[until]);
   }
 
   root.classList.add("hm");
@@ -144,10 +147,9 @@ function scoreUnits(state) {
 
 /** The whole text, a block a paragraph, a span for each run of one unit, evidence and reading. */
 function drawText(drawn) {
-  const { pane, segmented, units, runs } = drawn;
+  const { pane, segmented, units, runs, cut } = drawn;
   const { text, cp } = segmented;
   const fragment = document.createDocumentFragment();
-  const cut = pane.truncated_at === null ? text.length : clusterCeil(segmented, cp[pane.truncated_at]);
   let [from, to] = [-1, -1];
   if (pane.evidence) {
     from = clusterFloor(segmented, cp[pane.evidence[0]]);

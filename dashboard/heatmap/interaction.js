@@ -18,7 +18,9 @@ function connect(state) {
     const run = event.target.closest?.(".hm-text [data-u], .hm-text .hm-unread");
     if (!run) return hideTip(state);
     const drawn = paneOf(run);
-    if (run.dataset.u === undefined) return showUnread(state, drawn, run, event);
+    if (run.dataset.u === undefined) {
+      return showUnread(state, drawn, rectAt(run, event.clientX, event.clientY));
+    }
     point(state, drawn, Number(run.dataset.u), rectAt(run, event.clientX, event.clientY));
   }, { signal });
   root.addEventListener("pointerleave", () => hideTip(state), { signal });
@@ -148,11 +150,11 @@ function factList(rows) {
   return list;
 }
 
-function showUnread(state, drawn, run, event) {
+function showUnread(state, drawn, rect, place) {
   unmark(state);
   leaveLinks(state);
-  const rect = rectAt(run, event.clientX, event.clientY);
-  showTip(state, [element("span", "", NOT_READ), element("bdi", "hm-tip-model", drawn.pane.model)], rect);
+  const model = element("bdi", "hm-tip-model", drawn.pane.model);
+  showTip(state, [element("span", "", NOT_READ), model], rect, place);
 }
 
 /**

@@ -6,7 +6,8 @@ function placesOf(drawn) {
   const { segmented, pane, units, body } = drawn;
   const unitOf = new Int32Array(pane.tokens.length);
   units.forEach(({ tokens }, u) => { for (const token of tokens) unitOf[token] = u; });
-  const blocks = paragraphSpans(segmented.text).map(([start], i) => ({ start, node: body.children[i] }));
+  const blocks = paragraphSpans(segmented.text).map(([start, end], i) =>
+    ({ start, end, node: body.children[i] }));
   drawn.places = { unitOf, blocks };
   return drawn.places;
 }
@@ -52,6 +53,24 @@ function tokensAbove(drawn, y) {
   const to = block + 1 < blocks.length ? blocks[block + 1].start : Infinity;
   const [first, last] = [from, to].map((edge) => firstWhere(tokens, ({ start }) => start >= edge));
   return firstWhere(tokens, (_, k) => lineMiddle(drawn, k) >= y, first, last);
+}
+
+/** How many characters stand above height `y` of the window; a block's are spread evenly over it. */
+function charactersAbove(drawn, y) {
+  const { blocks } = placesOf(drawn);
+  const b = firstWhere(blocks, ({ node }) => node.getBoundingClientRect().bottom > y);
+  if (b === blocks.length) return drawn.segmented.text.length;
+  const { start, end, node } = blocks[b];
+  const { top, height } = node.getBoundingClientRect();
+  return start + Math.max(0, (y - top) / height) * (end - start);
+}
+
+/** The height in the window at which a character stands, in the same measure. */
+function heightOf(drawn, character) {
+  const { blocks } = placesOf(drawn);
+  const { start, end, node } = blocks[firstWhere(blocks, (block) => block.start > character) - 1];
+  const { top, height } = node.getBoundingClientRect();
+  return top + (height * (character - start)) / Math.max(1, end - start);
 }
 
 /** [first, last) of the units whose tokens touch a bin; null where nothing was read. */

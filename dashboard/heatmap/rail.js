@@ -1,8 +1,9 @@
 // The rail: a document's curve at its right, top to bottom, in the place of the tokens it is made
 // of. Bars are the pair's 100 bins, the line over them is the model's mean with its band, the
 // bracket is the evidence, the dashed frame what is on screen of the text.
-// Everything on it stands at shares of the tokens read (`partsOver`), never of characters, and is
-// drawn in percent of its box, so that no change of size draws it anew.
+// All of these lie in its upper part, at shares of the tokens read (`partsOver`), never of
+// characters; the lower part stands for the text that was not read (`fitRail`). Everything is drawn
+// in percent of its box, so no change of size draws it again.
 
 const RAIL_BINS = 100;
 
@@ -41,18 +42,24 @@ function buildRail(state, drawn) {
     "aria-valuenow": 1,
   }));
   const axis = node.appendChild(element("div", "hm-rail-axis"));
-  const rail = { node, axis, bin: 0, remove: () => node.remove() };
-  rail.svg = shape(axis, "svg", {
+  const read = axis.appendChild(element("div", "hm-rail-read"));
+  const rail = { node, read, bin: 0, remove: () => node.remove() };
+  if (drawn.cut < drawn.segmented.text.length) {
+    rail.unread = axis.appendChild(element("div", "hm-rail-unread"));
+    rail.unread.dataset.from = drawn.cut / drawn.segmented.text.length;
+    rail.unread.append(element("span", "", "not read"));
+  }
+  rail.svg = shape(read, "svg", {
     viewBox: `0 0 100 ${RAIL_BINS}`, preserveAspectRatio: "none", "aria-hidden": "true",
   });
   const tokens = evidenceTokens(drawn.pane);
   if (tokens) {
     const n = drawn.pane.tokens.length;
-    const bracket = axis.appendChild(element("div", "hm-rail-evidence"));
+    const bracket = read.appendChild(element("div", "hm-rail-evidence"));
     placeOn(bracket, tokens[0] / n, (tokens[1] + 1) / n);
   }
   rail.frame = axis.appendChild(element("div", "hm-rail-frame"));
-  rail.mark = axis.appendChild(element("div", "hm-rail-mark"));
+  rail.mark = read.appendChild(element("div", "hm-rail-mark"));
   connectRail(state, drawn, rail);
   // also tells when the box is first laid out: asking before would lay it out twice
   const observer = new ResizeObserver(() => drawFrame(drawn));
@@ -61,23 +68,49 @@ function buildRail(state, drawn) {
   return rail;
 }
 
-/** Puts a mark of the rail at shares [from, to] of its height. */
+/**
+ * Ends the upper part of a box's rail level with the line on which the model stopped reading; at
+ * the share of characters read in a long text, whose paragraphs out of sight have no height yet.
+ */
+function fitRail(box) {
+  const unread = box.querySelector(".hm-rail-unread");
+  if (!unread) return;
+  const body = box.querySelector(".hm-text");
+  let share = Number(unread.dataset.from);
+  if (!body.classList.contains("hm-long") || body.closest(".hm-export")) {
+    const cut = body.querySelector(".hm-unread");
+    const line = cut.getClientRects()[0] ?? cut.getBoundingClientRect();
+    const { top } = body.firstElementChild.getBoundingClientRect();
+    const { bottom } = body.lastElementChild.getBoundingClientRect();
+    share = ((line.top + line.bottom) / 2 - top) / Math.max(1, bottom - top);
+  }
+  placeOn(box.querySelector(".hm-rail-read"), 0, share);
+  placeOn(unread, share, 1);
+}
+
+/** Puts a part of the rail at shares [from, to] of its height. */
 function placeOn(node, from, to) {
   node.style.top = `${100 * from}%`;
   node.style.height = `${100 * (to - from)}%`;
 }
 
-function connectRail(state, drawn, { node, axis }) {
-  const binAt = ({ clientY }) => {
-    const { top, height } = axis.getBoundingClientRect();
-    const bin = Math.floor((RAIL_BINS * (clientY - top)) / Math.max(1, height));
-    return Math.min(RAIL_BINS - 1, Math.max(0, bin));
+function connectRail(state, drawn, { node, read, unread }) {
+  const shareOf = (part, { clientY }) => {
+    const { top, height } = part.getBoundingClientRect();
+    return (clientY - top) / Math.max(1, height);
   };
+  const isUnread = (event) => Boolean(unread) && shareOf(read, event) > 1;
+  const binAt = (event) =>
+    Math.min(RAIL_BINS - 1, Math.max(0, Math.floor(RAIL_BINS * shareOf(read, event))));
   node.addEventListener("pointermove", (event) => {
+    if (isUnread(event)) return showUnread(state, drawn, unread.getBoundingClientRect(), "before");
     const bin = binAt(event);
     if (state.bin !== bin || state.binOf !== drawn) showBin(state, drawn, bin);
   });
-  node.addEventListener("click", (event) => goToBin(state, drawn, binAt(event)));
+  node.addEventListener("click", (event) => {
+    if (isUnread(event)) scrollToUnread(drawn, shareOf(unread, event));
+    else goToBin(state, drawn, binAt(event));
+  });
   node.addEventListener("focus", () => {
     if (node.matches(":focus-visible")) showBin(state, drawn, drawn.rail.bin);
   });
@@ -239,15 +272,33 @@ function scrollToToken(state, drawn, token, done) {
   requestAnimationFrame(() => requestAnimationFrame(() => { scroll(); done(); }));
 }
 
-/** Frames on the rail the tokens on screen; at its end where all text there was not read. */
+/** Scrolls the text so that what stands at a share of the text not read is in the middle. */
+function scrollToUnread(drawn, share) {
+  const { body, cut, segmented } = drawn;
+  const { top, height } = body.getBoundingClientRect();
+  const at = cut + share * (segmented.text.length - cut);
+  body.scrollTop += heightOf(drawn, at) - (top + height / 2);
+}
+
+/** Frames on the rail what is on screen of the text. */
 function drawFrame(drawn) {
   drawn.frameAsked = false;
   if (!drawn.rail || !drawn.body.isConnected) return;
-  const n = Math.max(1, drawn.pane.tokens.length);
+  fitRail(drawn.box);
   const { top } = drawn.body.getBoundingClientRect();
-  const first = tokensAbove(drawn, top);
-  const last = tokensAbove(drawn, top + drawn.body.clientHeight);
-  placeOn(drawn.rail.frame, first / n, last / n);
+  const edges = [top, top + drawn.body.clientHeight].map((y) => railShare(drawn, y));
+  placeOn(drawn.rail.frame, ...edges);
+}
+
+/** Where height `y` of the window stands on the rail: by tokens where the text was read, below that
+    by characters. */
+function railShare(drawn, y) {
+  const { rail, tokens, pane, cut, segmented } = drawn;
+  const end = rail.unread ? parseFloat(rail.read.style.height) / 100 : 1;
+  const above = tokensAbove(drawn, y);
+  if (!rail.unread || above < tokens.length) return (end * above) / Math.max(1, pane.tokens.length);
+  const unread = (charactersAbove(drawn, y) - cut) / (segmented.text.length - cut);
+  return end + (1 - end) * Math.min(1, Math.max(0, unread));
 }
 
 /** Frames anew before the next picture, however many scroll events come until then. */
@@ -273,6 +324,7 @@ function railWords(railed) {
     items.push(key("mean", averaged.map(({ model, rail }) => `${model}: ${rail.note}`).join("; ")));
   }
   if (panes.some((pane) => evidenceTokens(pane))) items.push(key("evidence", "evidence"));
+  if (railed.some(({ rail }) => rail.unread)) items.push(key("unread", "not read"));
   const frame = key("frame", "on screen; click a rail to go there");
   frame.classList.add("hm-act");
   return [...items, frame];

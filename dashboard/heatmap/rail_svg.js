@@ -2,7 +2,8 @@
 
 /** A rail at the length that its whole document has, without what only a reader uses. */
 function svgRail(page, axis) {
-  const box = axis.getBoundingClientRect();
+  fitRail(axis.closest(".hm-box"));
+  const box = axis.querySelector(".hm-rail-read").getBoundingClientRect();
   const x = (share) => box.left - page.left + (share / 100) * box.width;
   const y = (bin) => box.top - page.top + (bin / RAIL_BINS) * box.height;
   const of = (node, name) => Number(node.getAttribute(name));
@@ -37,14 +38,17 @@ function svgRail(page, axis) {
   for (const bracket of axis.querySelectorAll(".hm-rail-evidence")) {
     drawn.push(svgBlockOf(page, bracket, "rail-evidence", page.evidence));
   }
+  for (const unread of axis.querySelectorAll(".hm-rail-unread")) {
+    drawn.push(svgBlockOf(page, unread, "rail-unread", page.ink, 0.06));
+  }
   return drawn;
 }
 
 /** A filled rectangle in an element's place. */
-function svgBlockOf(page, node, name, fill) {
+function svgBlockOf(page, node, name, fill, opacity) {
   const box = node.getBoundingClientRect();
   const place = { x: box.left - page.left, y: box.top - page.top, width: box.width, height: box.height };
-  return xml("rect", { class: name, ...place, fill });
+  return xml("rect", { class: name, ...place, fill, "fill-opacity": opacity });
 }
 
 /** The sample before a word of the line under the columns. */

@@ -158,7 +158,7 @@ function svgBars(page) {
 function svgTexts(page) {
   const hidden = ".hm-toolbar, .hm-hidden, .hm-tip";
   const blocks = ".hm-paragraph, .hm-model, .hm-score, .hm-fact, .hm-legend > .hm-unit," +
-    ".hm-scale-title > *, .hm-tick, .hm-mark > *, .hm-meta, .hm-special-line, .hm-key";
+    ".hm-scale-title > *, .hm-tick, .hm-mark > *, .hm-meta, .hm-special-line, .hm-key, .hm-rail-unread > span";
   return [...page.root.querySelectorAll(blocks)]
     .filter((block) => !block.closest(hidden))
     .flatMap((block) => svgBlock(page, block));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from attribution.datasets import DataSet
 from attribution.errors import UserError
-from attribution.text import clean, words
-from attribution.types import EvidenceSpan, Method, TextPair
+from attribution.text import words
+from attribution.types import Method, TextPair
 from cache.storage.store import StoredCurves
 from dashboard.core.own_texts import service_for
 from dashboard.core.selection import (
@@ -28,17 +27,17 @@ from dashboard.core.selection import (
 )
 from dashboard.drawing.plain import plain
 from dashboard.widgets import url_state
-from dashboard.widgets.choices import filters, spec, statistics, uploader
+from dashboard.widgets.choices import filters, spec, statistics
 from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.widgets.orders import HELP as ORDER_HELP
 from dashboard.widgets.reading_panel import readable_pairs
 from dashboard.widgets.tables import rows_key
+from dashboard.widgets.typed_text import OWN, typed_text
 
 MAX_LISTED = 1000
 """Pairs that the list holds; of more, those around the chosen one. The table has them all."""
 
-_OWN = "Own text"  # in the address
-_PICK, _FILTERS, _FIELDS = "pair.pick", "pair.filters", "pair.own"
+_PICK, _FILTERS = "pair.pick", "pair.filters"
 
 
 def choose_pair(
@@ -60,7 +59,7 @@ def choose_pair(
             st.container(width=width)
             for width in ("content", "stretch", "content", "content", "content", "content")
         )
-    typed, asked_for_own = _own_text(own)
+    typed, asked_for_own = typed_text(own)
     with table:
         popover = st.popover(
             "Filters",
@@ -87,8 +86,6 @@ def choose_pair(
             with rows:
                 _table(ordered, chosen, order, values)
     if asked_for_own:
-        if typed is None and not st.session_state.get(_FIELDS):
-            st.info("Type a query and a document under Own text.")
         return typed
     if chosen is None:
         st.info("No pair passes the filters: widen them.")
@@ -192,15 +189,15 @@ def _bar(
             open_pair(pairs[(first + random.randrange(others)) % len(pairs)].pair_id)
 
     def pick() -> None:
-        if (picked := st.session_state[_PICK]) not in (None, _OWN):
+        if (picked := st.session_state[_PICK]) not in (None, OWN):
             open_pair(picked)
 
     start = max(0, (at or 0) - MAX_LISTED // 2) if len(pairs) > MAX_LISTED else 0
     names = _names(pairs[start : start + MAX_LISTED])
     names = names if at is not None else {chosen.pair_id: chosen.query} | names
     if own:
-        names = {_OWN: f"{typed.query} · own text" if typed else "Own text"} | names
-    st.session_state[_PICK] = _OWN if own else chosen.pair_id
+        names = {OWN: f"{typed.query} · own text" if typed else OWN} | names
+    st.session_state[_PICK] = OWN if own else chosen.pair_id
     with before:
         st.button(
             "Previous",
@@ -316,75 +313,3 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
             "tokens": st.column_config.NumberColumn("Tokens", format="localized"),
         },
     )
-
-
-# -- own texts -------------------------------------------------------------------------------------
-
-
-def _own_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
-    """The pair that the reader typed, if it is one, and whether it is asked for."""
-    asked = url_state.get("text") == _OWN
-    st.session_state.setdefault("typed.query", url_state.get("q"))
-    st.session_state.setdefault("typed.document", url_state.get("d"))
-
-    def written() -> list[str]:
-        return [st.session_state.get(f"typed.{name}") or "" for name in ("query", "document")]
-
-    def show() -> None:
-        if any(written()):
-            url_state.put("text", _OWN)
-
-    if asked and not all(written()):
-        st.session_state.setdefault(_FIELDS, True)
-    with place:
-        popover = st.popover(
-            _OWN,
-            key=_FIELDS,
-            on_change="rerun",
-            help="Type a query and a document, or bring a file of pairs",
-        )
-    if not asked and not popover.open:
-        return None, False
-    with popover, st.container(key="pair_own"):
-        query = st.text_input("Query", key="typed.query", persist_state="session", on_change=show)
-        document = st.text_area(
-            "Document", key="typed.document", height=180, persist_state="session", on_change=show
-        )
-        evidence = st.text_input(
-            "Evidence (optional)",
-            key="typed.evidence",
-            persist_state="session",
-            help="A passage of the document, letter for letter, that answers the query.",
-        )
-        if asked:
-            # A link holds what is on screen; texts that are not shown are the session's alone.
-            if not url_state.put_texts(q=query or "", d=document or ""):
-                st.caption("These texts are too long for a link: the address does not hold them.")
-        elif any(written()):
-            st.button("Show this text", key="own.show", on_click=show, type="primary")
-        uploader()
-    if not asked or not (query or document):
-        return None, asked
-    return _typed(query or "", document or "", evidence or ""), asked
-
-
-def _typed(query: str, document: str, evidence: str) -> TextPair | None:
-    try:
-        clean_query, clean_document = clean(query, "query"), clean(document, "document")
-    except UserError as error:
-        st.warning(plain(error))
-        return None
-    replaced = clean_query.n_replaced + clean_document.n_replaced
-    if replaced:
-        st.caption(
-            f"{replaced:,} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
-        )
-    span = None
-    if evidence.strip():
-        start = clean_document.text.find(evidence.strip())
-        if start < 0:
-            st.warning("The evidence does not occur in the document: copy it letter for letter.")
-        else:
-            span = EvidenceSpan(start, start + len(evidence.strip()))
-    digest = hashlib.sha256(f"{clean_query.text}\0{clean_document.text}".encode()).hexdigest()[:12]
-    return TextPair(f"typed-{digest}", clean_query.text, clean_document.text, span)

@@ -86,9 +86,9 @@ def in_link(*texts: str) -> bool:
     return sum(len(quote_plus(one, errors="replace")) for one in texts) <= MAX_IN_LINK
 
 
-def put_texts(**texts: str) -> bool:
-    """Put texts into the address by their names there, where they fit together; whether they do."""
+def put_texts(**texts: str) -> None:
+    """Put texts into the address by their names there, or none of them where they do not fit
+    together."""
     fit = in_link(*texts.values())
     for name, value in texts.items():
         put(name, value if fit else "")
-    return fit

@@ -206,10 +206,15 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text")
     page.get_by_label("Query").fill("what melts")
     page.get_by_label("Query").press("Enter")
-    page.get_by_label("Document").fill("Stone stays. Ice melts in spring.")
-    page.get_by_label("Document").press("Control+Enter")
+    page.get_by_label("Document", exact=True).fill("Stone stays. Ice melts in spring.")
+    idle(page)
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    page.get_by_role("button", name="Show this text").click()
     ready(page)
     expect(page.get_by_text("read all 9 tokens")).to_be_visible()
+    assert "melts" not in page.url
+    page.get_by_text("Put the texts into the address").click()
+    page.wait_for_url(re.compile("melts"))
     other = ready(visit(page.url))
     other.get_by_role("button", name="Own text").click()
     expect(other.get_by_role("textbox", name="Document", exact=True)).to_have_value(

@@ -110,7 +110,7 @@ def test_what_cannot_be_moved_is_one_sentence(run_app: App, visit: Visit) -> Non
     evidence = page.get_by_role("textbox", name="Evidence (optional)")
     press(page.get_by_role("button", name="Own text"), evidence.is_visible)
     evidence.fill("tide")
-    evidence.press("Enter")
+    page.get_by_role("button", name="Show this text").click()
     expect(page.get_by_text("The document is one sentence")).to_be_visible()
     no_error(page)
 

@@ -250,32 +250,79 @@ def test_the_evidence_stands_where_its_tokens_do(show: Show, name: str) -> None:
     assert page.locator(".hm-at.hm-evidence").count() > 0
 
 
-def test_unread_text_lies_beyond_the_rail(show: Show) -> None:
-    start = LONG.index(WORDS[200])
-    spans = [m.span() for m in re.finditer(r"\S+", LONG[:start])]
+def half_read(text: str = LONG, **options: Any) -> Pane:
+    """A document of which the model read the first 200 words."""
+    start = text.index(WORDS[200])
+    spans = [m.span() for m in re.finditer(r"\S+", text[:start])]
+    settings: dict[str, Any] = {"rail": Rail((1.0,) * 100), "words": tuple(spans), **options}
     tokens = tuple((*span, 1.0) for span in spans)
+    return Pane("m/document", "m", "document", text, tokens, truncated_at=spans[-1][1], **settings)
+
+
+def inside(page: Page, selector: str, share: float) -> tuple[float, float]:
+    """The middle of an element, at a share of its height."""
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + share * box["height"]
+
+
+def test_the_rail_ends_where_the_model_stopped_reading(show: Show) -> None:
     evidence = (LONG.index(WORDS[190]), LONG.index(WORDS[300]))
-    pane = Pane(
-        "m/document",
-        "m",
-        "document",
-        LONG,
-        tokens,
-        words=tuple(spans),
-        evidence=evidence,
-        truncated_at=spans[-1][1],
-        rail=Rail((1.0,) * 100),
-    )
-    page = show([pane])
+    page = show([half_read(evidence=evidence)])
+    # half of fifty lines, within the line's height
+    assert place(page, "read") == pytest.approx((0, 0.5), abs=0.011)
+    assert place(page, "unread") == pytest.approx((0.5, 1), abs=0.011)
+    expect(page.locator(".hm-rail-unread")).to_have_text("not read")
+    assert "not read" in page.locator(".hm-rail-legend").inner_text()
     # of 200 tokens read; by characters of the whole text it would end at 0.75
     assert place(page, "evidence") == pytest.approx((0.95, 1.0))
-    hover_bin(page, 99)
-    assert lit(page, "at") == WORDS[198:200]
-    page.locator(".hm-text").evaluate("node => { node.scrollTop = node.scrollHeight; }")
-    page.wait_for_function(
-        """() => { const { top, height } = document.querySelector(".hm-rail-frame").style;
-             return parseFloat(top) === 100 && parseFloat(height) === 0; }"""
+    page.mouse.move(*inside(page, ".hm-rail-read", 0.95))
+    assert lit(page, "at")[-1] in WORDS[185:200]
+    bottoms = rail(page).evaluate(
+        """node => [...node.querySelectorAll("rect")].map((bar) =>
+          bar.getBoundingClientRect().bottom)"""
     )
+    assert max(bottoms) <= inside(page, ".hm-rail-unread", 0)[1] + 1
+
+
+def test_the_frame_and_clicks_reach_text_that_was_not_read(show: Show) -> None:
+    page = show([half_read()])
+    page.mouse.move(*inside(page, ".hm-rail-unread", 0.5))
+    expect(page.locator(".hm-tip")).to_contain_text("not read by this model")
+    assert lit(page, "at") == []
+    page.mouse.click(*inside(page, ".hm-rail-unread", 0.5))
+    until(page, lambda: sum(place(page, "frame")) / 2 == pytest.approx(0.75, abs=0.02))
+    page.locator(".hm-text").evaluate("node => { node.scrollTop = node.scrollHeight; }")
+    until(page, lambda: place(page, "frame")[1] == pytest.approx(1))
+    assert place(page, "frame")[0] > 0.5
+    page.locator(".hm-text").evaluate("node => { node.scrollTop = 0; }")
+    until(page, lambda: place(page, "frame")[0] == 0)
+
+
+def test_the_rail_of_a_long_text_ends_at_the_share_of_its_characters(show: Show) -> None:
+    text = LONG + "\n" + "\n".join([WORDS[399]] * 2000)
+    page = show([half_read(text)])
+    expect(page.locator(".hm-long")).to_have_count(1)
+    share = (text.index(WORDS[200]) - 1) / len(text)
+    assert place(page, "read") == pytest.approx((0, share), abs=1e-3)
+    page.locator(".hm-text").evaluate("node => { node.scrollTop = 3000; }")
+    page.wait_for_function("parseFloat(document.querySelector('.hm-rail-frame').style.top) > 1")
+    assert place(page, "read") == pytest.approx((0, share), abs=1e-3), "scrolling leaves it alone"
+
+
+def test_a_picture_of_a_long_text_ends_its_rail_level_with_what_was_read() -> None:
+    text = LONG + "\n" + "\n".join([WORDS[399]] * 1500)
+    svg = ElementTree.fromstring(to_image([half_read(text)], View(), [], width_px=700))
+    of = {
+        name: [node for node in svg.iter() if node.get("class") == name]
+        for name in ("rail-bar", "rail-unread", "unread")
+    }
+    lowest = max(float(n.attrib["y"]) + float(n.attrib["height"]) for n in of["rail-bar"])
+    first = min(float(n.attrib["y"]) for n in of["unread"])
+    assert abs(lowest - first) < 30
+    (shaded,) = of["rail-unread"]
+    last = max(float(n.attrib["y"]) + float(n.attrib["height"]) for n in of["unread"])
+    assert abs(float(shaded.attrib["y"]) + float(shaded.attrib["height"]) - last) < 60
 
 
 def test_signed_curves_draw_to_both_sides_of_zero(show: Show) -> None:

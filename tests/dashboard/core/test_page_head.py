@@ -1,5 +1,4 @@
-"""Pages have their style and their server's address from the first moment; other answers stay as they
-are."""
+"""Pages begin with their style and their server's address; other answers stay as they are."""
 
 from __future__ import annotations
 

@@ -1,0 +1,153 @@
+"""The reader's own query and document: a form, and whether the address holds them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from attribution.errors import UserError
+from attribution.text import clean
+from attribution.types import EvidenceSpan, TextPair
+from dashboard.drawing.plain import plain
+from dashboard.widgets import url_state
+from dashboard.widgets.choices import uploader
+
+OWN = "Own text"
+"""What the address calls texts that are typed."""
+
+_FIELDS, _SHOWN, _IN_LINK, _INCOMPLETE = "pair.own", "own.texts", "own.in_link", "own.incomplete"
+
+
+class Texts(NamedTuple):
+    """What the form held when its button was pressed last."""
+
+    query: str = ""
+    document: str = ""
+    evidence: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is both a query and a document."""
+        return bool(self.query.strip() and self.document.strip())
+
+
+def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
+    """The pair that the reader typed, if it is one, and whether the page is to show it.
+
+    The address holds it only where the reader wants a link to it, or came by one.
+    """
+    asked = url_state.get("text") == OWN
+    _take_from_address()
+    _put_into_address(asked)
+    shown = _shown()
+    if asked and not shown.complete:
+        st.session_state.setdefault(_FIELDS, True)
+    with place:
+        popover = st.popover(
+            OWN,
+            key=_FIELDS,
+            on_change="rerun",
+            help="Type a query and a document, or bring a file of pairs",
+        )
+    if not asked and not popover.open:
+        return None, False
+    with popover, st.container(key="pair_own"):
+        _form()
+        uploader()
+    if not asked:
+        return None, False
+    if not shown.complete:
+        if not popover.open:
+            st.info("Type a query and a document under Own text.")
+        return None, True
+    return _pair(shown), True
+
+
+def _shown() -> Texts:
+    shown: Texts = st.session_state.get(_SHOWN, Texts())
+    return shown
+
+
+def _take_from_address() -> None:
+    """Show the texts of the link that was followed."""
+    linked = Texts(st.query_params.get("q", ""), st.query_params.get("d", ""))
+    if linked != Texts() and linked[:2] != _shown()[:2]:
+        st.session_state[_SHOWN] = linked
+        st.session_state[_IN_LINK] = True
+        for name, text in linked._asdict().items():
+            st.session_state[f"typed.{name}"] = text
+
+
+def _put_into_address(asked: bool) -> None:
+    """Have the address hold the texts shown where the reader wants that, and no others."""
+    wanted = asked and st.session_state.get(_IN_LINK)
+    query, document, _ = _shown() if wanted else Texts()
+    url_state.put_texts(q=query, d=document)
+
+
+def _form() -> None:
+    """The fields, what showing them takes, and who then knows the texts."""
+
+    def show() -> None:
+        written = Texts(*(st.session_state.get(f"typed.{n}") or "" for n in Texts._fields))
+        st.session_state[_INCOMPLETE] = not written.complete
+        if written.complete:
+            st.session_state[_SHOWN] = written
+            url_state.put("text", OWN)
+            _put_into_address(True)
+
+    # Enter would send a query whose document is still to be typed.
+    with st.form("own.form", enter_to_submit=False, border=False):
+        st.text_input("Query", key="typed.query", persist_state="session")
+        st.text_area("Document", key="typed.document", height=180, persist_state="session")
+        st.text_input(
+            "Evidence (optional)",
+            key="typed.evidence",
+            persist_state="session",
+            help="A passage of the document, letter for letter, that answers the query.",
+        )
+        st.form_submit_button("Show this text", key="own.show", on_click=show, type="primary")
+    if st.session_state.pop(_INCOMPLETE, False):
+        st.warning("Type both a query and a document.")
+    in_link = st.toggle(
+        "Put the texts into the address",
+        key=_IN_LINK,
+        persist_state="session",
+        on_change=lambda: _put_into_address(url_state.get("text") == OWN),
+        help="For a link that opens them.",
+    )
+    query, document, _ = _shown()
+    if not in_link:
+        st.caption("The address does not hold what you type here: reloading the page clears it.")
+    elif url_state.in_link(query, document):
+        st.caption(
+            "The address holds the texts that are shown: they can be read in your browser's "
+            "history, in the logs of servers and by whoever gets the link."
+        )
+    else:
+        st.caption("These texts are too long for a link: the address does not hold them.")
+
+
+def _pair(texts: Texts) -> TextPair | None:
+    try:
+        query, document = clean(texts.query, "query"), clean(texts.document, "document")
+    except UserError as error:
+        st.warning(plain(error))
+        return None
+    replaced = query.n_replaced + document.n_replaced
+    if replaced:
+        st.caption(
+            f"{replaced:,} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
+        )
+    span, evidence = None, texts.evidence.strip()
+    if evidence:
+        start = document.text.find(evidence)
+        if start < 0:
+            st.warning("The evidence does not occur in the document: copy it letter for letter.")
+        else:
+            span = EvidenceSpan(start, start + len(evidence))
+    digest = hashlib.sha256(f"{query.text}\0{document.text}".encode()).hexdigest()[:12]
+    return TextPair(f"typed-{digest}", query.text, document.text, span)

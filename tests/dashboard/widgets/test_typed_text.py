@@ -1,0 +1,91 @@
+"""Texts that a reader types: what shows them, and whether the address holds them."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.widgets.url_state import MAX_IN_LINK
+from tests.support.pages import open_page, shown_scores
+
+pytestmark = pytest.mark.usefixtures("own_service")
+
+DOCUMENT = "Ice melts in spring. Stone stays."
+
+
+def opened(**query: object) -> AppTest:
+    page = open_page("explain", text="Own text", models=["BM25"], method=["terms"], **query).run()
+    assert not page.exception and not page.error
+    return page
+
+
+def typed(page: AppTest, query: str = "", document: str = "") -> AppTest:
+    page.text_input(key="typed.query").set_value(query)
+    page.text_area(key="typed.document").set_value(document)
+    return page
+
+
+def shown(page: AppTest) -> AppTest:
+    page.button(key="own.show").click().run()
+    assert not page.exception and not page.error
+    return page
+
+
+def said(page: AppTest) -> list[str]:
+    return [one.value for one in (*page.warning, *page.info)]
+
+
+def address(page: AppTest) -> set[str]:
+    return {name for name in ("q", "d") if page.query_params.get(name)}
+
+
+def test_nothing_is_computed_or_complained_about_before_the_button_is_pressed() -> None:
+    page = opened()
+    assert said(page) == []
+    typed(page, "what melts").run()
+    assert said(page) == [] and shown_scores(page) == []
+    shown(page)
+    assert said(page) == ["Type both a query and a document."]
+    assert shown_scores(page) == []
+    shown(typed(page, "what melts", DOCUMENT))
+    assert said(page) == [] and len(shown_scores(page)) == 1
+
+
+def test_a_text_that_is_typed_over_stays_until_the_button_is_pressed() -> None:
+    page = shown(typed(opened(), "what melts", DOCUMENT))
+    before = shown_scores(page)
+    typed(page, "ice melts in spring", DOCUMENT).run()
+    assert shown_scores(page) == before
+    assert shown_scores(shown(typed(page, "ice melts in spring", DOCUMENT))) != before
+
+
+def test_typed_texts_enter_the_address_only_where_that_is_asked_for() -> None:
+    page = shown(typed(opened(), "what melts", DOCUMENT))
+    captions = " ".join(one.value for one in page.caption)
+    assert address(page) == set() and "The address does not hold what you type" in captions
+    page.toggle(key="own.in_link").set_value(True).run()
+    captions = " ".join(one.value for one in page.caption)
+    assert address(page) == {"q", "d"} and "The address holds the texts" in captions
+    assert page.query_params["d"] in (DOCUMENT, [DOCUMENT])
+    shown(typed(page, "what stays", DOCUMENT))
+    assert page.query_params["q"] in ("what stays", ["what stays"])
+    page.toggle(key="own.in_link").set_value(False).run()
+    assert address(page) == set()
+    assert len(shown_scores(page)) == 1, "they are shown all the same"
+
+
+def test_a_link_opens_its_texts_and_goes_with_another_pair() -> None:
+    page = opened(q="what melts", d=DOCUMENT)
+    assert len(shown_scores(page)) == 1
+    assert page.text_area(key="typed.document").value == DOCUMENT
+    assert page.toggle(key="own.in_link").value is True
+    page.button(key="next").click().run()
+    assert not page.exception
+    assert address(page) == set() and page.query_params["pair"]
+
+
+def test_what_is_too_long_for_a_link_is_shown_without_one() -> None:
+    page = shown(typed(opened(), "ice", "ice " * (MAX_IN_LINK // 4)))
+    page.toggle(key="own.in_link").set_value(True).run()
+    assert address(page) == set() and len(shown_scores(page)) == 1
+    assert any("too long for a link" in one.value for one in page.caption)
