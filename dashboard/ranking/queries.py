@@ -112,5 +112,5 @@ def explain_texts(query: str, document: str, models: Sequence[str]) -> None:
         "Explain the chosen document",
         f"{access.current().root}?{address}",
         icon=":material/highlight:",
-        help="In a new tab, as own text.",
+        help="In a new tab, as own text: its address holds the query and the document.",
     )
