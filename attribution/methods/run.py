@@ -109,7 +109,10 @@ def attribute_batch(
 
 def _no_query(entry: MethodEntry) -> str:
     others = " or ".join(one.title for one in METHODS.values() if not one.needs_query)
-    return f"{entry.title} asks for a query, and this document has none: choose {others}."
+    return (
+        f"{entry.title} asks for a query, and this document has none: choose {others}, or search "
+        "the documents for their own sentences with Audit."
+    )
 
 
 def attribute_batches(

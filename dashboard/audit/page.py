@@ -22,7 +22,7 @@ from dashboard.drawing.palettes import Style
 from dashboard.widgets import choices, links, panels, url_state
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import any_active, failed_items, run_board
-from dashboard.widgets.tables import chosen_row
+from dashboard.widgets.tables import chosen_row, show_table
 
 CHUNKS = ["whole", "windows:64:16", "windows:128:32", "windows:256:64", "late:64", "late:128"]
 
@@ -67,7 +67,7 @@ with st.sidebar, panels.guarded():
     setup = Setup(audits.corpus(data, documents), top, probe or "sentence")
 
 st.markdown(
-    "# Which passages can the index not find?\n"
+    "# Audit: which passages can the index not find?\n"
     "Each sentence of the corpus is searched for. It is dark when its own document does not come "
     "up; dotted lines are of documents with their sentences shuffled, where place is all that "
     "counts."
@@ -121,14 +121,13 @@ def curves_section(found: Sequence[Audit]) -> None:
     for one in found:
         said = f"{audits.sentence(one)} {audits.limit_sentence(one)}".rstrip()
         st.markdown(panels.plain(said))
-    st.dataframe(tables.summary_text(found), hide_index=True)
+    show_table(tables.summary_text(found))
     st.caption(
         "Intervals resample documents; below ten documents there is none. Last third less first: "
         "the share of dark sentences there less that at the beginning. Won back: the share of the "
         "model's first row less this one's, over the same sentences."
     )
-    for each in known:
-        panels.caption(each)
+    panels.caption(known)
     panels.downloads(
         "audit.curves",
         [data.name, "audit"],
@@ -206,9 +205,8 @@ def document_section(one: Audit, reach: Reach) -> None:
         known = frame[name].between(1, largest)
         frame[name] = frame[name].astype("Int64").where(known)
     percent = st.column_config.NumberColumn(format="%.0f%%")
-    st.dataframe(
+    show_table(
         frame,
-        hide_index=True,
         height=280,
         column_config={
             "place": percent,
@@ -239,11 +237,11 @@ def worst_section(found: Sequence[Audit]) -> None:
 
 def groups_section(found: Sequence[Audit]) -> None:
     """Languages and lengths, and where models stop reading."""
-    st.dataframe(tables.groups_text(found), hide_index=True, height=280)
+    show_table(tables.groups_text(found), height=280)
     tried = tables.truncation_frame(found)
     if len(tried):
         st.markdown("**Where models stop reading**, by bisection on the corpus's longest texts")
-        st.dataframe(tried, hide_index=True)
+        show_table(tried)
 
 
 board()

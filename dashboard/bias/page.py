@@ -31,7 +31,7 @@ from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs
 from dashboard.widgets.run_board import any_active, failed_items, run_board
 from dashboard.widgets.sending import agreed
-from dashboard.widgets.tables import chosen_row
+from dashboard.widgets.tables import chosen_row, show_table
 
 MAX_PAIRS = 250  # as many a test as the paper has
 
@@ -42,7 +42,7 @@ with st.sidebar:
         data = choices.data_set(SAMPLE_BIAS)
     models = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
 st.markdown(
-    "# What does the model prefer, all else equal?\n"
+    "# Bias tests: what does the model prefer, all else equal?\n"
     "Two documents answer, or seem to answer, one query; the test asks over many such pairs "
     "which of the two scores higher. Bars above zero: the first document, d1."
 )
@@ -194,9 +194,8 @@ def chart(found: list[Tested]) -> None:
     if bar_clicked := panels.clicked(event, "bias"):
         st.session_state["under"], st.session_state["test"] = bar_clicked
     frame = bias_service.test_frame(found)
-    st.dataframe(
+    show_table(
         frame,
-        hide_index=True,
         key="bias.table",
         column_config={
             **{name: st.column_config.NumberColumn(format="%.2f") for name in ("t", "d_z")},
@@ -233,8 +232,7 @@ def chart(found: list[Tested]) -> None:
         "not read whole in both documents are left out; the mean difference there is what is lost "
         "behind the limit. The paper gives the foil's t and the moved evidence's t the other sign."
     )
-    for one in made:
-        panels.caption(one)
+    panels.caption(made)
     panels.downloads(
         "bias", [the_data.name, "bias tests"], made, figures={"Bias tests": draw}, frame=frame
     )

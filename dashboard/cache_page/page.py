@@ -180,7 +180,9 @@ def actions(meant: list[StoredFile]) -> None:
     if not small:
         st.caption("More than a browser should load: export it on the command line.")
         named = f"--model {meant[0].model.fingerprint}"
-        st.code(f"python -m dashboard cache export {named} FILE.parquet", language=None)
+        st.code(
+            f"python -m dashboard cache export {named} FILE.parquet", language=None, wrap_lines=True
+        )
     if st.session_state.get("cache.confirming") == [cache_service.file_id(f) for f in meant]:
         confirm(meant)
 
@@ -299,6 +301,7 @@ def imports() -> None:
             "python -m dashboard cache merge FOLDER\n"
             "python -m dashboard cache ingest FOLDER",
             language=None,
+            wrap_lines=True,
         )
 
 
@@ -343,7 +346,9 @@ def downloads() -> None:
         )
 
 
-st.markdown("# What is stored?\nResults by model and method: nothing of this is computed again.")
+st.markdown(
+    "# Cache: what is stored?\nResults by model and method: nothing of this is computed again."
+)
 if older := older_layouts(service().store):
     st.warning(panels.plain(older))
 if files:

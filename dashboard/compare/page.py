@@ -28,6 +28,7 @@ with st.sidebar:
     second = choices.model("Model B", "b", "MiniLM-recency")
     with panels.guarded():
         method = choices.method([first, second])
+st.markdown("# Compare: how do two models read the same pair?")
 if len(choices.distinct([first, second])) < 2:
     st.info("Choose two different models to compare.")
 elif data is not None and method is not None:

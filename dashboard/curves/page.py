@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -34,6 +35,7 @@ from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import failed_items, run_board
+from dashboard.widgets.tables import show_table
 
 WATCH_S = 3.0
 
@@ -70,25 +72,39 @@ with narrowing, panels.guarded():
     selection = Selection(data, readable, ", ".join(filter(None, (selection.words, left_out))))
 
 st.markdown(
-    "# Where in a document does each model look?\n"
+    "# Curves: where in a document does each model look?\n"
     f"{METHODS[method.name].title} by position, averaged over {len(selection.pairs):,} of "
     f"{len(data.pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
 )
 if data.rejected:
     with st.expander(f"{len(data.rejected):,} rows of the data set are not pairs"):
-        st.dataframe(
+        show_table(
             pd.DataFrame(
                 [(r.file, r.row, r.reason) for r in data.rejected],
                 columns=["file", "row", "reason"],
             ),
-            hide_index=True,
         )
 if not selection.pairs:
     st.info("No pair passes the filters: widen them in the sidebar.")
     st.stop()
 if not names:
     st.info("Choose a model in the sidebar.")
+    st.stop()
+if METHODS[method.name].needs_query and not any(pair.query for pair in selection.pairs):
+    free = [name for name, entry in METHODS.items() if not entry.needs_query]
+    st.info(
+        panels.plain(
+            f"These documents come without queries, and {METHODS[method.name].title} asks for "
+            f"one. Choose {' or '.join(METHODS[name].title for name in free)} as the method, or "
+            "search the documents for their own sentences on the Audit page."
+        )
+    )
+    asked: dict[str, str | Sequence[str]] = {"dataset": data.name, "models": names}
+    with st.container(horizontal=True):
+        for name in free:
+            links.page_link("curves/page.py", METHODS[name].title, "", {**asked, "method": name})
+        links.page_link("audit/page.py", "Audit", "", asked)
     st.stop()
 BAND_WORDS = {
     BANDS[
@@ -312,7 +328,7 @@ def board() -> None:
             st.caption(panels.plain(said))
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
-        st.dataframe(summary_frame(curves, method), hide_index=True)
+        show_table(summary_frame(curves, method))
         if missing := why_no_number([one.summary for one in curves]):
             st.caption(panels.plain(missing))
         custom = panels.clicked(event, "curves")
@@ -320,8 +336,7 @@ def board() -> None:
         if bin_index is not None:
             st.session_state["curves.bin"] = int(bin_index)
         pairs_behind_bin(shown)
-        for one in shown:
-            panels.caption(one.provenance())
+        panels.caption([one.provenance() for one in shown])
         panels.downloads(
             "curves",
             [data.name, method.name, *names],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -82,21 +83,41 @@ def legend_name(name: str, style: Style) -> str:
 
 def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
     """Provenance in words: what all entries share once, then what sets each apart."""
+    shared, apart = _parted(entries)
+    return _joined([shared, *apart])
+
+
+_BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
+_LINE_CHARACTERS = 100
+
+
+def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Provenance in one line: what sets several entries apart, or what a single one is of."""
+    shared, apart = _parted(entries)
+    brief = [{k: v for k, v in one.items() if k in _BRIEF} for one in apart]
+    told = brief if any(brief) else apart
+    if not any(told):
+        told = [{k: shared[k].split("(")[0] for k in ("model", "method", "dataset") if k in shared}]
+    return shorten(_joined(told), _LINE_CHARACTERS, placeholder=" …")
+
+
+def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What all entries share, and what each has besides."""
     filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
     shared = {
         key: value
         for key, value in (filled[0] if filled else {}).items()
         if all(entry.get(key) == value for entry in filled)
     }
-    parts = [
+    return shared, [{k: v for k, v in one.items() if k not in shared} for one in filled]
+
+
+def _joined(groups: Sequence[Mapping[str, str]]) -> str:
+    return "; ".join(
         " · ".join(f"{k.replace('_', ' ')} {v}" for k, v in group.items())
-        for group in (
-            shared,
-            *({k: v for k, v in entry.items() if k not in shared} for entry in filled),
-        )
+        for group in groups
         if group
-    ]
-    return "; ".join(parts)
+    )
 
 
 def canvas(

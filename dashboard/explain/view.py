@@ -30,6 +30,7 @@ from dashboard.widgets.guard import fragment
 from dashboard.widgets.heads import head
 from dashboard.widgets.run_board import any_active, run_board
 from dashboard.widgets.sending import agreed
+from dashboard.widgets.tables import NOTHING, show_table
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
@@ -41,11 +42,15 @@ SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -> list[Explained]:
     """Each pair under each model, from the cache or computed now; what fails says so in its
-    place."""
+    place, once where several fail alike."""
     found: list[Explained] = []
+    failures = set[str]()
     for pair in pairs:
         for name in names:
-            with panels.guarded(), st.spinner(f"Computing {panels.plain(name)}", show_time=True):
+            with (
+                panels.guarded(failures),
+                st.spinner(f"Computing {panels.plain(name)}", show_time=True),
+            ):
                 spec, compute = choices.spec(name, pair.dataset), service_for(pair.dataset)
                 stop_key = f"stopped.{name}.{method.core}.{hash(pair)}"
                 if stopped(stop_key) or not agreed(compute, spec, method, pair):
@@ -247,14 +252,15 @@ def _indices(subject: Subject, averages: Sequence[Average | None]) -> None:
     rows: list[tuple[str, ...]] = []
     for label, result, one in zip(subject.labels, subject.results, averages, strict=True):
         centre, index = service.pair_numbers(result)
-        rows.append((label, "this pair", str(centre or "–"), str(index or "–")))
+        rows.append((label, "this pair", str(centre or NOTHING), str(index or NOTHING)))
         summary = one.summary if one is not None else None
         if summary is not None and summary.curve.n >= MIN_PAIRS:
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
             said = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
-            rows.append((label, said, *(str(number or "–") for number in numbers)))
+            rows.append((label, said, *(str(number or NOTHING) for number in numbers)))
     columns = ["model", "of", "centre of mass", "primacy-recency index"]
-    st.dataframe(pd.DataFrame(rows, columns=columns), hide_index=True)
+    # Rows that hold no number say nothing.
+    show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     missing = why_no_number([one.summary for one in averages if one and one.summary])
     st.caption(
         "In brackets 95% intervals over documents; one pair has none. Null controls do not "

@@ -26,11 +26,12 @@ from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import any_active, failed_items, run_board
+from dashboard.widgets.tables import show_table
 
 PARAMETERS = Parameters()
 
 st.markdown(
-    "# Do methods order words by what they do?\n"
+    "# Faithfulness: do methods order words by what they do?\n"
     "Words are replaced by padding tokens, the largest contribution first, and put back in the "
     "same order; random orders stand beside them. A faithful order makes the score fall early "
     "when words go and rise early when they come."
@@ -144,7 +145,7 @@ with panels.guarded():
                 )
         table = pair_frame()
         four = st.column_config.NumberColumn(format="%.4f")
-        st.dataframe(table, hide_index=True, column_config=dict.fromkeys(table.columns[1:], four))
+        show_table(table, column_config=dict.fromkeys(table.columns[1:], four))
         known = provenance()
         panels.caption(known)
         panels.downloads(
@@ -272,7 +273,7 @@ def board() -> None:
                 "faithfulness.gains",
                 "Gain of each method over random order",
             )
-        st.dataframe(frame, hide_index=True)
+        show_table(frame)
         st.caption(
             panels.plain(
                 f"Means over pairs with 95% bootstrap intervals over documents; {PARAMETERS!r}; "

@@ -30,6 +30,7 @@ from dashboard.interventions.service import DataSetCause
 from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import any_active, failed_items, run_board
+from dashboard.widgets.tables import show_table
 
 MEASURES: dict[str, tuple[Method, ...]] = {
     "segments": (segments_method("segments"), segments_method("shuffled")),
@@ -147,10 +148,9 @@ def _segments(
         return mean_curves(curves, style, y_title=COSINE, provenance=known)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
-    st.dataframe(intervention_tables.segments_frame(found), hide_index=True)
+    show_table(intervention_tables.segments_frame(found))
     st.caption(panels.plain(intervention_tables.READ_ONLY))
-    for one in known:
-        panels.caption(one)
+    panels.caption(known)
     panels.downloads(
         f"corpus.{measure}",
         [data.name, measure],
@@ -189,8 +189,7 @@ def _edits(
         more += [f"{one.n_failed} failed"] if one.n_failed else []
         said = "; ".join([f"{one.model.spec.name}: {one.n} documents", *more, *one.notes])
         st.caption(panels.plain(f"{said}."))
-    for each in known:
-        panels.caption(each)
+    panels.caption(known)
     panels.downloads(
         f"corpus.{what.name}",
         [data.name, what.name],

@@ -35,6 +35,7 @@ from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import any_active, failed_items, run_board
+from dashboard.widgets.tables import show_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
         return mean_curves(curves, style, y_title=title, notes=notes, provenance=known)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
-    st.dataframe(intervention_tables.lean_frame(found), hide_index=True)
+    show_table(intervention_tables.lean_frame(found))
     st.caption(
         panels.plain(intervention_tables.READ_WHOLE if moved else intervention_tables.READ_ONLY)
     )
@@ -185,8 +186,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     if notes_said:
         more = f"; and {len(notes_said) - 3} more such notes" if len(notes_said) > 3 else ""
         st.caption(panels.plain(f"Of some pairs: {'; '.join(notes_said[:3])}{more}."))
-    for one in known:
-        panels.caption(one)
+    panels.caption(known)
     panels.downloads(
         f"cause.set.{what.name}",
         [data.name, label],
@@ -216,7 +216,7 @@ def _agreements(choice: Choice, data: DataSet) -> None:
         return
     st.markdown("**Which method tells the truth about position?**")
     table = intervention_tables.agreement_frame(rows)
-    st.dataframe(table, hide_index=True)
+    show_table(table)
     st.caption(
         "Spearman correlation of a method's curves with causal curves, 95% bootstrap intervals "
         "over documents. Relocation counts at places where the evidence is read whole; pairs with "

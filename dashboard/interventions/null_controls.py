@@ -32,6 +32,7 @@ from dashboard.interventions.figures import minus_null_curves
 from dashboard.interventions.tables import controlled_frame
 from dashboard.widgets import panels
 from dashboard.widgets.run_board import run_board
+from dashboard.widgets.tables import show_table
 
 
 def switch(method: Method) -> Control | None:
@@ -176,7 +177,7 @@ def section(
         ],
         columns=["model", "n", "documents", "index minus control's", "distance from control"],
     )
-    st.dataframe(summary, hide_index=True)
+    show_table(summary)
     st.caption(
         panels.plain(
             f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
@@ -185,8 +186,7 @@ def section(
             f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_DOCUMENTS} documents or more."
         )
     )
-    for each in provenance:
-        panels.caption(each)
+    panels.caption(provenance)
     panels.downloads(
         f"{key}.null",
         [pairs[0].dataset, method.name, "minus", kind],

@@ -77,7 +77,7 @@ with st.sidebar:
             help=HELP_BY,
         )
 st.markdown(
-    "# Does position cause the score?\n"
+    "# Cause: does position cause the score?\n"
     "The evidence is cut out and put back elsewhere; the rest of the text and its length stay. "
     "What the score does then is caused by the place."
 )
@@ -125,9 +125,10 @@ variants: tuple[Variant, ...] = ()
 with panels.guarded():
     found = relocated(pair, N_POSITIONS)
     variants = found.variants
+    unmoved = set[str]()
     for name in models:
         with (
-            panels.guarded(),
+            panels.guarded(unmoved),
             st.spinner(f"Moving the evidence under {panels.plain(name)}", show_time=True),
         ):
             if not may_send(name, "moving the evidence", RELOCATION):
@@ -252,8 +253,7 @@ def mover() -> None:
                     "the other places" + ("." if one.lean is None else f": {one.lean:+.4f}.")
                 )
             )
-    for each in known:
-        panels.caption(each)
+    panels.caption(known)
     panels.downloads(
         "cause.relocation",
         [the_pair.pair_id, "relocation"],
@@ -283,10 +283,11 @@ if moved:
 
 st.markdown(f"**{METHODS[method.name].title} and what really happened**")
 removed: dict[str, Ablation] = {}
+failures = set[str]()
 explained: dict[str, Explained] = {}
 for name in models:
     with (
-        panels.guarded(),
+        panels.guarded(failures),
         st.spinner(f"Taking parts out under {panels.plain(name)}", show_time=True),
     ):
         spec = choices.spec(name, pair.dataset)
@@ -340,8 +341,7 @@ for number, name in enumerate(removed):
             "A method's curve with relocation and ablation over it",
         )
 if removed:
-    for name in removed:
-        panels.caption(sources_of(name))
+    panels.caption([one for name in removed for one in sources_of(name)])
     panels.downloads(
         "cause.against",
         [pair.pair_id, method.name, "ablation", by],
@@ -380,8 +380,7 @@ if st.toggle(
             panels.show(displacements(shifted, style), "cause.displacements", alt)
             for note in dict.fromkeys(one.note for one in shifted.values() if one.note):
                 st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
-            for each in known:
-                panels.caption(each)
+            panels.caption(known)
             panels.downloads(
                 "cause.displacement",
                 [pair.pair_id, "displacement"],

@@ -74,7 +74,7 @@ else:
     layout = Layout(metric=METRICS["embeddings"])
 
 st.markdown(
-    f"# Which {panels.plain(of)} are alike?\nA point for each of {len(source):,} "
+    f"# Map: which {panels.plain(of)} are alike?\nA point for each of {len(source):,} "
     f"{panels.plain(of)} of {len(pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
     + " A click or a lasso opens its pairs."

@@ -26,7 +26,7 @@ with st.sidebar, panels.guarded():
     chosen = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM-recency"])
 st.markdown(
-    "# What is known of a model's position bias?\n"
+    "# Passport: what is known of a model's position bias?\n"
     "One card a model: every measure of this program with its interval, and what it does not show."
 )
 if chosen is None or not names:
@@ -50,7 +50,7 @@ def read(spec: RetrieverSpec) -> Passport | None:
 
 def card(one: Passport) -> None:
     """A model's card."""
-    st.markdown(f"### {panels.plain(one.name)}")
+    st.markdown(f"## {panels.plain(one.name)}")
     st.caption(panels.plain(one.heading))
     for part in one.parts:
         with panels.guarded():

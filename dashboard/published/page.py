@@ -12,6 +12,7 @@ from dashboard.published import files as published_files
 from dashboard.published.service import curves_frame, curves_summary
 from dashboard.ranking.figures import published_curves
 from dashboard.widgets import panels
+from dashboard.widgets.tables import show_table
 
 CITATION = (
     "Figure 5 of PosIR: Zeng et al. 2026, [arXiv:2601.08363](https://arxiv.org/abs/2601.08363), "
@@ -20,7 +21,7 @@ CITATION = (
 )
 
 st.markdown(
-    "# Where do published models look?\n"
+    "# Published: where do published models look?\n"
     "Mean and standard deviation over documents of curves that were computed elsewhere."
 )
 figure = st.container()
@@ -45,16 +46,14 @@ with panels.guarded():
             "published.figure",
             "Mean and standard deviation of published saliency curves",
         )
-    st.dataframe(
+    show_table(
         curves_summary(found),
-        hide_index=True,
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
             for name in ("start", "end", "centre of mass", "primacy-recency index")
         },
     )
-    for one in the_provenance:
-        panels.caption(one)
+    panels.caption(the_provenance)
     panels.downloads(
         "published",
         ["figure5", *(one.model for one in found)],

@@ -13,6 +13,7 @@ from dashboard.ranking import tables
 from dashboard.ranking.figures import position_groups
 from dashboard.ranking.service import Measured, group_provenance
 from dashboard.widgets import panels
+from dashboard.widgets.tables import show_table
 
 
 def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> None:
@@ -30,9 +31,8 @@ def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> N
 
     st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")
     panels.show(draw(panels.screen_style(height_px=340)), "ranking.groups", "nDCG@10 by group")
-    st.dataframe(
+    show_table(
         tables.positions_text(found),
-        hide_index=True,
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
             for name in ("PSI", "PSI by chance", "p")

@@ -34,6 +34,7 @@ from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import run_board
+from dashboard.widgets.tables import show_table
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
@@ -109,7 +110,7 @@ with panels.guarded():
     survey, n_queries = the_setup.collection.survey, len(the_setup.collection.queries)
     measured = len(the_setup.queries)
     st.markdown(
-        "# Does a search find its evidence wherever it stands?\n"
+        "# Ranking: does a search find its evidence wherever it stands?\n"
         f"{n_queries:,} queries, {survey.n:,} documents of "
         f"{panels.plain(data.title)}, searched exactly; nDCG@10 by the evidence's place"
         + (
@@ -123,12 +124,11 @@ with panels.guarded():
     rejected = [*the_setup.collection.rejected, *survey.rejected]
     if rejected:
         with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):
-            st.dataframe(
+            show_table(
                 pd.DataFrame(
                     [(r.file, r.row, r.reason) for r in rejected[:1000]],
                     columns=["file", "row", "reason"],
                 ),
-                hide_index=True,
             )
 if not names and not runs:
     st.info("Choose a model in the sidebar.")
@@ -188,9 +188,8 @@ def progress(missing: list[str]) -> None:
 
 def measures_table(found: Sequence[Measured]) -> None:
     """Measures with their intervals, one row a model."""
-    st.dataframe(
+    show_table(
         tables.measures_text(found),
-        hide_index=True,
         column_config={
             "same language": st.column_config.TextColumn(
                 help="Share of the top 10 in the query's language; beside it the share of the "
@@ -215,9 +214,8 @@ def languages_table(found: Sequence[Measured]) -> None:
         return
     frame = tables.languages_frame(found)
     with st.expander("By the queries' language"):
-        st.dataframe(
+        show_table(
             frame,
-            hide_index=True,
             column_config={
                 name: st.column_config.NumberColumn(format="%.3f") for name in frame.columns[4:]
             },
@@ -268,9 +266,8 @@ def profile_section(found: Sequence[Measured]) -> None:
     with right:
         st.markdown("**Position sensitivity (PSI)**")
         table = tables.psi_frame(found)
-        st.dataframe(
+        show_table(
             table,
-            hide_index=True,
             height=350,
             column_config={
                 name: st.column_config.NumberColumn(format="%.3f")
@@ -380,8 +377,7 @@ def board() -> None:
     with panels.guarded():
         measures_table(found)
         run_notes(given)
-        for each in provenance(found):
-            panels.caption(each)
+        panels.caption(provenance(found))
         panels.downloads(
             "ranking.measures",
             [data.name, "ranking"],

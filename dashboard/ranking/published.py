@@ -12,6 +12,7 @@ from dashboard.published.service import measures_frame
 from dashboard.ranking import tables
 from dashboard.ranking.service import Measured
 from dashboard.widgets import panels
+from dashboard.widgets.tables import show_table
 
 
 def section(found: Sequence[Measured], dataset: str) -> None:
@@ -41,7 +42,7 @@ def section(found: Sequence[Measured], dataset: str) -> None:
             key="published.length",
             format_func=panels.plain,
         )
-        st.dataframe(both[both["length"] == length], hide_index=True)
+        show_table(both[both["length"] == length])
         st.caption(
             "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
             "mean over evidence bins, not over queries."

@@ -21,7 +21,7 @@ from dashboard.remedy.service import Point, Remedy
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.run_board import any_active, run_board
-from dashboard.widgets.tables import chosen_row
+from dashboard.widgets.tables import chosen_row, show_table
 
 STRENGTHS = [number / 10 for number in range(1, 11)]
 BASKETS = [16, 32, 64, 128, 256]
@@ -59,7 +59,7 @@ with st.sidebar, panels.guarded():
     chosen = (spec, remedies.grid(spec, strengths, baskets, depths), setup)
 
 st.markdown(
-    "# What mends a position bias, and at what price?\n"
+    "# Remedy: what mends a position bias, and at what price?\n"
     "Attention calibrated while the model reads, so that every basket of tokens has its share. In "
     "the chart, left is more even over the evidence's place, and up is better."
 )
@@ -89,9 +89,8 @@ def front_section(found: Remedy) -> None:
     with right:
         panels.show(draw_harmonic(style), "remedy.harmonic", "Harmonic mean against PSI")
     numbers = st.column_config.NumberColumn(format="%.3f")
-    st.dataframe(
+    show_table(
         tables.points_text(found),
-        hide_index=True,
         column_config={"PSI": numbers, "by chance": numbers},
     )
     st.caption(
@@ -102,8 +101,7 @@ def front_section(found: Remedy) -> None:
         "interval of the harmonic mean or of PSI shows an improvement there, no interval shows a "
         "loss, and it is not worse over all queries in both PSI and nDCG@10."
     )
-    for each in known:
-        panels.caption(each)
+    panels.caption(known)
     panels.downloads(
         "remedy.front",
         [data.name, "remedy", name],
@@ -201,8 +199,7 @@ def curves_section(choice: CurveChoice) -> None:
                         f"{one.summary.curve.n} pairs"
                     )
                 )
-            for each in known:
-                panels.caption(each)
+            panels.caption(known)
             panels.downloads(
                 "remedy.relocation",
                 [data.name, "remedy", "relocation"],
@@ -220,8 +217,7 @@ def curves_section(choice: CurveChoice) -> None:
         with right:
             st.markdown("**Saliency**")
             panels.show(draw_seen(style), "remedy.saliency", "Mean saliency by position")
-            for each in of_saliency:
-                panels.caption(each)
+            panels.caption(of_saliency)
             panels.downloads(
                 "remedy.saliency",
                 [data.name, "remedy", "saliency"],

@@ -17,12 +17,16 @@ P = ParamSpec("P")
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
-    """Show what goes wrong inside as one sentence; the rest of the page stays up."""
+def guarded(shown: set[str] | None = None) -> Iterator[None]:
+    """Show what goes wrong inside as one sentence; the rest of the page stays up. Sections that
+    pass one set as `shown` show a sentence once, whichever of them it comes from."""
+    shown = set() if shown is None else shown
     try:
         yield
     except UserError as error:
-        st.error(plain(error), icon=":material/error:")
+        if str(error) not in shown:
+            shown.add(str(error))
+            st.error(plain(error), icon=":material/error:")
     except BaseException as error:
         # Streamlit steers reruns and page changes with exceptions of its own. What a library raises
         # to end the program, SystemExit above all, ends this section alone.

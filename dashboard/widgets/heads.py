@@ -26,9 +26,9 @@ def _evidence(result: Explained) -> list[Fact]:
         return [Fact("evidence not read", "The model read none of the evidence.", warning=True)]
     return [
         Fact(
-            f"in the evidence {share.share:.1%} · {share.enrichment:.2f}×",
-            f"Share of the attribution inside the evidence span, which holds "
-            f"{share.token_share:.1%} of the tokens; 1× is what an even spread would give.",
+            f"in the evidence {share.share:.1%}, {share.enrichment:.2f} times an even share",
+            f"Share of the attribution inside the evidence. The evidence is "
+            f"{share.token_share:.1%} of the tokens, so an even spread would give it as much.",
         )
     ]
 

@@ -31,7 +31,7 @@ from dashboard.widgets.choices import filters, spec, statistics
 from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
 from dashboard.widgets.orders import HELP as ORDER_HELP
 from dashboard.widgets.reading_panel import readable_pairs
-from dashboard.widgets.tables import rows_key
+from dashboard.widgets.tables import NOTHING, rows_key, with_values
 from dashboard.widgets.typed_text import OWN, typed_text
 
 MAX_LISTED = 1000
@@ -300,9 +300,10 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
         frame.insert(0, order, [values.get(pair_id) for pair_id in ids])
     at = selection.places.get(chosen.pair_id)
     st.dataframe(
-        frame,
+        with_values(frame),
         key=key,
         hide_index=True,
+        placeholder=NOTHING,
         height=280,
         on_select=choose,
         selection_mode="single-row",

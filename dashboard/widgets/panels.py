@@ -21,7 +21,12 @@ from dashboard.drawing.curves import (
     PRESETS,
     Style,
 )
-from dashboard.drawing.figure_base import Provenances, caption_text, provenance_entries
+from dashboard.drawing.figure_base import (
+    Provenances,
+    caption_line,
+    caption_text,
+    provenance_entries,
+)
 from dashboard.drawing.palettes import PALETTES
 from dashboard.drawing.plain import plain as plain
 from dashboard.export.files import (
@@ -148,8 +153,10 @@ def reading_note(result: Explained) -> str:
 
 
 def caption(provenance: Provenances) -> None:
-    """Provenance below what it belongs to, as text: what several share is said once."""
-    st.caption(plain(caption_text(provenance_entries(provenance))))
+    """Provenance below what it belongs to: one line, and all of it folded behind that line."""
+    if entries := provenance_entries(provenance):
+        with st.expander(plain(f"Provenance: {caption_line(entries)}"), type="compact"):
+            st.caption(plain(caption_text(entries)))
 
 
 def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:

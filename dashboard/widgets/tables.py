@@ -1,4 +1,4 @@
-"""Tables of which the reader chooses a row, and the list of what gave no result."""
+"""Tables on pages: without what is empty, with a row to choose, and of what gave no result."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import streamlit as st
 from dashboard.drawing.plain import plain
 
 SHOWN_FAILURES = 1000
+NOTHING = "–"
+"""What stands in a cell without a value."""
 
 
 def rows_key(key: str, ids: Sequence[str]) -> str:
@@ -24,6 +26,25 @@ def rows_key(key: str, ids: Sequence[str]) -> str:
     return f"{key}.{hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:12]}"
 
 
+def with_values(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a table that hold something in any row."""
+    return frame.loc[:, [not _empty(frame[name]).all() for name in frame]]
+
+
+def show_table(frame: pd.DataFrame, **options: Any) -> None:
+    """Show a table without empty columns and without rows that have nothing but their name; no
+    table where nothing is left. `options` are those of `st.dataframe`."""
+    shown = with_values(frame)
+    if len(frame.columns) > 1:
+        shown = shown[~shown.iloc[:, 1:].apply(_empty).all(axis=1).astype(bool)]
+    if len(shown):
+        st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
+
+
+def _empty(values: pd.Series) -> pd.Series:
+    return values.isna() | values.isin(("", NOTHING))
+
+
 def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int | None:
     """Show a table and return the position of the row that is chosen; None where there is none.
 
@@ -31,8 +52,9 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     sends of a row that the table does not have chooses nothing.
     """
     event = st.dataframe(
-        frame,
+        with_values(frame),
         hide_index=True,
+        placeholder=NOTHING,
         on_select="rerun",
         selection_mode="single-row",
         key=rows_key(key, [str(value) for value in frame[ids]]),

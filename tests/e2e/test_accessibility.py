@@ -1,5 +1,5 @@
-"""axe-core on every page as a first visit shows it, in both themes: nothing serious or worse; every
-chart in words; no page wider than a narrow window."""
+"""axe-core on every page as a first visit shows it, in both themes: nothing serious or worse, and
+headings in order; every chart in words; no page wider than a narrow window."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_navigation import PAGES
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 GRAVE = ("serious", "critical")
+HEADINGS = "heading-order"
 FULL = ".hm-pane[data-side=document], .js-plotly-plot, [data-testid=stDataFrame]"
 NAMELESS = "[data-testid=stPlotlyChart]:not([role=figure][aria-label*=' '])"
 ADDRESSES = [
@@ -24,13 +25,14 @@ ADDRESSES = [
 
 
 def violations(page: Page) -> list[str]:
-    """What axe-core finds that is serious or critical: a line for each element."""
+    """What axe-core finds that is serious, critical or a heading out of order: a line for each
+    element."""
     page.evaluate(AXE)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [
         f"{rule['id']}: {node['target']} {node['html'][:200]}"
         for rule in found
-        if rule["impact"] in GRAVE
+        if rule["impact"] in GRAVE or rule["id"] == HEADINGS
         for node in rule["nodes"]
     ]
 
@@ -69,3 +71,6 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
             """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
                  .every((node) => node.scrollWidth <= Math.min(node.clientWidth, innerWidth))"""
         )
+    if path == "cache":
+        press(page.get_by_text("Import", exact=True), page.locator("pre").first.is_visible)
+        assert violations(page) == []

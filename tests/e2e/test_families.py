@@ -92,7 +92,7 @@ def test_each_family(
 ) -> None:
     page = go(f"{wide_app.url}/?models={model}&method={method}&pair=food-sourdough-q2")
     drawn(page)
-    expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_visible()
+    expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_attached()
     # What does not fit is there with its reason, for who asks.
     page.get_by_text("not fit: why?").click()
     expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()

@@ -81,6 +81,6 @@ def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser
 def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:
     page = go(f"{shipped_app.url}/cache")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
-    expect(page.get_by_test_id("stMarkdown").first).to_contain_text("What is stored?")
+    expect(page.get_by_test_id("stMarkdown").first).to_contain_text("what is stored?")
     expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()

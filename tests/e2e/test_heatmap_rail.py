@@ -374,7 +374,9 @@ def test_toggles_of_units_draw_no_rail_anew(show: Show) -> None:
     assert page.evaluate("window.changes") == 0
 
 
-@pytest.mark.parametrize(("width", "least", "most"), [(1440, 90, 110), (390, 48, 64)])
+@pytest.mark.parametrize(
+    ("width", "least", "most"), [(1440, 90, 350), (900, 90, 110), (390, 48, 64)]
+)
 def test_the_rail_keeps_its_place_on_narrow_pages(
     show: Show, width: int, least: int, most: int
 ) -> None:
@@ -384,6 +386,19 @@ def test_the_rail_keeps_its_place_on_narrow_pages(
     assert least <= box["width"] <= most
     assert box["x"] >= text["x"] + text["width"] - 1
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("models", [("one",), ("one", "two")])
+def test_lines_stay_readable_in_a_wide_window(show: Show, models: tuple[str, ...]) -> None:
+    text = "Rivers rise in spring when the snow melts. " * 40
+    page = show([document(text, model=model) for model in models], width=2560)
+    lines = page.locator(".hm-paragraph").first.evaluate(
+        """node => { const boxes = [...node.querySelectorAll("[data-u]")].map((run) =>
+             run.getBoundingClientRect().top);
+           return new Set(boxes).size; }"""
+    )
+    assert 80 <= len(text) / lines <= 110
+    assert 200 <= inside(page, ".hm-rail", 0)[0] - inside(page, ".hm-text", 0)[0] <= 700
 
 
 def test_the_head_is_one_line_and_warns_with_a_sign(show: Show) -> None:

@@ -83,6 +83,15 @@ def test_no_request_of_a_page_fails(app: App, visit: Visit, path: str) -> None:
     assert failed == []
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_heading_says_which_page_it_is(app: App, visit: Visit, name: str) -> None:
+    page = visit(f"{app.url}/{PAGES[name]}?models=BM25", width=2560)
+    heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
+    expect(heading).to_contain_text(f"{name}: ")
+    wide = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
+    assert max(page.evaluate(wide), default=0) < 900
+
+
 def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published")
     expect(page.get_by_role("heading").first).to_be_visible()

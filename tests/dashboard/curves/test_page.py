@@ -90,3 +90,22 @@ def test_one_model_and_the_posir_protocol_stay_over_what_was_read(long_and_short
     assert WHOLE in whole["layout"]["xaxis"]["title"]["text"]
     shared = figure(opened(models=["cutter", "BM25"], axis="what the model read"))
     assert READ in shared["layout"]["xaxis"]["title"]["text"]
+
+
+def test_documents_without_queries_lead_to_what_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_folders", "_variants"):
+        monkeypatch.setattr(datasets, name, dict(getattr(datasets, name)))
+    rows = [{"_id": f"d{n}", "text": f"Fog {n} lifts at noon. Stone stays."} for n in range(3)]
+    (tmp_path / "alone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("alone", tmp_path / "alone.jsonl")
+    app = open_page("curves", dataset="alone", models=["MiniLM"]).run()
+    assert not app.exception and not app.error
+    (said,) = [one.value.replace("\\", "") for one in app.info]
+    assert "without queries" in said and "Query-free profile" in said and "Audit" in said
+    assert not [one for one in app.button if one.key == "start"]
+    links = [one.proto for one in app.get("page_link")]
+    assert [one.label.replace("\\", "") for one in links] == ["Query-free profile", "Audit"]
+    free = open_page("curves", dataset="alone", models=["MiniLM"], method="profile").run()
+    assert not free.exception and [one for one in free.button if one.key == "start"]

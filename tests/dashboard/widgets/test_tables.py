@@ -57,3 +57,25 @@ def test_a_choice_does_not_point_into_other_rows(app: AppTest) -> None:
     assert not app.exception and app.text[0].value == "none"
     assert table(app) != old
     assert send(app, old, [2]).text[0].value == "none"
+
+
+def empty_cells() -> None:
+    import pandas as pd
+
+    from dashboard.widgets.tables import show_table
+
+    columns = ["model", "value", "low", "note"]
+    rows = [("a", 0.5, None, ""), ("b", None, None, "–"), ("c", None, None, "seen")]
+    show_table(pd.DataFrame(rows, columns=columns))
+    show_table(pd.DataFrame([("a", None)], columns=["model", "value"]))
+    show_table(pd.DataFrame({"model": ["a"]}))
+
+
+def test_a_table_shows_no_empty_column_and_no_empty_row() -> None:
+    app = AppTest.from_function(empty_cells, default_timeout=SECONDS).run()
+    assert not app.exception
+    first, last = app.dataframe
+    assert list(first.value) == ["model", "value", "note"]
+    assert first.value["model"].tolist() == ["a", "c"]
+    assert first.proto.placeholder == "–"
+    assert last.value.to_dict("list") == {"model": ["a"]}

@@ -1,0 +1,34 @@
+"""Provenance in words: one line, and all of it."""
+
+from __future__ import annotations
+
+from dashboard.drawing.figure_base import caption_line, caption_text
+
+PAIR = {
+    "poslens": "0.2.0",
+    "model": "MiniLM",
+    "weights": "c006",
+    "method": "saliency(version=1)",
+    "dataset": "sample",
+    "selection": "pair p1",
+}
+MEAN = {**PAIR, "selection": "", "n_pairs": 304, "truncated": 184}
+
+
+def test_the_line_says_what_sets_entries_apart() -> None:
+    assert caption_line([PAIR, MEAN]) == "selection pair p1; n pairs 304"
+    other = {**PAIR, "model": "MiniLM-recency", "weights": "e067"}
+    assert caption_line([PAIR, other]) == "model MiniLM; model MiniLM-recency"
+    assert caption_line([PAIR, {**PAIR, "weights": "e067"}]) == "weights c006; weights e067"
+
+
+def test_the_line_says_what_a_single_entry_is_of() -> None:
+    assert caption_line([PAIR]) == "model MiniLM · method saliency · dataset sample"
+    assert caption_line([PAIR, PAIR]) == caption_line([PAIR])
+
+
+def test_the_line_stays_one_line_and_the_text_keeps_all() -> None:
+    many = [{**PAIR, "model": f"model-with-a-long-name-{n}"} for n in range(9)]
+    assert len(caption_line(many)) <= 100
+    for value in (*PAIR.values(), "304", "184", "model-with-a-long-name-8"):
+        assert str(value) in caption_text([*many, MEAN])
