@@ -275,7 +275,7 @@ def estimate_words(compute: Compute, index: Index, setup: Setup, *, load: bool =
     said = (
         f"{known.document_texts:,} documents or windows (in order and shuffled) and "
         f"{known.queries:,} sentences and questions of {known.documents:,} documents, about "
-        f"{known.tokens:,} tokens"
+        f"{float(f'{known.tokens:.3g}'):,.0f} tokens"
     )
     if index.spec.remote or model.stored_only:
         return f"{said}."
