@@ -69,7 +69,7 @@ with st.sidebar, panels.guarded():
 st.markdown(
     "# Audit: which passages can the index not find?\n"
     "Each sentence of the corpus is searched for. It is dark when its own document does not come "
-    "up; dotted lines are of documents with their sentences shuffled, where place is all that "
+    "up; thin lines are of documents with their sentences shuffled, where place is all that "
     "counts."
 )
 if setup is None:

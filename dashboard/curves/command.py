@@ -345,7 +345,6 @@ def export(
     """Write the aggregated curves of one or several models as a figure or a table."""
     from dataclasses import replace
 
-    from dashboard.curves.words import counted
     from dashboard.drawing.curves import PRESETS, mean_curves
     from dashboard.export.files import (
         FIGURE_FORMATS,
@@ -370,6 +369,5 @@ def export(
         write_table(output, files, format)
         return
     style = replace(PRESETS[size], palette=palette)
-    notes = {curve.model: counted(curve) for curve in curves}
-    figure = mean_curves(curves, style, notes=notes, provenance=provenance)
+    figure = mean_curves(curves, style, provenance=provenance)
     write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]

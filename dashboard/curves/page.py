@@ -21,7 +21,6 @@ from dashboard.core.own_texts import service_for
 from dashboard.core.runs import Job
 from dashboard.core.selection import Selection
 from dashboard.curves.words import (
-    counted,
     over_what,
     read_unlike,
     small,
@@ -203,18 +202,12 @@ def jobs() -> list[Job]:
     return found
 
 
-def notes(curves: list[DataSetCurve]) -> dict[str, str]:
-    """What the legend adds to each model."""
-    return {one.model.spec.name: counted(one.summary.curve) for one in curves}
-
-
 def draw(curves: list[DataSetCurve], style: Style) -> go.Figure:
     """Mean curves with their bands."""
     return mean_curves(
         [one.summary.curve for one in curves],
         style,
         kind=st.session_state.get("band") or BANDS[0],
-        notes=notes(curves),
         provenance=[one.provenance() for one in curves],
     )
 

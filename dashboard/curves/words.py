@@ -8,13 +8,6 @@ from attribution.curves.bootstrap import MIN_DOCUMENTS
 from attribution.curves.curve_summary import CurveSummary
 from attribution.types import PositionCurve
 
-
-def counted(curve: PositionCurve) -> str:
-    """How much the mean is of, for a legend."""
-    said = f"{_several(curve.n, 'pair')}, {_several(curve.n_documents, 'document')}"
-    return said + (f", {_several(curve.n_truncated, 'pair')} cut" if curve.n_truncated else "")
-
-
 MIN_PAIRS = 10
 """Pairs from which on a mean curve is shown as a data set's."""
 

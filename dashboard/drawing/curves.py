@@ -20,6 +20,7 @@ from attribution.types import Array, PositionCurve
 from dashboard.drawing.figure_base import (
     BINS,
     CENTRES,
+    CLEAR,
     POSITION_TITLE,
     TEXT_TITLE,
     Provenances,
@@ -50,6 +51,9 @@ __all__ = [
     "quantity",
     "rank_scatter",
 ]
+
+
+MEAN = "mean of the data set"
 
 
 def pair_curves(
@@ -97,16 +101,29 @@ def pair_curves(
             said = model if not means else f"{model}, this pair"
             if share < 1:
                 said += f" (read {100 * share:.0f}% of the text)"
-            trace = line(index, bins(curves[model]), style, legend_name(said, style), x=x)
+            trace = line(
+                index,
+                bins(curves[model]),
+                style,
+                legend_name(said, style),
+                x=x,
+                panel=model if means else said,
+                role="this pair" if means else "",
+            )
             if means:
                 # The mean is what the pair stands against: it has the stronger line.
                 trace.update(opacity=0.6, line={**style.line(index), "width": 1})
             figure.add_trace(trace)
         if model in means:
             mean = means[model]
-            said = f"{model}, {mean.note}"
             trace = line(
-                index, bins(mean.values), style, legend_name(said, style), x=mean.positions
+                index,
+                bins(mean.values),
+                style,
+                legend_name(f"{model}, {MEAN}", style),
+                x=mean.positions,
+                panel=model,
+                role=MEAN,
             )
             trace.update(line={**style.line(index), "width": 3})
             figure.add_trace(trace)
@@ -161,16 +178,15 @@ def mean_curves(
     style: Style,
     *,
     kind: str = BANDS[0],
-    notes: Mapping[str, str] | None = None,
     y_title: str | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
     """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`).
 
-    Curves of one model are told apart by their data set, then their method. `notes` maps a model
-    (or that longer name) to what the legend adds, for example n and the centre of mass. Without
-    `y_title` the curves' common method names the axis. Each point, the band's too, carries its
-    bin 0..99 as customdata; the bands (all drawn below the lines) come first among the traces.
+    Curves of one model are told apart by their data set, then their method. Without `y_title` the
+    curves' common method names the axis. Each point, the band's too, carries its bin 0..99 as
+    customdata; the bands (all drawn below the lines) come first among the traces. How many pairs
+    the means are of is in the provenance, and so in the caption.
     Of curves over whole texts (all of them or none) those whose texts were not all read to the end
     have a faint line of how many were read at each position, on an axis of its own at the right.
 
@@ -192,11 +208,8 @@ def mean_curves(
         name = "95% interval" if kind == BANDS[0] else kind
         _band(figure, curve.positions, *edges, index, style, name)
     for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):
-        note = (notes or {}).get(name, (notes or {}).get(curve.model, ""))
-        entry = f"{name} ({note})" if note else name
-        figure.add_trace(
-            line(index, bins(curve.mean), style, legend_name(entry, style), x=curve.positions)
-        )
+        shown = legend_name(name, style)
+        figure.add_trace(line(index, bins(curve.mean), style, shown, x=curve.positions, panel=name))
     if any(curve.n_read is not None and curve.n_read.min() < curve.n for curve in curves):
         _add_read_shares(figure, curves, style)
     return with_legend(positions(figure), style)
@@ -292,7 +305,7 @@ def difference(
         figure.data[-1].update(fillcolor=faint(style.colours.ink, 0.25))
     trace = line(0, gap, style, f"{escape(names[0])} − {escape(names[1])}", x=x / 100)
     trace.update(customdata=drawn)
-    trace.update(showlegend=False, line={"color": style.colours.ink, "dash": "solid"})
+    trace.update(showlegend=False, line={"color": style.colours.ink}, marker={"color": CLEAR})
     figure.add_trace(trace)
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
     return with_legend(positions(figure), style, above=unread_from < 1)

@@ -13,7 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from attribution.curves.bootstrap import Estimate
 from attribution.methods import METHODS
 from attribution.types import N_BINS, Method, Provenance
+from dashboard.drawing.legends import group, with_legend
 from dashboard.drawing.palettes import Style, escape, text_width, wrap
+
+__all__ = ["group", "with_legend"]
 
 Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
@@ -21,8 +24,14 @@ Span = tuple[float, float]
 POSITION_TITLE = "Relative position in what was read (%)"
 TEXT_TITLE = "Position in the whole text (% of its characters)"
 BINS = np.arange(N_BINS)
+CLEAR = "rgba(0,0,0,0)"
 _LEGEND_EM = 17  # a longer name is wrapped: on a page, a phone may have to show it
 CENTRES = (BINS + 0.5) * (100 / N_BINS)
+_TICKS = 9
+"""Ticks of a y axis, at most. Steps are 1, 2 or 5 times a power of ten, so that there are three at
+least; left to Plotly, a low figure has two."""
+_EVERY = 20
+"""Of a curve's 100 points, one in so many shows its symbol."""
 
 
 def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
@@ -77,7 +86,7 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
 
 def legend_name(name: str, style: Style) -> str:
     """A name from data as a legend shows it: escaped, on as many lines as it takes."""
-    room = min(style.width_px - 9 * style.font_size, _LEGEND_EM * style.font_size)
+    room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)
     return "<br>".join(map(escape, wrap(name, room, style.small)))
 
 
@@ -196,6 +205,7 @@ def canvas(
                 "font": {"size": size},
             },
             "automargin": True,
+            "nticks": _TICKS,
         },
     )
     figure = go.Figure(layout=layout)
@@ -251,30 +261,6 @@ def shade(
     label(figure, min(max(50 * (start + end), reach), 100 - reach), text, style)
 
 
-def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
-    """The legend over the plot, flush left; `above` leaves a line for labels between them."""
-    figure.update_layout(
-        showlegend=True,
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            # At the figure's top, and the plot below it: placed by the plot instead, it stays where
-            # it was when a change of width gives it more or fewer lines, and covers the plot.
-            "yref": "container",
-            "y": 1,
-            "yanchor": "top",
-            "itemwidth": 30 + style.font_size,
-            "tracegroupgap": 0,
-            "font": {"size": style.small},
-            "bgcolor": "rgba(0,0,0,0)",
-        },
-        # What stays between the legend and the plot: its own height comes on top of this.
-        margin={"t": (2 if above else 0.6) * style.font_size},
-    )
-    return figure
-
-
 def positions(figure: go.Figure) -> go.Figure:
     """The x axis of a curve: relative position in percent, one hover box for all lines."""
     figure.update_xaxes(
@@ -300,25 +286,41 @@ def line(
     name: str,
     share: float = 1.0,
     x: NDArray[np.float64] | None = None,
+    *,
+    panel: str = "",
+    role: str = "",
 ) -> go.Scatter:
     """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
     [100] in [0, 1] of that, or at the centres of bins.
 
-    `name` is markup: escape it first.
+    `name` is markup: escape it first. For `panel` and `role` see `group`; they are text.
     """
-    look = style.line(index)
-    return go.Scatter(
+    trace = go.Scatter(
         x=(CENTRES if x is None else 100 * x) * share,
         y=values,
         customdata=BINS,
-        # plotly.js selects no point of a trace that has lines alone: the markers are there to be
-        # clicked, and seen only when they are.
+        # plotly.js selects no point of a trace that has lines alone.
         mode="lines+markers",
-        line=look,
-        marker={"color": look["color"], "size": 0.6 * style.font_size, "opacity": 0},
-        selected={"marker": {"opacity": 1}},
-        unselected={"marker": {"opacity": 0}},
+        line=style.line(index),
+        **marks(index, len(values), style),
         hovertemplate="bin %{customdata}: %{y:.4g}",
-        legendgroup=f"curve {index}",
         name=name,
     )
+    return group(trace, f"curve {index}", panel or name, role)
+
+
+def marks(index: int, n: int, style: Style) -> dict[str, Any]:
+    """Markers of the `index`-th line, which has `n` points: few show their symbol, which tells the
+    line from others without colour. The rest are clear, and there to be clicked."""
+    colour = style.line(index)["color"]
+    # The first always: it is the one that the legend shows.
+    shown = [at == 0 or at % _EVERY == (7 * index + 9) % _EVERY for at in range(n)]
+    return {
+        "marker": {
+            "color": [colour if one else CLEAR for one in shown],
+            "size": 0.55 * style.font_size,
+            "symbol": style.symbol(index),
+        },
+        "selected": {"marker": {"color": colour}},
+        "unselected": {"marker": {"color": CLEAR}},
+    }

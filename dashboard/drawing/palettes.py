@@ -13,12 +13,12 @@ from attribution.errors import UserError
 CSS_DPI = 96
 """Pixels of layout to the inch: what `width_px` and `font_size` are counted in."""
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
 # Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Colour schemes", bright. Each list is
 # ordered so that the first colours stand out most on that background; yellows and pale
 # greys that vanish on white come only on dark, black only on white. The greys differ in lightness
-# alone and lean on the dashes.
+# alone and lean on the symbols.
 PALETTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "okabe-ito": {
         "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"),
@@ -119,17 +119,21 @@ class Style:
         return 0.9 * self.font_size
 
     def line(self, index: int) -> dict[str, object]:
-        """Colour, dash and width of the `index`-th line.
+        """Colour and width of the `index`-th line; it is solid, since dashes hide what noisy lines
+        do.
 
-        Colour and dash both advance, so that neighbours differ in print without colour and no
-        two of the first 30 lines look alike.
+        Its colour and `symbol` both advance, so that neighbours differ in print without colour and
+        no two of the first 30 lines look alike.
         """
         colours = PALETTES[self.palette][self.theme]
         return {
             "color": colours[index % len(colours)],
-            "dash": DASHES[index % len(DASHES)],
             "width": self.line_width,
         }
+
+    def symbol(self, index: int) -> str:
+        """The symbol of the `index`-th line's points."""
+        return SYMBOLS[index % len(SYMBOLS)]
 
     def diverging(self) -> list[tuple[float, str]]:
         """Colour scale from negative through zero (the background, or mid grey) to positive."""

@@ -25,6 +25,7 @@ import re
 import unicodedata
 import zipfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from html import escape as html_escape
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +38,7 @@ import pyarrow.parquet as pq
 
 from attribution.text import inside
 from attribution.types import N_BINS, Attribution, PositionCurve, TextPair
-from dashboard.drawing.figure_base import Provenances, provenance_entries
+from dashboard.drawing.figure_base import CLEAR, Provenances, provenance_entries
 from dashboard.drawing.palettes import Style, printable
 from dashboard.export.inscription import inscribed
 from dashboard.export.json_text import json_text, without_surrogates
@@ -110,15 +111,29 @@ def figure_bytes(
     title = _title(entries)
     if fmt == "html":
         return _html(figure, title, entries, style)
-    drawn = figure.to_dict()
-    for trace in drawn["data"]:
-        # Markers that are there to be clicked would be 100 invisible shapes in the file.
-        if trace.get("mode") == "lines+markers" and trace["marker"].get("opacity") == 0:
-            trace["mode"] = "lines"
     from dashboard.export.browser import render  # here: slow to import
 
+    traces = [one for trace in figure.data for one in _without_clear_markers(trace)]
+    drawn = go.Figure(traces, figure.layout).to_dict()
     image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
     return inscribed(image, fmt, title, entries, style.dpi)
+
+
+def _without_clear_markers(trace: Any) -> list[Any]:
+    """A trace as a picture needs it: markers that are there to be clicked would be 100 invisible
+    shapes in the file."""
+    colours = getattr(trace, "marker", None) and trace.marker.color
+    if isinstance(colours, str) and colours == CLEAR:
+        return [deepcopy(trace).update(mode="lines")]
+    if not isinstance(colours, tuple) or CLEAR not in colours:
+        return [trace]
+    shown = [at for at, colour in enumerate(colours) if colour != CLEAR]
+    symbols = deepcopy(trace)
+    # Gaps keep the points apart; the legend has this trace's line and symbol.
+    symbols.x = [value for at in shown for value in (trace.x[at], None)]
+    symbols.y = [value for at in shown for value in (trace.y[at], None)]
+    symbols.marker.color = colours[0]
+    return [deepcopy(trace).update(mode="lines", showlegend=False), symbols]
 
 
 def table_files(

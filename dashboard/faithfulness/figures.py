@@ -13,7 +13,9 @@ from dashboard.drawing.figure_base import (
     Provenances,
     canvas,
     faint,
+    group,
     legend_name,
+    marks,
     with_legend,
 )
 from dashboard.drawing.palettes import Style
@@ -74,15 +76,15 @@ def deletion_insertion(
         )
     )
     for index, (label, result) in enumerate(results.items()):
-        figure.add_trace(
-            go.Scatter(
-                x=100 * result.removed,
-                y=result.scaled(getattr(result, kind)),
-                mode="lines",
-                name=legend_name(label, style),
-                line=style.line(index),
-            )
+        trace = go.Scatter(
+            x=100 * result.removed,
+            y=result.scaled(getattr(result, kind)),
+            mode="lines+markers",
+            name=legend_name(label, style),
+            line=style.line(index),
+            **marks(index, len(result.removed), style),
         )
+        figure.add_trace(group(trace, f"result {index}", label))
     figure.update_xaxes(range=[0, 100])
     return with_legend(figure, style)
 
@@ -116,5 +118,6 @@ def gains(
         )
     )
     figure.add_vline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
-    figure.update_yaxes(automargin=True)
+    # All names, however low the figure is.
+    figure.update_yaxes(automargin=True, nticks=0)
     return figure

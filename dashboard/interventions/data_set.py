@@ -167,15 +167,11 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     known = [one.provenance() for one in found]
     moved = what.name == "relocation"
     title = "Score by place, less its mean" if moved else "Score lost without this part"
-    notes = {
-        one.model.spec.name: f"n={one.summary.curve.n}, {one.summary.curve.n_documents} documents"
-        for one in found
-    }
 
     def draw(style: Style) -> go.Figure:
         """Means with their bands."""
         curves = [one.summary.curve for one in found]
-        return mean_curves(curves, style, y_title=title, notes=notes, provenance=known)
+        return mean_curves(curves, style, y_title=title, provenance=known)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
     show_table(intervention_tables.lean_frame(found))

@@ -21,6 +21,7 @@ from dashboard.drawing.figure_base import (
     Provenances,
     canvas,
     faint,
+    group,
     legend_name,
     line,
     positions,
@@ -58,13 +59,14 @@ def relocation_scores(
                 marker={
                     "color": look["color"],
                     "size": 0.6 * style.font_size,
-                    "symbol": ["circle" if read else "circle-open" for read in whole],
+                    "symbol": [style.symbol(index) + ("" if read else "-open") for read in whole],
                 },
                 customdata=np.arange(len(found.positions)),
                 hovertemplate="%{y:.4f}",
                 name=legend_name(name, style),
             )
         )
+        group(figure.data[-1], f"model {index}", name)
         if place is not None and place < len(found.scores):
             figure.add_trace(
                 go.Scatter(
@@ -77,6 +79,7 @@ def relocation_scores(
                         "line": {"color": style.colours.ink, "width": 1.5},
                     },
                     hoverinfo="skip",
+                    legendgroup=f"model {index}",
                     showlegend=False,
                 )
             )
@@ -177,13 +180,16 @@ def displacements(
                 marker={
                     "color": look["color"],
                     "size": 0.6 * style.font_size,
-                    "symbol": ["circle" if r >= 1 else "circle-open" for r in found.read],
+                    "symbol": [
+                        style.symbol(index) + ("" if r >= 1 else "-open") for r in found.read
+                    ],
                 },
                 customdata=100 * found.read,
                 hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
                 name=legend_name(name, style),
             )
         )
+        group(figure.data[-1], f"model {index}", name)
     return with_legend(figure, style)
 
 
@@ -211,13 +217,13 @@ def minus_null_curves(
                 fillcolor=faint(str(style.line(index)["color"]), 0.2),
                 line={"width": 0},
                 hoverinfo="skip",
+                legendgroup=f"curve {index}",
                 showlegend=False,
             )
         )
     for index, (name, found) in enumerate(curves):
         mean = found.mean.astype(np.float64)
-        label = f"{name} (n={found.n}, {found.n_documents} documents)"
-        figure.add_trace(line(index, mean, style, legend_name(label, style)))
+        figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
     return with_legend(positions(figure), style)
 
@@ -250,9 +256,10 @@ def edit_means(found: Sequence[MeanEdits], style: Style, provenance: Provenances
                     mode="lines+markers",
                     line={**look, "dash": dash},
                     hovertemplate="%{y:.4f}",
-                    name=legend_name(f"{one.model.spec.name}, {place} (n={one.n})", style),
+                    name=legend_name(f"{one.model.spec.name}, {place}", style),
                 )
             )
+            group(figure.data[-1], f"model {index}", one.model.spec.name, place)
     return with_legend(figure, style)
 
 

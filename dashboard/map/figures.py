@@ -82,10 +82,10 @@ def point_map(
             marker = {"color": style.line(index)["color"]}
             if not webgl:
                 marker["symbol"] = SYMBOLS[index]
-            add(chosen, f"{word or 'not known'} ({counts[word]:,})", marker, True)
+            add(chosen, word or "not known", marker, True)
         rest = np.array([i for i, own in enumerate(words) if own not in shown], dtype=int)
         if len(rest):
-            add(rest, f"{OTHERS} ({len(rest):,})", grey, True)
+            add(rest, OTHERS, grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)
     values = np.asarray(colours, dtype=np.float64)
     known = np.flatnonzero(np.isfinite(values))

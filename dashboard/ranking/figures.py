@@ -17,8 +17,10 @@ from dashboard.drawing.figure_base import (
     bar_pattern,
     canvas,
     faint,
+    group,
     intervals,
     legend_name,
+    marks,
     positions,
     with_legend,
 )
@@ -43,8 +45,7 @@ def evidence_bins(
             x=_CENTRES,
             y=_FOOT * counts / counts.max(),
             width=100 / N_EVIDENCE_BINS,
-            # Short: every entry of the legend takes as much room as the longest.
-            name=f"queries (max {counts.max():,})",
+            name="queries",
             customdata=counts,
             hovertemplate="%{customdata}",
             marker={
@@ -55,27 +56,25 @@ def evidence_bins(
     )
     for index, (model, profile) in enumerate(profiles.items()):
         line = style.line(index)
-        figure.add_trace(
-            go.Scatter(
-                x=_CENTRES,
-                y=profile.means,
-                mode="lines+markers",
-                connectgaps=False,
-                name=legend_name(model, style),
-                line=line,
-                marker={
-                    "color": [
-                        faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read
-                    ],
-                    "size": 0.5 * style.font_size,
-                    "line": {"color": line["color"], "width": 1},
-                },
-                customdata=[
-                    "" if r is None else f", {r:.0%} of the evidence read" for r in profile.read
-                ],
-                hovertemplate="%{y:.3f}%{customdata}",
-            )
+        trace = go.Scatter(
+            x=_CENTRES,
+            y=profile.means,
+            mode="lines+markers",
+            connectgaps=False,
+            name=legend_name(model, style),
+            line=line,
+            marker={
+                "color": [faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read],
+                "size": 0.5 * style.font_size,
+                "symbol": style.symbol(index),
+                "line": {"color": line["color"], "width": 1},
+            },
+            customdata=[
+                "" if r is None else f", {r:.0%} of the evidence read" for r in profile.read
+            ],
+            hovertemplate="%{y:.3f}%{customdata}",
         )
+        figure.add_trace(group(trace, f"model {index}", model))
     positions(figure)
     figure.update_yaxes(range=[0, 1.03])
     return with_legend(figure, style)
@@ -90,24 +89,27 @@ def position_groups(
     width = min(0.08, 0.5 / len(found))
     for index, (model, one) in enumerate(found.items()):
         line = style.line(index)
-        values = [group.measures.get(NDCG) for group in one.measures]
-        figure.add_trace(
-            go.Scatter(
-                # Beside each other: intervals at one place would hide each other.
-                x=[at + width * (index - (len(found) - 1) / 2) for at in range(len(values))],
-                y=[None if v is None else v.value for v in values],
-                mode="lines+markers",
-                name=legend_name(model, style),
-                line=line,
-                marker={"color": line["color"], "size": 0.6 * style.font_size},
-                error_y=intervals(values, faint(str(line["color"]), 0.6)),
-                customdata=[
-                    [escape(group.name), f"{value}", group.n]
-                    for group, value in zip(one.measures, values, strict=True)
-                ],
-                hovertemplate="%{customdata[0]}: %{customdata[1]}, %{customdata[2]:,} queries",
-            )
+        values = [measured.measures.get(NDCG) for measured in one.measures]
+        trace = go.Scatter(
+            # Beside each other: intervals at one place would hide each other.
+            x=[at + width * (index - (len(found) - 1) / 2) for at in range(len(values))],
+            y=[None if v is None else v.value for v in values],
+            mode="lines+markers",
+            name=legend_name(model, style),
+            line=line,
+            marker={
+                "color": line["color"],
+                "size": 0.6 * style.font_size,
+                "symbol": style.symbol(index),
+            },
+            error_y=intervals(values, faint(str(line["color"]), 0.6)),
+            customdata=[
+                [escape(measured.name), f"{value}", measured.n]
+                for measured, value in zip(one.measures, values, strict=True)
+            ],
+            hovertemplate="%{customdata[0]}: %{customdata[1]}, %{customdata[2]:,} queries",
         )
+        figure.add_trace(group(trace, f"model {index}", model))
     figure.update_xaxes(
         tickvals=list(range(len(groups.names))),
         ticktext=[escape(name) for name in groups.names],
@@ -172,21 +174,22 @@ def published_curves(
                 line={"width": 0},
                 hoverinfo="skip",
                 fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                legendgroup=f"model {index}",
                 showlegend=False,
                 name=f"{one.model}: standard deviation",
             )
         )
     for index, one in enumerate(found):
-        figure.add_trace(
-            go.Scatter(
-                x=POSITIONS,
-                y=one.mean,
-                mode="lines",
-                line=style.line(index),
-                name=legend_name(f"{one.model} (n={one.n:,})", style),
-                hovertemplate="%{y:.3f}",
-            )
+        trace = go.Scatter(
+            x=POSITIONS,
+            y=one.mean,
+            mode="lines+markers",
+            line=style.line(index),
+            **marks(index, len(POSITIONS), style),
+            name=legend_name(one.model, style),
+            hovertemplate="%{y:.3f}",
         )
+        figure.add_trace(group(trace, f"model {index}", one.model))
     figure.update_xaxes(range=[0, 1], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
     figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)

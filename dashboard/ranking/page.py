@@ -325,7 +325,6 @@ def saliency_section(models: list[str], style: Style) -> None:
             curve_figures.mean_curves(
                 [one.summary.curve for one in curves],
                 style,
-                notes={one.model.spec.name: f"n={one.summary.curve.n}" for one in curves},
                 provenance=[one.provenance() for one in curves],
             ),
             "ranking.saliency",

@@ -13,12 +13,16 @@ from dashboard.drawing.figure_base import (
     Provenances,
     canvas,
     faint,
+    group,
     intervals,
     legend_name,
     with_legend,
 )
 from dashboard.drawing.palettes import Style
 from dashboard.remedy.service import HALF, Point, Remedy
+
+_SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
+"""Of baskets and depths; the square is the plain model and the diamond chance."""
 
 Measure = Literal["mean", "harmonic"]
 TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
@@ -46,9 +50,10 @@ def front(
     for index, ((basket, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)
-        figure.add_trace(
-            _trace([plain, *line], measure, style, f"basket {basket}, layers {depth}", look)
-        )
+        name = f"basket {basket}, layers {depth}"
+        symbol = _SYMBOLS[index % len(_SYMBOLS)]
+        trace = _trace([plain, *line], measure, style, name, look, symbol)
+        figure.add_trace(group(trace, f"family {index}", name))
     ink = style.colours.ink
     figure.add_trace(_trace([plain], measure, style, plain.name, {"color": ink}, symbol="square"))
     known = [one for one in found.points if one.quality.psi_by_chance is not None]

@@ -9,7 +9,6 @@ from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.curves.text_axis import average, over_text
 from attribution.methods import make_method
 from dashboard.curves.words import (
-    counted,
     over_what,
     read_unlike,
     small,
@@ -30,11 +29,6 @@ def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
         n_truncated=cut,
         n_failed=0,
     )
-
-
-def test_legends_count_pairs_and_documents_and_what_was_cut() -> None:
-    assert counted(summary("a", 0).curve) == "1,200 pairs, 300 documents"
-    assert counted(summary("a", 7).curve) == "1,200 pairs, 300 documents, 7 pairs cut"
 
 
 def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from attribution.types import Method, PositionCurve, Provenance
 from dashboard.drawing import curves as curve_figures
 from dashboard.drawing.matrix import interaction_matrix, unit_rails
 from dashboard.drawing.palettes import (
-    DASHES,
     PALETTES,
     PRESETS,
+    SYMBOLS,
     THEMES,
     Style,
     escape,
@@ -112,7 +113,7 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
         means={text: curve_figures.Mean(np.ones(100), CENTRES / 100, None, text)},
     ),
     "mean": lambda text: curve_figures.mean_curves(
-        [curve(text), curve(text, dataset=text + text)], STYLE, notes={text: text}, y_title=text
+        [curve(text), curve(text, dataset=text + text)], STYLE, y_title=text
     ),
     "difference": lambda text: curve_figures.difference(
         curve("a"), curve("b", 1), (text, text), STYLE, y_title=text
@@ -204,9 +205,9 @@ def test_a_pair_stands_before_its_models_mean_and_band() -> None:
     np.testing.assert_array_equal(pair.y, values)
     np.testing.assert_array_equal(line.y, mean)
     np.testing.assert_allclose(pair.x, 100 * at)
-    assert (pair.name, line.name) == ("a, this pair", "a, mean of 12 pairs")
+    assert (pair.name, line.name) == ("a, this pair", "a, mean of the data set")
     alone: Any = curve_figures.pair_curves({}, {}, STYLE, "y", means={"a": against})
-    assert [trace.name for trace in alone.data][1:] == ["a, mean of 12 pairs"]
+    assert [trace.name for trace in alone.data][1:] == ["a, mean of the data set"]
 
 
 def test_a_difference_ends_where_one_model_has_not_read() -> None:
@@ -227,7 +228,7 @@ def test_what_was_not_read_is_said() -> None:
 
 def test_mean_curves_hold_mean_band_and_bin() -> None:
     curves = [curve("a", 1), curve("b", 2)]
-    figure: Any = curve_figures.mean_curves(curves, STYLE, notes={"a": "n = 3"})
+    figure: Any = curve_figures.mean_curves(curves, STYLE)
     bands, lines = figure.data[:2], figure.data[2:]
     for band, line, one in zip(bands, lines, curves, strict=True):
         np.testing.assert_array_equal(line.y, one.mean)
@@ -238,7 +239,7 @@ def test_mean_curves_hold_mean_band_and_bin() -> None:
         np.testing.assert_array_equal(band.y[100:][::-1], one.ci_low)
         np.testing.assert_array_equal(band.customdata, [*range(100), *reversed(range(100))])
         assert band.legendgroup == line.legendgroup
-    assert [line.name for line in lines] == ["a (n = 3)", "b"]
+    assert [line.name for line in lines] == ["a", "b"], "sample sizes are in the caption"
     assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
 
 
@@ -320,6 +321,82 @@ def test_wrong_shapes_and_spans_are_refused() -> None:
         curve_figures.rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
 
 
+# -- many lines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [4, 5, 8])
+def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
+    curves = [curve(f"model {i} <b>", i) for i in range(n)]
+    figure: Any = curve_figures.mean_curves(curves, STYLE)
+    axes = [key for key in figure.layout.to_plotly_json() if key.startswith("yaxis")]
+    if n == 4:
+        assert axes == ["yaxis"] and figure.layout.showlegend
+        return
+    assert len(axes) == n and not figure.layout.showlegend
+    lines = [trace for trace in figure.data if trace.fill is None]
+    bands = [trace for trace in figure.data if trace.fill == "toself"]
+    assert (
+        [t.yaxis for t in lines]
+        == [t.yaxis for t in bands]
+        == ["y", *(f"y{i + 2}" for i in range(n - 1))]
+    )
+    for trace, one in zip(lines, curves, strict=True):
+        np.testing.assert_array_equal(trace.y, one.mean)
+        np.testing.assert_array_equal(trace.customdata, np.arange(100))
+    assert all(figure.layout[key].matches == "y" for key in axes[1:])
+    notes = [note.text for note in figure.layout.annotations]
+    assert notes[:n] == [f"model {i} &lt;b&gt;" for i in range(n)]
+    assert notes[n:] == [
+        "Relative position in what was read (%)",
+        "Saliency (share of 99th percentile)",
+    ]
+    spans = sorted({figure.layout[key].domain for key in axes})
+    assert all(low[1] < high[0] for low, high in pairwise(spans))
+    assert spans[0][0] == pytest.approx(0) and spans[-1][1] == 1
+
+
+def test_lines_of_one_panel_are_told_apart_by_a_legend_without_colour() -> None:
+    means = {
+        name: curve_figures.Mean(np.ones(100), CENTRES / 100, None, "mean of 12 pairs")
+        for name in "abc"
+    }
+    values = dict.fromkeys("abc", np.zeros(100))
+    figure: Any = curve_figures.pair_curves(values, {"a": (0.2, 0.3)}, STYLE, "y", means=means)
+    legend = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [trace.name for trace in legend] == ["this pair", "mean of the data set"]
+    assert {trace.line.color for trace in legend} == {STYLE.colours.ink}
+    assert len({trace.line.width for trace in legend}) == 2
+    assert [shape.xref for shape in figure.layout.shapes] == ["x", "x2", "x3"]
+
+
+def drawn_in(figure: go.Figure, style: Style) -> ET.Element:
+    return ET.fromstring(figure_bytes(figure, "svg", style, provenance()))
+
+
+@pytest.mark.parametrize("high", [0.13, 0.26, 0.52, 0.99, 3.1])
+def test_a_single_column_has_room_for_its_curves(high: float) -> None:
+    """The legend takes less than a third of the height, and the y axis has three ticks or more."""
+    style = PRESETS["single column"]
+    names = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "MiniLM@calibrated")
+    curves = []
+    for name in names:
+        mean = np.linspace(0.3 * high, high, 100)
+        curves.append(curve(name, mean=mean, ci_low=mean, ci_high=mean, n=304, n_documents=68))
+    svg = drawn_in(curve_figures.mean_curves(curves, style), style)
+    space = "{http://www.w3.org/2000/svg}"
+    ticks = svg.findall(f".//{space}g[@class='ytick']")
+    assert len(ticks) >= 3
+    (legend,) = svg.findall(f".//{space}g[@class='legend']/{space}rect[@class='bg']")
+    assert float(legend.get("height") or "inf") < float(svg.get("height") or 0) / 3
+    assert not [
+        line
+        for line in svg.iter()
+        if "stroke-dasharray" in line.get("style", "") and "0px" not in line.get("style", "")
+    ]
+    text = "".join(svg.itertext())
+    assert "304" not in text.replace(svg.findtext(f"{space}metadata") or "", "")
+
+
 # -- provenance and style -----------------------------------------------------------------------
 
 
@@ -345,9 +422,10 @@ def test_provenance_is_in_the_figure_and_its_caption() -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
     style = Style(palette=palette, theme=theme)  # type: ignore[arg-type]
-    looks = [(style.line(i)["color"], style.line(i)["dash"]) for i in range(30)]
+    looks = [(style.line(i)["color"], style.symbol(i)) for i in range(30)]
     assert len(set(looks)) == 30
-    assert len({style.line(i)["dash"] for i in range(len(DASHES))}) == len(DASHES)
+    assert len({style.symbol(i) for i in range(len(SYMBOLS))}) == len(SYMBOLS)
+    assert not any("dash" in style.line(i) for i in range(30)), "dashes hide what noisy lines do"
     for colour in PALETTES[palette][theme][:3]:
         assert contrast(colour, style.colours.paper) >= 2.9
     for colour in (style.colours.ink, style.colours.muted):

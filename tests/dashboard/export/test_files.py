@@ -111,7 +111,9 @@ def test_svg_parses_and_holds_its_provenance(figure: go.Figure) -> None:
     assert (svg.get("width"), svg.get("height")) == ("336", "240")
     assert json.loads(svg.findtext(f"{space}metadata") or "") == [ENTRY]
     assert "Modell" in (svg.findtext(f"{space}desc") or "")
-    assert not svg.findall(f".//{space}g[@class='points']/*"), "no invisible markers"
+    points = svg.findall(f".//{space}g[@class='points']/*")
+    assert 3 < len(points) < 10, "a symbol now and then, and no invisible markers"
+    assert not [one for one in points if "opacity: 0;" in one.get("style", "")]
 
 
 def pdf_information(data: bytes) -> dict[str, str]:
