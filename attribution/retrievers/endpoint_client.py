@@ -25,11 +25,10 @@ import numpy as np
 from attribution.batching import checkpoint
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.retrievers.endpoint_address import Address, key_name, key_of
+from attribution.retrievers.endpoint_answer import Bound, of_scores, of_vectors
 from attribution.retrievers.endpoint_connection import Connection
 from attribution.types import Array
 
-MAX_BYTES = 64 << 20
-"""Longest answer that is read: 2,048 vectors of 1,536 numbers."""
 MAX_WAIT_S = 120.0
 """Longest wait that a server may ask for."""
 ATTEMPTS = 5
@@ -169,7 +168,9 @@ class EndpointClient:
             )
 
     def _vectors(self, texts: Sequence[str]) -> Array:
-        rows = self._listed(self._post({"input": list(texts)}), "data", len(texts))
+        n = len(texts)
+        answer = self._post(self._request({"input": list(texts)}), of_vectors(n))
+        rows = self._listed(answer, "data", n)
         vectors = [row.get("embedding") for row in rows]
         width = len(vectors[0]) if isinstance(vectors[0], list) else 0
         if not width or any(not isinstance(v, list) or len(v) != width for v in vectors):
@@ -177,8 +178,9 @@ class EndpointClient:
         return self._numbers(vectors, "vector")
 
     def _scores(self, query: str, documents: Sequence[str]) -> Array:
-        asked = {"query": query, "documents": list(documents), "top_n": len(documents)}
-        rows = self._listed(self._post(asked), "results", len(documents))
+        n = len(documents)
+        body = self._request({"query": query, "documents": list(documents), "top_n": n})
+        rows = self._listed(self._post(body, of_scores(n, body)), "results", n)
         return self._numbers([row.get("relevance_score") for row in rows], "score")
 
     # -- what comes back ---------------------------------------------------------------------------
@@ -214,18 +216,20 @@ class EndpointClient:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def _post(self, asked: dict[str, Any]) -> object:
-        """The answer to a request, tried again where that may help."""
+    def _request(self, asked: dict[str, Any]) -> bytes:
         if self.address.model:
             asked = {"model": self.address.model, **asked}
-        body = json.dumps(asked).encode()
+        return json.dumps(asked).encode()
+
+    def _post(self, body: bytes, bound: Bound) -> object:
+        """The answer to a request, tried again where that may help."""
         failed, timeouts, wait_s = "", 0, 0.0
         for attempt in range(ATTEMPTS):
             self._sleep(wait_s)
             self._wait_for_turn()
             wait_s = _backoff(attempt)
             try:
-                return self._in_time(body)
+                return self._in_time(body, bound)
             except _Again as again:
                 failed = str(again)
                 wait_s = wait_s if again.after is None else again.after
@@ -239,7 +243,7 @@ class EndpointClient:
                 raise self._wrong("has an address that cannot be asked") from None
         raise Unavailable(f"{self.address.name} {failed}: check it, and start again to go on.")
 
-    def _in_time(self, asked: bytes) -> object:
+    def _in_time(self, asked: bytes, bound: Bound) -> object:
         """`_once` in a thread of its own. On a server that sends a header's byte now and then no
         read times out; the connection of such an answer is ended, and the thread with it, as is
         that of one that nobody wants any more."""
@@ -248,7 +252,7 @@ class EndpointClient:
 
         def work() -> None:
             try:
-                answer.set_result(self._once(http, asked))
+                answer.set_result(self._once(http, asked, bound))
             except BaseException as error:
                 answer.set_exception(error)
 
@@ -279,7 +283,7 @@ class EndpointClient:
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
         )
 
-    def _once(self, http: Connection, asked: bytes) -> object:
+    def _once(self, http: Connection, asked: bytes, bound: Bound) -> object:
         deadline = time.monotonic() + self.address.timeout
         with http.stream(
             "POST", self.address.url, content=asked, extensions=http.extensions
@@ -288,14 +292,19 @@ class EndpointClient:
             body = bytearray()
             for part in response.iter_raw():
                 body += part
-                if len(body) > MAX_BYTES:
-                    raise self._wrong(f"gives an answer of more than {MAX_BYTES >> 20} MiB")
+                if len(body) > bound.size:
+                    raise self._wrong(
+                        f"gives an answer of more than {bound.size:,} bytes, which is more than "
+                        "was asked for"
+                    )
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("the answer drips")
         try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise self._wrong("gives an answer that is no JSON") from None
+            return bound.parse(body)
+        except ValueError:
+            raise self._wrong(
+                "gives an answer that is not JSON or holds more than was asked for"
+            ) from None
 
     def _require_well(self, response: httpx2.Response) -> None:
         name, status = self.address.name, response.status_code

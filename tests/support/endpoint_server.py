@@ -169,6 +169,16 @@ async def _huge() -> AsyncIterator[bytes]:
         yield b" " * (1 << 20)
 
 
+def _packed(n: int) -> Response:
+    """60 MiB of lists without anything in them."""
+    return _raw('{"data": [' + "[]," * (20 << 20) + "[]]}")
+
+
+def _small_lists(n: int) -> Response:
+    """As many bytes as vectors may take, in lists without anything in them."""
+    return _raw('{"data": [' + "[]," * (n * 100_000) + "[]]}")
+
+
 async def _dripping() -> AsyncIterator[bytes]:
     for _ in range(600):
         yield b" "
@@ -204,6 +214,8 @@ HOSTILE: dict[str, Callable[[int], Response]] = {
     "huge-integer": _row_of("[1" + "0" * 400 + ", 1.0]"),
     "longer-integer": _row_of("[1" + "0" * 5000 + ", 1.0]"),
     "huge": lambda n: StreamingResponse(_huge(), media_type="application/json"),
+    "lists": _packed,
+    "fewer-lists": _small_lists,
     "drips": lambda n: StreamingResponse(_dripping(), media_type="application/json"),
     "cut-off": lambda n: StreamingResponse(_cut(), media_type="application/json"),
     "gzip": lambda n: _raw("x", **{"content-encoding": "gzip"}),

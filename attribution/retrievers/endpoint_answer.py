@@ -1,0 +1,99 @@
+"""How large an endpoint's answer may be, bounded by what was asked, and its JSON within that.
+
+json.loads holds the interpreter until it is done, and a list takes no more than three bytes: 64 MiB
+of them stopped every other thread for 28 s and took 1.9 GB. So bytes, values and lists are counted
+before anything is parsed, and vectors are parsed one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MAX_BYTES = 64 << 20
+"""Longest answer that is read: 2,048 vectors of 1,536 numbers."""
+MAX_WIDTH = 16_384
+"""Longest vector that is taken."""
+_NUMBER = 48
+"""Bytes of a number: 17 digits, sign, exponent, comma and the white space of an indented answer."""
+_AROUND, _A_ROW = 64 << 10, 4096
+"""Bytes that an answer may have besides its vectors or documents: once, and for each of them."""
+_VALUES, _LISTS = 64, 8
+"""Values, and lists or objects, that each of them may come with."""
+
+_NUMBERS = re.compile(rb"\[[-+.,\s0-9eENaInfity]*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What an answer may have: `size` bytes, `lists` opening brackets of lists and objects and,
+    besides its vectors of up to `width` numbers, `rest` bytes, commas and quotes."""
+
+    size: int
+    lists: int
+    rest: int
+    commas: int
+    quotes: int
+    width: int = 0
+
+    def parse(self, body: bytes | bytearray) -> object:
+        """The answer's JSON.
+
+        Raises:
+            ValueError: it is none, or it has more of something than this.
+        """
+        if len(body) > self.size or body.count(b"[") + body.count(b"{") > self.lists:
+            raise ValueError("more than was asked for")
+        vectors: list[Any] = []
+        try:
+            if self.width:
+                body = self._without_vectors(bytes(body), vectors)
+            few = body.count(b",") <= self.commas and body.count(b'"') <= self.quotes
+            if not few or len(body) > self.rest:
+                raise ValueError("more than was asked for")
+            return json.loads(body, object_hook=lambda row: _with_vector(row, vectors))
+        except RecursionError as error:
+            raise ValueError("too many lists within lists") from error
+
+    def _without_vectors(self, body: bytes, vectors: list[Any]) -> bytes:
+        """The answer with the number of each list of numbers in the list's place; `vectors` gets
+        the lists. Other threads run between two of them."""
+        parts, end = [], 0
+        for found in _NUMBERS.finditer(body):
+            numbers = found[0]
+            if len(numbers) > self.width * _NUMBER or numbers.count(b",") >= self.width:
+                raise ValueError("a vector that is too long")
+            parts += [body[end : found.start()], b"[%d]" % len(vectors)]
+            vectors.append(json.loads(numbers))
+            end = found.end()
+        return b"".join([*parts, body[end:]])
+
+
+def _with_vector(row: dict[str, Any], vectors: list[Any]) -> dict[str, Any]:
+    known = row.get("embedding")
+    if isinstance(known, list) and len(known) == 1 and type(known[0]) is int:
+        row["embedding"] = vectors[known[0]]
+    return row
+
+
+def of_vectors(n: int) -> Bound:
+    """What the vectors of `n` texts take."""
+    rest, values = _AROUND + n * _A_ROW, (n + 4) * _VALUES
+    size = min(rest + n * MAX_WIDTH * _NUMBER, MAX_BYTES)
+    return Bound(size, (n + 4) * _LISTS, rest, values, values, MAX_WIDTH)
+
+
+def of_scores(n: int, asked: bytes) -> Bound:
+    """What the scores of `n` documents take. Servers may repeat the documents, which have no more
+    of anything than the request, `asked`; an escape takes six bytes."""
+    size = min(_AROUND + n * _A_ROW + 6 * len(asked), MAX_BYTES)
+    values = (n + 4) * _VALUES
+    return Bound(
+        size,
+        (n + 4) * _LISTS + asked.count(b"[") + asked.count(b"{"),
+        size,
+        values + asked.count(b","),
+        values + asked.count(b'"'),
+    )
