@@ -59,7 +59,7 @@ class Reader:
     survive: its start takes longer than most files. A context manager."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Reader:
@@ -84,7 +84,7 @@ class Reader:
         }
         child = self._child = self._child or self._start()
         assert child.stdin is not None and child.stdout is not None
-        seconds = self._limits.seconds
+        seconds = self.limits.seconds
         timer = None if seconds is None else threading.Timer(3 * seconds, child.kill)
         if timer is not None:
             timer.start()
@@ -92,7 +92,7 @@ class Reader:
             child.stdin.write(json.dumps(asked).encode() + b"\n")
             child.stdin.write(data)
             child.stdin.flush()
-            answer, said = _answer(child.stdout, self._limits.answer)
+            answer, said = _answer(child.stdout, self.limits.answer)
         except (OSError, EOFError) as error:
             self._end()
             raise UserError(damaged) from error
@@ -104,7 +104,7 @@ class Reader:
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
-        limits = json.dumps([self._limits.memory, self._limits.seconds])
+        limits = json.dumps([self.limits.memory, self.limits.seconds])
         return subprocess.Popen(
             [sys.executable, "-c", _CHILD, limits],
             cwd=_ROOT,

@@ -180,6 +180,18 @@ class Reach:
     read: NDArray[np.float64]
     ranks: Ints
 
+    def __post_init__(self) -> None:
+        n = len(self.spans)
+        if not n or {self.places.shape, self.read.shape} != {(2, n)} or self.n_words < 0:
+            raise ValueError("no sentences of a document")
+        if self.ranks.shape != (2, 2, n) or (self.ranks < 0).any():
+            raise ValueError("no ranks of sentences")
+        if not all(0 <= a < b for a, b in self.spans):
+            raise ValueError("no spans of sentences")
+        for shares in (self.places, self.read):
+            if not ((shares >= 0) & (shares <= 1)).all():
+                raise ValueError("a share outside 0 to 1")
+
     def dark(self, order: Order, probe: Probe, top: int) -> NDArray[np.float64]:
         """1 for each sentence [S] whose document is not in the top, else 0; NaN where nothing was
         searched for."""

@@ -160,6 +160,8 @@ class PairScores:
 
     def __post_init__(self) -> None:
         as_array([self.first, self.second], (2,), "a score")
+        if not 0 <= self.read <= 1 + ROUNDING:
+            raise ValueError("a share outside 0 to 1")
 
     @property
     def difference(self) -> float:

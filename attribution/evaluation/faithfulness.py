@@ -11,6 +11,7 @@ Every number has the same one for random orders beside it: a score falls whateve
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -51,6 +52,12 @@ VERSION = 2
 """Part of the key: raise it when the numbers change."""
 
 
+_PARAMETERS = re.compile(
+    r"deletion_insertion\(unit=(?P<unit>\w+), n_random=(?P<n_random>\d{1,3}), "
+    r"seed=(?P<seed>\d{1,19}), fractions=(?P<fractions>[\d./e-]{1,2000}), version=\d{1,9}\)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Everything the numbers depend on besides model, method and texts; the repr is the key.
@@ -82,6 +89,26 @@ class Parameters:
             f"deletion_insertion(unit={self.unit}, n_random={self.n_random}, seed={self.seed}, "
             f"fractions={fractions}, version={VERSION})"
         )
+
+    @classmethod
+    def parse(cls, said: str) -> Parameters:
+        """The parameters that have this repr.
+
+        Raises:
+            UserError: none have.
+        """
+        found = _PARAMETERS.fullmatch(said)
+        try:
+            if found is None:
+                raise ValueError("no parameters")
+            fractions = tuple(map(float, found["fractions"].split("/")))
+            unit, n_random, seed = found["unit"], int(found["n_random"]), int(found["seed"])
+            parameters = cls(fractions, unit, n_random, seed)  # type: ignore[arg-type]  # it checks
+        except ValueError:
+            raise UserError("These are no parameters of a faithfulness test.") from None
+        if repr(parameters) != said:
+            raise UserError("These are parameters of another version's faithfulness test.")
+        return parameters
 
     def counts(self, n_units: int) -> NDArray[np.int64]:
         """How many of `n_units` each fraction is [F], rising: rounded, but between nothing and all
@@ -170,6 +197,8 @@ class Faithfulness:
     seconds: float
 
     def __post_init__(self) -> None:
+        if self.n_units < 1 or min(self.attribution_seconds, self.seconds) < 0:
+            raise ValueError("no test of a document's units")
         shape = (len(self.parameters.fractions),)
         for name in ("deletion", "insertion"):
             object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))

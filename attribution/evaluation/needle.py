@@ -122,6 +122,13 @@ class NeedleCell:
     tokens: tuple[int, ...]
     n_repeated: int
 
+    def __post_init__(self) -> None:
+        n = len(self.ranks)
+        if not n or len(self.tokens) != n or not all(1 <= rank <= n for rank in self.ranks):
+            raise ValueError("no ranks of a cell")
+        if min(self.tokens) < 0 or not 0 <= self.n_repeated <= n:
+            raise ValueError("no counts of a cell")
+
     @property
     def found(self) -> list[bool]:
         """Which needles are found."""

@@ -40,6 +40,12 @@ class Ranking:
     scores: Array
     languages: tuple[str | None, ...]
 
+    def __post_init__(self) -> None:
+        scores = as_array(self.scores, (len(self.document_ids),), "a score")
+        object.__setattr__(self, "scores", scores)
+        if len(self.languages) != len(self.document_ids):
+            raise ValueError("other languages than documents")
+
 
 class TopK:
     """The best k of each of n queries as sortable numbers [n, k]: score above, place in the corpus

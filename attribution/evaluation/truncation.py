@@ -90,6 +90,12 @@ class Truncation:
     last: int
     claimed: int
 
+    def __post_init__(self) -> None:
+        if not (1 <= self.word <= self.n_words and 0 <= self.first <= self.last):
+            raise ValueError("no words of a text")
+        if self.documents < 1 or self.n_tokens < 1 or self.claimed < 0:
+            raise ValueError("no tokens of a text")
+
     @property
     def reads_all(self) -> bool:
         """Whether the text was read to its end."""

@@ -23,7 +23,7 @@ import torch
 from attribution.batching import batches, run_batches
 from attribution.errors import UserError
 from attribution.interventions.filler import filler, filler_note
-from attribution.interventions.relocation import read_share, tokens_of
+from attribution.interventions.relocation import read_share, require_shares, tokens_of
 from attribution.methods.perturbation import perturbed
 from attribution.retrievers.base import Representation, Retriever, reads_jointly
 from attribution.retrievers.scoring import Known, score_texts
@@ -74,10 +74,24 @@ class Ablation:
         object.__setattr__(self, "effects", found)
         edges = as_array(self.edges, (len(self.spans) + 1,), "a position")
         object.__setattr__(self, "edges", edges)
+        require_edges(self.edges)
+        require_shares(self.read_share)
+        if not all(0 <= a <= b for a, b in self.spans) or self.seconds < 0:
+            raise ValueError("no parts of a document")
 
     def curve(self, bins: int) -> Array:
         """The effects of the parts at `bins` points of what was read."""
         return stepped(self.edges, self.effects, bins)
+
+
+def require_edges(edges: Array) -> None:
+    """
+    Raises:
+        ValueError: these are not where the parts of a text begin and end, in [0, 1].
+    """
+    require_shares(edges)
+    if len(edges) < 2 or (np.diff(edges) < 0).any():
+        raise ValueError("no edges of parts")
 
 
 def stepped(edges: Array, values: Array, bins: int) -> Array:

@@ -16,7 +16,7 @@ from torch import nn
 
 from attribution.errors import Stopped, UserError
 from attribution.interventions.ablation import of_tokens
-from attribution.interventions.relocation import read_share, tokens_of
+from attribution.interventions.relocation import read_share, require_shares, tokens_of
 from attribution.retrievers.base import Retriever, reads_jointly, separate
 from attribution.retrievers.scoring import Known, score_texts
 from attribution.types import Array, Method, TextPair, as_array
@@ -51,6 +51,7 @@ class Displacement:
         for name in ("scores", "read"):
             found = as_array(getattr(self, name), (len(self.tokens),), "a score")
             object.__setattr__(self, name, found)
+        require_shares(self.read)
 
 
 def behind_prefix(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attribution.errors import UserError
 from attribution.retrievers.base import Retriever, encode
@@ -166,6 +166,16 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
     return Variants(tuple(found), "; ".join(notes))
 
 
+def require_shares(*found: ArrayLike) -> None:
+    """
+    Raises:
+        ValueError: a number lies outside [0, 1], the rounding of float32 aside.
+    """
+    for values in map(np.asarray, found):
+        if not ((values >= 0) & (values <= 1 + ROUNDING)).all():
+            raise ValueError("a share outside 0 to 1")
+
+
 @dataclass(frozen=True, slots=True)
 class Relocation:
     """A causal curve: `scores` [K] with the evidence's mid-point at `positions` [K], in [0, 1].
@@ -193,6 +203,9 @@ class Relocation:
         shape = (len(self.positions),)
         for name in ("positions", "scores", "read"):
             object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
+        require_shares(self.positions, self.read, self.read_share, self.evidence)
+        if not shape[0] or not self.read_share or self.seconds < 0:
+            raise ValueError("no places of a document that was read")
 
     @property
     def whole(self) -> NDArray[np.bool_]:

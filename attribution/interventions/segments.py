@@ -22,9 +22,9 @@ import torch
 
 from attribution.curves.bootstrap import SEED
 from attribution.errors import UserError
-from attribution.interventions.ablation import Span, parts_of, stepped, token_edges
+from attribution.interventions.ablation import Span, parts_of, require_edges, stepped, token_edges
 from attribution.interventions.filler import filler, filler_note
-from attribution.interventions.relocation import Pieces, read_share
+from attribution.interventions.relocation import Pieces, read_share, require_shares
 from attribution.retrievers.base import Pooled, Retriever
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.family import Capability
@@ -111,6 +111,8 @@ class SegmentCurve:
         put = object.__setattr__
         put(self, "cosines", as_array(self.cosines, (None,), "a cosine"))
         put(self, "edges", as_array(self.edges, (len(self.cosines) + 1,), "a position"))
+        require_edges(self.edges)
+        require_shares(self.read_share)
 
     def curve(self, bins: int) -> Array:
         """The cosines at `bins` points of what was read."""
@@ -134,6 +136,7 @@ class EditCurves:
     def __post_init__(self) -> None:
         shape = (len(PLACES), len(SHARES[self.by]))
         object.__setattr__(self, "cosines", as_array(self.cosines, shape, "a cosine"))
+        require_shares(self.read_share)
 
 
 def segment_curve(

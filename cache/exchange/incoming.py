@@ -1,7 +1,8 @@
 """What strangers' files of results must be before anything of them is stored.
 
-A child reads each file to its end first (see attribution.isolated) and decodes every result in it:
-what is not as this program would have written it is refused there, and no page meets it later.
+A child reads each file to its end first (see attribution.isolated) and decodes every result in it.
+A file with a damaged row is refused as a whole. Rows beside attributions that are whole but no
+results of their kind are left out and counted: no page meets them later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from attribution.errors import UserError, printable
 from attribution.isolated import Limits, Reader
@@ -54,27 +56,36 @@ _TEXT = re.compile(r"[0-9a-f]{16}")
 _METHOD = Method("imported")
 
 
-def require_readable(reader: Reader, content: Path | bytes, name: str) -> None:
-    """Read a file of results to its end in a child, all its rows and checksums.
+def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArray[np.bool_] | None:
+    """Read a file of results to its end in a child, all its rows and checksums: which of its rows
+    [N] are results of their kind, or None where all of them are attributions.
 
     Raises:
         UserError: it is damaged, foreign, or the child did not survive it.
     """
-    path = str(content.absolute()) if isinstance(content, Path) else ""
-    reader.call(
-        checked,
-        [name, path],
-        b"" if isinstance(content, Path) else content,
-        damaged=f"{name} is damaged or not a Parquet file: copy or export it again.",
-    )
+    arguments = [name, str(content.absolute()) if isinstance(content, Path) else ""]
+    data = b"" if isinstance(content, Path) else content
+    damaged = f"{name} is damaged or not a Parquet file: copy or export it again."
+    answer = reader.call(checked, arguments, data, damaged=damaged)
+    if not answer:
+        return None
+    from cache.exchange.fitting import fitting  # loads torch, as adding these rows does
+
+    # A child of its own: its limits begin after its imports.
+    with Reader(reader.limits) as other:
+        bits = other.call(fitting, arguments, data, damaged=damaged)
+    n = int.from_bytes(answer, "big")
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(np.bool_)
 
 
 def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
-    """Read the file in `data`, or at `path`, and answer nothing; what the child does.
+    """Read the file in `data`, or at `path`, and answer with the number of its rows (8 bytes) where
+    some are no attributions, else with nothing; what the child does.
 
     Raises:
         UserError: as `require_readable`.
     """
+    n, beside = 0, False
     try:
         with (
             Path(path).open("rb") if path else io.BytesIO(data) as stream,
@@ -82,22 +93,24 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
         ):
             for _, rows in sealed.batches():
                 require_whole(rows, name, decoded=True)
+                n += rows.num_rows
+                beside = beside or not pc.all(_is_attribution(rows)).as_py()
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror}).") from error
-    yield b""
+    yield n.to_bytes(8, "big") if beside else b""
 
 
 def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> None:
     """Check each row (schema `parquet_file.ROW`): its payload against the checksum that its owner
-    gave it, and that its numbers are numbers; with `decoded` also that the result opens.
+    gave it, and that an attribution's numbers are numbers; with `decoded` also that it opens.
 
     Raises:
         UserError: one is not what was stored.
     """
-    is_entry = pc.fill_null(pc.equal(rows.column("kind"), ATTRIBUTION), False)
+    is_entry = _is_attribution(rows)
     beside, own = rows.filter(pc.invert(is_entry)), rows.filter(is_entry).select(_CHECKED)
     for start in range(0, max(beside.num_rows, own.num_rows), _AT_ONCE):
-        bad = other_rows.damaged(beside.slice(start, _AT_ONCE), decoded=decoded)
+        bad = other_rows.damaged(beside.slice(start, _AT_ONCE))
         for row in own.slice(start, _AT_ONCE).to_pylist():
             if bad:
                 break
@@ -105,6 +118,10 @@ def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> 
                 bad = printable(f"{row['dataset']} {row['pair_id']}"[:80])
         if bad:
             raise UserError(f"The row of {bad} in {name} is damaged: copy or export it again.")
+
+
+def _is_attribution(rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.fill_null(pc.equal(rows.column("kind"), ATTRIBUTION), False)
 
 
 def _is_entry(row: dict[str, Any], decoded: bool) -> bool:

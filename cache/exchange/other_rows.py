@@ -5,12 +5,10 @@ Payloads travel as they are, each with the checksum that its owner gave it.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from attribution.errors import printable
@@ -22,13 +20,23 @@ from cache.storage.files import Files, ModelKey
 OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
 """Kinds of rows: the first two are followed by what the owner calls the kind, or the side."""
 
+
+def _text(column: str) -> str:
+    """SQL of a column as text: SQLite keeps any type in any column."""
+    return f"CAST({column} AS TEXT)"
+
+
+def _bytes(column: str) -> str:
+    return f"CAST({column} AS BLOB)"
+
+
 _QUERIES = {
-    "other": f"SELECT '{OTHER}' || kind, dataset, item, text, payload, reason FROM other",
-    "embedding": f"SELECT '{EMBEDDING}' || side, '', text, '', vector, NULL FROM embedding",
-    "map": f"SELECT '{MAP}', '', key, '', points, NULL FROM map",
+    "other": f"SELECT '{OTHER}' || kind, {_text('dataset')}, {_text('item')}, {_text('text')}, "
+    f"{_bytes('payload')}, {_text('reason')} FROM other",
+    "embedding": f"SELECT '{EMBEDDING}' || side, '', {_text('text')}, '', {_bytes('vector')}, NULL "
+    "FROM embedding",
+    "map": f"SELECT '{MAP}', '', {_text('key')}, '', {_bytes('points')}, NULL FROM map",
 }
-_MAX_NAME, _MAX_REASON, _MAX_JSON = 4000, 5000, 64 << 20
-_SIDES = ("query", "document")
 _COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
 
 
@@ -59,48 +67,22 @@ def _batch(found: list[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
-def damaged(batch: pa.RecordBatch, *, decoded: bool = False) -> str:
-    """The first row whose payload is not what was stored, or with `decoded` does not open; empty
-    where all are whole."""
+def damaged(batch: pa.RecordBatch) -> str:
+    """The first row whose payload is not what its checksum says; empty where all are whole."""
     for row in batch.select(list(_COLUMNS)).to_pylist():
-        if not _is_whole(row, decoded):
+        if not _is_whole(row):
             names = (str(row[name] or "")[:80] for name in ("kind", "dataset", "pair_id"))
             return printable(" ".join(names)).strip() or "nothing"
     return ""
 
 
-def _is_whole(row: dict[str, Any], decoded: bool) -> bool:
-    payload, kind, reason = row["payload"], row["kind"] or "", row["reason"]
-    if any(row[name] is None or len(row[name]) > _MAX_NAME for name in _COLUMNS[:4]):
-        return False
-    if kind.startswith(OTHER):
-        if payload is None:
-            return reason is not None and len(reason) <= _MAX_REASON
-        if not has_whole_fields(payload):
-            return False
-        return not decoded or _opens(payload[4:])
-    side = kind.removeprefix(EMBEDDING)
-    if payload is None or not (kind == MAP or (kind.startswith(EMBEDDING) and side in _SIDES)):
-        return False
-    values = unpack_floats(payload)
-    if values is None or not np.isfinite(values).all():
-        return False
-    return len(values) % 2 == 0 if kind == MAP else len(values) > 0
-
-
-def _opens(text: bytes) -> bool:
-    """Whether these are named values as JSON, all numbers finite. What they have to be is their
-    owner's matter: what it cannot use counts as missing."""
-    try:
-        return len(text) <= _MAX_JSON and isinstance(
-            json.loads(text, parse_constant=_no_number), dict
-        )
-    except (ValueError, RecursionError):
-        return False
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _is_whole(row: dict[str, Any]) -> bool:
+    payload = row["payload"]
+    if payload is None:
+        return row["reason"] is not None
+    if (row["kind"] or "").startswith(OTHER):
+        return has_whole_fields(payload)
+    return unpack_floats(payload) is not None
 
 
 def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:

@@ -19,7 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import fs
 
 from attribution.errors import Stopped, UserError
@@ -238,7 +240,7 @@ class PartWriter:
         if name not in self._seen:
             keys: dict[Key, bool] = {}
             try:
-                for _, rows in _rows(self.place.read(name) or b"", name, reader):
+                for _, rows, _ in _rows(self.place.read(name) or b"", name, reader):
                     keys |= _keys_of(rows)
             except UserError:
                 return {}
@@ -300,16 +302,20 @@ def part_name(rows: pa.RecordBatch) -> str:
     return hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch]]:
-    require_readable(reader, data, name)
+Fits = NDArray[np.bool_] | None
+"""Which of some rows are results of their kind [N]; None where all are attributions."""
+
+
+def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch, Fits]]:
+    fits = require_readable(reader, data, name)
     n = 0
     with opened(io.BytesIO(data), name) as sealed:
         for source, rows in sealed.batches():
             if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
                 raise UserError(f"{name} lies in another model's folder: put it where it was.")
             require_whole(rows, name)
+            yield source, rows, None if fits is None else fits[n : n + rows.num_rows]
             n += rows.num_rows
-            yield source, rows
     if not n:
         raise UserError(f"{name} holds no results: delete it.")
 
@@ -360,7 +366,7 @@ def ingest(
             manifest[name] = {
                 "sha256": hashlib.sha256(data).hexdigest(),
                 "bytes": len(data),
-                "rows": sum(rows.num_rows for _, rows in found),
+                "rows": sum(rows.num_rows for _, rows, _ in found),
                 "model": found[0][0].model.name,
                 "method": found[0][0].method.core,
             }
@@ -369,8 +375,10 @@ def ingest(
                 known[where] = ingested(store, source.model, source.method)
             if name in known[where]:
                 continue
-            rows = pa.Table.from_batches([rows for _, rows in found]).combine_chunks().to_batches()
-            taken += take(store, source, rows[0], part=name)
+            batches = [rows for _, rows, _ in found]
+            (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+            fits = [some for _, _, some in found if some is not None]
+            taken += take(store, source, rows, name, fits=np.concatenate(fits) if fits else None)
             new += 1
     report(len(names), len(names))
     if names:
@@ -404,7 +412,7 @@ def verify(place: PartFolder, report: Report = lambda done, total: None) -> tupl
                 problems.append(f"{name} is not what the manifest says: publish it again.")
                 continue
             try:
-                for _, rows in _rows(data, name, reader):
+                for _, rows, _ in _rows(data, name, reader):
                     if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
                         problems.append(f"{name} holds other pairs than its name says.")
             except UserError as error:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from attribution.curves.positions import curve_params
 from attribution.curves.text_axis import is_over_text
@@ -42,20 +44,25 @@ _STOPPED = "Stopped as asked; what was added stays."
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What became of rows that were offered to a cache. `added` counts rows that are new to it;
-    `conflicts` those left out because it holds another text under the same data set and pair."""
+    `conflicts` those left out because it holds another text under the same data set and pair;
+    `rejected` those that are no results of their kind."""
 
     rows: int = 0
     added: int = 0
     conflicts: int = 0
+    rejected: int = 0
 
     def __add__(self, other: Taken) -> Taken:
         return Taken(
-            self.rows + other.rows, self.added + other.added, self.conflicts + other.conflicts
+            self.rows + other.rows,
+            self.added + other.added,
+            self.conflicts + other.conflicts,
+            self.rejected + other.rejected,
         )
 
     def sentence(self) -> str:
         """In words."""
-        known = self.rows - self.added - self.conflicts
+        known = self.rows - self.added - self.conflicts - self.rejected
         said = f"{self.added:,} of {self.rows:,} rows are new and were added"
         if known:
             said += f", {known:,} were there already"
@@ -64,6 +71,8 @@ class Taken:
                 f", {self.conflicts:,} were left out: the cache holds another text under the same "
                 "data set and pair"
             )
+        if self.rejected:
+            said += f", {self.rejected:,} were rejected: they are not valid results of their kind"
         return said + "."
 
 
@@ -127,18 +136,27 @@ def export(
     return writer.rows
 
 
-def take(store: Store, source: Source, rows: pa.RecordBatch, part: str = "") -> Taken:
-    """Add rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks; with
-    `part`, those of attributions all at once and only once under that name.
+def take(
+    store: Store,
+    source: Source,
+    offered: pa.RecordBatch,
+    part: str = "",
+    *,
+    fits: NDArray[np.bool_] | None = None,
+) -> Taken:
+    """Add rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks, and of
+    them only those [N] that are results of their kind, where `fits` says which; with `part`,
+    attributions all at once and only once under that name.
 
     Raises:
         UserError: the store cannot be written.
     """
+    rows = offered if fits is None else offered.filter(pa.array(fits))
     kinds = rows.column("kind")
     is_entry = pc.equal(kinds, ATTRIBUTION)
     entered = rows.filter(is_entry)
     beside = rows.filter(pc.invert(is_entry))
-    taken = Taken(rows.num_rows)
+    taken = Taken(offered.num_rows, rejected=offered.num_rows - rows.num_rows)
     if entered.num_rows or part:
         known = _known_texts(store, source, entered)
         conflicts = pa.array(
@@ -184,11 +202,12 @@ def take_stream(
     stream: BinaryIO,
     name: str,
     *,
+    fits: NDArray[np.bool_] | None = None,
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Taken:
     """Add what the store lacks of an exported file, open as `stream`; `name` is what sentences
-    call it.
+    call it, `fits` what `require_readable` found.
 
     Raises:
         UserError: the file is damaged or foreign (nothing was added, unless a single row was
@@ -201,7 +220,8 @@ def take_stream(
             if should_stop():
                 raise Stopped(_STOPPED)
             require_whole(rows, name)
-            taken += take(store, source, rows)
+            some = None if fits is None else fits[taken.rows : taken.rows + rows.num_rows]
+            taken += take(store, source, rows, fits=some)
             report(taken.rows, sealed.rows)
     return taken
 
@@ -214,10 +234,10 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
         UserError: as `take_stream`; or the file cannot be opened.
     """
     with Reader(LIMITS) as reader:
-        require_readable(reader, path, path.name)
+        fits = require_readable(reader, path, path.name)
     try:
         with path.open("rb") as stream:
-            return take_stream(store, stream, path.name, **options)  # type: ignore[arg-type]
+            return take_stream(store, stream, path.name, fits=fits, **options)  # type: ignore[arg-type]
     except OSError as error:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
 
@@ -250,8 +270,19 @@ def merge(
         for source, rows in rows_of(other, file):
             if should_stop():
                 raise Stopped(_STOPPED)
-            # What lies beside attributions counts as missing where it is damaged.
-            require_whole(rows.filter(pc.equal(rows.column("kind"), ATTRIBUTION)), file.path.name)
-            taken += take(store, source, rows)
+            own = pc.equal(rows.column("kind"), ATTRIBUTION)
+            require_whole(rows.filter(own), file.path.name)
+            taken += take(store, source, rows, fits=_fitting(source, rows, own))
             report(min(taken.rows, total), total)
     return taken, [file.problem for file in files if file.problem]
+
+
+def _fitting(
+    source: Source, rows: pa.RecordBatch, own: pa.BooleanArray
+) -> NDArray[np.bool_] | None:
+    """Which rows are results of their kind [N]; None where all are attributions."""
+    if pc.all(own).as_py():
+        return None
+    from cache.exchange.fitting import fits  # loads torch, as adding these rows does
+
+    return fits(source, rows)

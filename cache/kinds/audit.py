@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.audit_index import Index, IndexBuilder, block_size
 from cache.kinds.audit_queries import Queries
 from cache.kinds.rankings import fingerprint
-from cache.storage.codec import Fields
 from cache.storage.results import Key, Results, Stored, itself
+from cache.storage.schema import Schema
 from cache.storage.store import ModelKey
 
 Stage = Callable[[str], None]
@@ -74,6 +74,10 @@ def require_family(spec: RetrieverSpec, chunks: Chunks = WHOLE) -> None:
         raise no_late_chunks(spec.name)
 
 
+REACHES = Schema(Reach, given=lambda owner: {"document_id": owner.item})
+TRUNCATIONS = Schema(Truncation)
+
+
 class AuditStore:
     """Audits of one collection below one folder."""
 
@@ -82,10 +86,10 @@ class AuditStore:
         self.fingerprint = fingerprint(collection)
         self._root = root
         self._reaches: Results[Key, Reach] = Results(
-            root, "reachability", key=itself, pack=_pack, unpack=_unpack
+            root, "reachability", key=itself, schema=REACHES
         )
         self._truncations: Results[Key, Truncation] = Results(
-            root, "truncation", key=itself, pack=asdict, unpack=_unpack_truncation
+            root, "truncation", key=itself, schema=TRUNCATIONS
         )
 
     @cached_property
@@ -250,8 +254,8 @@ def _reach(
         document.language,
         made.n_words,
         made.spans,
-        made.places,
-        _read(retriever, chunks, document.text, made),
+        _rounded(made.places),
+        _rounded(_read(retriever, chunks, document.text, made)),
         ranks.reshape(len(indexes), 2, len(made.sentences)),
     )
 
@@ -272,42 +276,6 @@ def _read(retriever: Retriever, chunks: Chunks, text: str, made: Probes) -> NDAr
     return found
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def _pack(found: Reach) -> Fields:
-    return {
-        "document_id": found.document_id,
-        "language": found.language,
-        "n_words": found.n_words,
-        "spans": [list(span) for span in found.spans],
-        "places": [[round(float(v), 6) for v in row] for row in found.places],
-        "read": [[round(float(v), 6) for v in row] for row in found.read],
-        "ranks": found.ranks.tolist(),
-    }
-
-
-def _unpack(fields: Fields) -> Reach:
-    spans = tuple((int(a), int(b)) for a, b in fields["spans"])
-    n, language = len(spans), fields["language"]
-    places = np.array(fields["places"], dtype=np.float64).reshape(2, n)
-    read = np.array(fields["read"], dtype=np.float64).reshape(2, n)
-    ranks = np.array(fields["ranks"], dtype=np.int64).reshape(2, 2, n)
-    sound = (
-        isinstance(fields["document_id"], str)
-        and (language is None or isinstance(language, str))
-        and n > 0
-        and bool(((places >= 0) & (places <= 1) & (read >= 0) & (read <= 1)).all())
-        and bool((ranks >= 0).all())
-    )
-    if not sound:
-        raise TypeError("no reachability")
-    return Reach(
-        fields["document_id"], language, int(fields["n_words"]), spans, places, read, ranks
-    )
-
-
-def _unpack_truncation(fields: Fields) -> Truncation:
-    if not all(type(value) is int for value in fields.values()):
-        raise TypeError("no truncation")
-    return Truncation(**fields)
+def _rounded(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares [2, S] to six decimals, as they are stored."""
+    return np.array([[round(share, 6) for share in row] for row in shares.tolist()])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attribution.batching import estimated_tokens
@@ -28,8 +29,8 @@ from attribution.types import Method
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import text_digest
 from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.codec import Fields
 from cache.storage.results import Key, Results
+from cache.storage.schema import Packed, Schema
 from cache.storage.store import ModelKey
 
 CPU_BLOCK, BLOCK = 16, 256
@@ -50,6 +51,20 @@ class Index(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkVectors:
+    """Vectors [W, H] of a text's late chunks; `width` is H."""
+
+    width: int
+    vectors: Annotated[NDArray[np.float32], Packed()]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vectors", self.vectors.reshape(-1, self.width))
+
+
+CHUNK_VECTORS = Schema(ChunkVectors)
+
+
 class IndexBuilder:
     """Indexes of a collection for one model."""
 
@@ -65,12 +80,11 @@ class IndexBuilder:
         self._collection, self._retriever, self._model = collection, retriever, model
         self._chunks, self._options = chunks, options
         self._embeddings = EmbeddingStore(root)
-        self._chunk_vectors: Results[str, Tensor] = Results(
+        self._chunk_vectors: Results[str, ChunkVectors] = Results(
             root,
             "late_chunks",
             key=lambda digest: Key("", digest, ""),
-            pack=_pack_vectors,
-            unpack=_unpack_vectors,
+            schema=CHUNK_VECTORS,
         )
         self._from_store = True
 
@@ -161,7 +175,8 @@ class IndexBuilder:
         retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
         digest_of = {text: text_digest(text) for text in texts}
-        found = dict(store.select(self._model, method, list(digest_of.values())).results)
+        stored = store.select(self._model, method, list(digest_of.values())).results
+        found = {digest: torch.from_numpy(one.vectors.copy()) for digest, one in stored.items()}
 
         def read(part: list[str]) -> list[Tensor]:
             return late_vectors(retriever, part, self._chunks.size)
@@ -174,19 +189,7 @@ class IndexBuilder:
         for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, turn):
             self._from_store = False
             vectors = [(digest_of[text], one) for text, one in zip(part, made, strict=True)]
-            store.put(self._model, method, vectors)
+            kept = [(digest, ChunkVectors(one.shape[1], one.numpy())) for digest, one in vectors]
+            store.put(self._model, method, kept)
             found |= dict(vectors)
         return [found.get(digest_of[text], torch.zeros(0, 1)) for text in texts]
-
-
-def _pack_vectors(found: Tensor) -> Fields:
-    raw = found.numpy().astype("<f4").tobytes()
-    return {"width": found.shape[1], "vectors": base64.b85encode(raw).decode()}
-
-
-def _unpack_vectors(fields: Fields) -> Tensor:
-    raw = np.frombuffer(base64.b85decode(fields["vectors"]), "<f4")
-    found = torch.from_numpy(raw.reshape(-1, int(fields["width"])).copy())
-    if not bool(found.isfinite().all()):
-        raise ValueError("a vector that is not finite")
-    return found

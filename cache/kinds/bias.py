@@ -16,10 +16,13 @@ from cache.jobs.loop import Progress, RunOptions
 from cache.keys import text_fingerprint
 from cache.kinds.interventions import known_texts
 from cache.storage.results import Key, Results
+from cache.storage.schema import Schema
 from cache.storage.store import ModelKey
 
 BIAS_SCORES = Method("bias_scores", {"version": 2})
 """What the scores are kept under: raise the version when they change."""
+
+SCHEMA = Schema(PairScores)
 
 CPU_AHEAD, GPU_AHEAD = 4, 64
 """Pairs of documents that are scored together: on a CPU a larger batch gains nothing and makes
@@ -32,13 +35,7 @@ def store(root: Path) -> Results[DocumentPair, PairScores]:
         root,
         "bias_scores",
         key=_key,
-        pack=lambda found: {
-            "first": found.first,
-            "second": found.second,
-            "truncated": found.truncated,
-            "read": found.read,
-        },
-        unpack=lambda fields: PairScores(**fields),
+        schema=SCHEMA,
     )
 
 

@@ -23,12 +23,37 @@ from attribution.retrievers.base import Retriever
 from attribution.types import Attribution, Method, TextPair
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
-from cache.storage.codec import Fields
 from cache.storage.results import Results, pair_key
+from cache.storage.schema import Owner, Schema
 from cache.storage.store import ModelKey, Store
 
 RANDOM_ORDER = Method("random_order")
 """Random orders are no method's own; their scores are kept under this one for all to share."""
+
+
+FAITHFULNESS = "faithfulness "
+"""What the kind of these results begins with; the parameters follow."""
+
+RANDOM_ORDERS = Schema(RandomOrders)
+
+
+def schema_of(parameters: Parameters) -> Schema[Faithfulness]:
+    """How tests with these parameters are stored."""
+
+    def given(owner: Owner) -> dict[str, object]:
+        return {
+            "model": owner.model.name,
+            "method": owner.method,
+            "pair_id": owner.item,
+            "parameters": parameters,
+        }
+
+    return Schema(
+        Faithfulness,
+        given=given,
+        unstored=frozenset({"model", "method", "parameters"}),
+        names={"random_orders": "baseline"},
+    )
 
 
 class FaithfulnessStore:
@@ -38,38 +63,26 @@ class FaithfulnessStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def tests(
-        self, model: ModelKey, method: Method, parameters: Parameters
-    ) -> Results[TextPair, Faithfulness]:
-        """Results of one method and one set of parameters."""
-
-        def unpack(fields: Fields) -> Faithfulness:
-            random_orders = RandomOrders(**fields.pop("baseline"))
-            return Faithfulness(
-                model=model.name,
-                method=method,
-                parameters=parameters,
-                random_orders=random_orders,
-                **fields,
-            )
-
-        kind = f"faithfulness {parameters!r}"
-        return Results(self.root, kind, key=pair_key, pack=_pack, unpack=unpack)
+    def tests(self, parameters: Parameters) -> Results[TextPair, Faithfulness]:
+        """Results of one set of parameters."""
+        kind = f"{FAITHFULNESS}{parameters!r}"
+        return Results(self.root, kind, key=pair_key, schema=schema_of(parameters))
 
     def _random_orders(self, parameters: Parameters) -> Results[TextPair, RandomOrders]:
         return Results(
             self.root,
-            f"faithfulness {parameters!r}",
+            f"{FAITHFULNESS}{parameters!r}",
             key=pair_key,
-            pack=_pack_random_orders,
-            unpack=lambda fields: RandomOrders(**fields),
+            schema=RANDOM_ORDERS,
         )
 
     def random_orders(
         self, model: ModelKey, parameters: Parameters, pair: TextPair
     ) -> RandomOrders | None:
         """The random orders' scores that another method's test left."""
-        return self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
+        found = self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
+        shape = (parameters.n_random, len(parameters.fractions))
+        return found if found is not None and found.deletion.shape == shape else None
 
     def put_random_orders(
         self, model: ModelKey, parameters: Parameters, pair: TextPair, random_orders: RandomOrders
@@ -123,7 +136,7 @@ def run(
         return result
 
     return compute_missing(
-        fstore.tests(model, method, settings),
+        fstore.tests(settings),
         model,
         method,
         pairs,
@@ -137,24 +150,3 @@ def _attributed(
 ) -> tuple[Attribution | None, str]:
     ((outcome,),) = attribute_batches(retriever, method, [pair])
     return outcome.attribution, outcome.reason
-
-
-def _pack_random_orders(random_orders: RandomOrders) -> Fields:
-    return {
-        "deletion": random_orders.deletion.tolist(),
-        "insertion": random_orders.insertion.tolist(),
-    }
-
-
-def _pack(result: Faithfulness) -> Fields:
-    return {
-        "pair_id": result.pair_id,
-        "n_units": result.n_units,
-        "truncated": result.truncated,
-        "deletion": result.deletion.tolist(),
-        "insertion": result.insertion.tolist(),
-        "baseline": _pack_random_orders(result.random_orders),
-        "enrichment": result.enrichment,
-        "attribution_seconds": result.attribution_seconds,
-        "seconds": result.seconds,
-    }

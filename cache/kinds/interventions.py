@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,8 +29,8 @@ from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.kinds.embeddings import EmbeddingStore, embedded
 from cache.recent import Recent
-from cache.storage.codec import Fields
 from cache.storage.results import Key, Results, pair_key
+from cache.storage.schema import Owner, Schema
 from cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves
@@ -43,29 +43,50 @@ def cause_key(pair: TextPair) -> Key:
     return key._replace(fingerprint=f"{key.fingerprint}:{pair.language or ''}")
 
 
+def _owned(owner: Owner) -> dict[str, Any]:
+    return {"model": owner.model.name, "pair_id": owner.item}
+
+
+def _of_ablation(owner: Owner) -> dict[str, Any]:
+    return {**_owned(owner), "by": owner.method.params["by"]}
+
+
+def _of_displacement(owner: Owner) -> dict[str, Any]:
+    way, tokens = owner.method.params["by"], _lengths(owner.method)
+    return {**_owned(owner), "way": way, "tokens": tuple(tokens)}
+
+
+def _of_edits(owner: Owner) -> dict[str, Any]:
+    return {**_owned(owner), "by": owner.method.name}
+
+
+def _lengths(method: Method) -> list[int]:
+    return [int(n) for n in str(method.params["tokens"]).split("/")]
+
+
+_SEGMENTS = Schema(SegmentCurve, given=_owned)
+_EDITS = Schema(EditCurves, given=_of_edits)
+SCHEMAS: dict[str, Schema[Any]] = {
+    "relocation": Schema(Relocation, given=_owned),
+    "ablation": Schema(Ablation, given=_of_ablation),
+    "displacement": Schema(Displacement, given=_of_displacement),
+    "segments": _SEGMENTS,
+    "thirds": _SEGMENTS,
+    "insertion": _EDITS,
+    "removal": _EDITS,
+}
+
+
 def causes(root: Path, method: Method) -> Results[TextPair, Any]:
     """What is kept of one kind of intervention.
 
     Raises:
         ValueError: `method` is none of them.
     """
-    kinds: dict[str, type[Cause]] = {
-        "relocation": Relocation,
-        "ablation": Ablation,
-        "displacement": Displacement,
-        "segments": SegmentCurve,
-        "thirds": SegmentCurve,
-        "insertion": EditCurves,
-        "removal": EditCurves,
-    }
-    kind = kinds.get(method.name)
-    if kind is None:
+    schema = SCHEMAS.get(method.name)
+    if schema is None:
         raise ValueError(f"{method.name} is no intervention")
-
-    def unpack(found: Fields) -> Cause:
-        return _unpack(kind, found)
-
-    return Results(root, method.name, key=cause_key, pack=_pack, unpack=unpack)
+    return Results(root, method.name, key=cause_key, schema=schema)
 
 
 KNOWN_BYTES = 2**26
@@ -124,7 +145,7 @@ def intervene(
     if method.name == "ablation":
         return ablation(retriever, pair, params["by"], int(params["bins"]), **given)
     if method.name == "displacement":
-        lengths = [int(n) for n in str(params["tokens"]).split("/")]
+        lengths = _lengths(method)
         if params["by"] == "prefix":
             return behind_prefix(retriever, pair, lengths, **given)
         return shifted_positions(retriever, pair, lengths, should_stop=should_stop)
@@ -135,20 +156,6 @@ def intervene(
     if method.name in ("insertion", "removal"):
         return edit_curves(retriever, pair, method.name, should_stop=should_stop)  # type: ignore[arg-type]
     raise ValueError(f"{method.name} is no intervention")
-
-
-def _pack(found: Cause) -> Fields:
-    values = {f.name: getattr(found, f.name) for f in fields(found)}
-    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
-
-
-def _unpack(kind: type[Cause], found: Fields) -> Cause:
-    values = dict(found)
-    if kind is Ablation:
-        values["spans"] = tuple((int(a), int(b)) for a, b in values["spans"])
-    if kind is Displacement:
-        values["tokens"] = tuple(values["tokens"])
-    return kind(**values)
 
 
 # -- the other documents ---------------------------------------------------------------------------
@@ -172,14 +179,26 @@ def _among_key(item: AmongOthers) -> Key:
     return key._replace(fingerprint=f"{key.fingerprint}:{digest}")
 
 
-def others(root: Path) -> Results[AmongOthers, Array]:
+@dataclass(frozen=True, slots=True)
+class OtherScores:
+    """Scores [n] of a query with other documents, in the order in which they were given."""
+
+    scores: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", as_array(self.scores, (None,), "a score"))
+
+
+OTHER_SCORES = Schema(OtherScores)
+
+
+def others(root: Path) -> Results[AmongOthers, OtherScores]:
     """Scores [n] of a pair's query with other documents; of each pair with the latest ones."""
     return Results(
         root,
         "others",
         key=_among_key,
-        pack=lambda scores: {"scores": scores.tolist()},
-        unpack=lambda found: as_array(found["scores"], (None,), "a score"),
+        schema=OTHER_SCORES,
     )
 
 

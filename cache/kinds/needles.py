@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from attribution.evaluation.needle import NeedleCell
-from cache.storage.codec import Fields
 from cache.storage.results import Key, Results
+from cache.storage.schema import Schema
+
+SCHEMA = Schema(NeedleCell, names={"n_repeated": "repeated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class CellItem:
 
 def needle_cells(root: Path) -> Results[CellItem, NeedleCell]:
     """What is kept of needle grids below one folder."""
-    return Results(root, "needle", key=_key, pack=_pack, unpack=_unpack)
+    return Results(root, "needle", key=_key, schema=SCHEMA)
 
 
 def item_id(length: int, depth: float) -> str:
@@ -33,26 +34,3 @@ def item_id(length: int, depth: float) -> str:
 
 def _key(item: CellItem) -> Key:
     return Key(item.dataset, item_id(item.length, item.depth), item.corpus)
-
-
-def _pack(found: NeedleCell) -> Fields:
-    return {
-        "ranks": list(found.ranks),
-        "tokens": list(found.tokens),
-        "repeated": found.n_repeated,
-    }
-
-
-def _unpack(fields: Fields) -> NeedleCell:
-    ranks, tokens = _whole(fields["ranks"]), _whole(fields["tokens"])
-    (repeated,) = _whole([fields["repeated"]])
-    n = len(ranks)
-    if not n or len(tokens) != n or not all(1 <= rank <= n for rank in ranks):
-        raise ValueError("no ranks of a cell")
-    return NeedleCell(ranks, tokens, repeated)
-
-
-def _whole(values: Sequence[object]) -> tuple[int, ...]:
-    if not all(type(value) is int for value in values):
-        raise TypeError("no whole numbers")
-    return tuple(values)  # type: ignore[arg-type]  # looked at one by one

@@ -6,17 +6,16 @@ has seen, so that a stopped one goes on where it was.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attribution.datasets.corpus import Collection, Query, corpus_digest
@@ -33,17 +32,17 @@ from attribution.evaluation.search import (
     search,
     search_lexical,
 )
-from attribution.interventions.relocation import evidence_read, tokens_of
+from attribution.interventions.relocation import evidence_read, require_shares, tokens_of
 from attribution.retrievers.base import Joint, Pooled, Retriever, separate
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.lexical import LexicalRetriever
-from attribution.types import Method, Side, as_array
+from attribution.types import Method, Side
 from cache.jobs.items import compute_missing
 from cache.jobs.loop import Progress, RunOptions
 from cache.keys import file_digest
 from cache.kinds.embeddings import EmbeddingStore, OnTexts, embedded
-from cache.storage.codec import Fields
 from cache.storage.results import Key, Results, itself
+from cache.storage.schema import Packed, Schema
 from cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
@@ -64,6 +63,48 @@ EVIDENCE_READ = Method("evidence_read", {"version": 1})
 """What shares of the evidence that a model read are kept under."""
 
 _TEXTS_AT_ONCE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRead:
+    """The share of a query's evidence that a model read."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        require_shares(self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search under way: the best `k` of each of n queries, `keys` [n, k] as in `TopK`, of the
+    first `seen` documents."""
+
+    seen: int
+    k: int
+    keys: Annotated[NDArray[np.int64], Packed(_MAX_SEARCH)]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", self.keys.reshape(-1, self.k))
+        if self.seen < 0:
+            raise ValueError("no number of documents")
+
+    @classmethod
+    def of(cls, best: TopK) -> Search:
+        """What is stored of it."""
+        return cls(best.seen, best.keys.shape[1], best.keys.numpy())
+
+    def top(self) -> TopK:
+        """The same to go on with."""
+        best = TopK(*self.keys.shape)
+        best.keys = torch.from_numpy(self.keys.copy())
+        best.seen = self.seen
+        return best
+
+
+RANKINGS = Schema(Ranking, given=lambda owner: {"query_id": owner.item})
+READS = Schema(EvidenceRead)
+SEARCHES = Schema(Search)
 
 
 class _Texts:
@@ -107,23 +148,18 @@ class RankingStore:
         self.fingerprint = fingerprint(collection)
         self.embeddings = EmbeddingStore(root)
         self._rankings: Results[Key, Ranking] = Results(
-            root, "ranking", key=itself, pack=_pack, unpack=_unpack
+            root, "ranking", key=itself, schema=RANKINGS
         )
-        self._reads: Results[Key, float] = Results(
-            root,
-            "evidence_read",
-            key=itself,
-            pack=lambda share: {"share": share},
-            unpack=lambda fields: float(fields["share"]),
+        self._reads: Results[Key, EvidenceRead] = Results(
+            root, "evidence_read", key=itself, schema=READS
         )
-        self._searches: Results[Key, TopK] = Results(
-            root, "search", key=itself, pack=_pack_search, unpack=_unpack_search
-        )
+        self._searches: Results[Key, Search] = Results(root, "search", key=itself, schema=SEARCHES)
 
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
         """The stored shares of the evidence that a model read, by query id."""
         items = [self._evidence(query) for query in self._placed]
-        return dict(self._reads.select(model, EVIDENCE_READ, items).results)
+        found = self._reads.select(model, EVIDENCE_READ, items).results
+        return {query_id: one.share for query_id, one in found.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
         """Whether a query with evidence lacks that share."""
@@ -151,12 +187,13 @@ class RankingStore:
             keys = (queries[item.item].evidence_document for item in portion)
             texts.update(self.collection.texts(key for key in keys if key is not None))
 
-        def compute(item: Key) -> float:
+        def compute(item: Key) -> EvidenceRead:
             query = queries[item.item]
             key, span = query.evidence_document, query.span
             if key not in texts or span is None:
-                return 0.0  # a document that the corpus lacks is not read
-            return evidence_read(tokens_of(retriever, query.text, texts[key]), span)
+                return EvidenceRead(0.0)  # a document that the corpus lacks is not read
+            tokens = tokens_of(retriever, query.text, texts[key])
+            return EvidenceRead(evidence_read(tokens, span))
 
         return compute_missing(
             self._reads,
@@ -183,13 +220,13 @@ class RankingStore:
         """The stored rankings in the order of the queries."""
         items = [self._item(query) for query in self.collection.queries]
         found = self._rankings.select(model, method, items).results
-        return [one for query_id, one in found.items() if one.query_id == query_id]
+        return list(found.values())
 
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
         """A search that was stopped; None where there is none for this very collection."""
         found = self._searches.get(model, method, self._whole)
         fits = found is not None and found.keys.shape == (len(self.collection.queries), DEPTH)
-        return found if fits else None
+        return found.top() if found is not None and fits else None
 
     def _item(self, query: Query) -> Key:
         return Key(self.collection.name, query.query_id, self.fingerprint)
@@ -223,7 +260,7 @@ class RankingStore:
             nonlocal saved
             texts_read.reach(n_queries + best.seen)
             if time.perf_counter() - saved > _CHECKPOINT_SECONDS:
-                self._searches.put(model, method, [(self._whole, best)])
+                self._searches.put(model, method, [(self._whole, Search.of(best))])
                 saved = time.perf_counter()
 
         texts_read.add(0, 0)
@@ -267,7 +304,7 @@ class RankingStore:
                 on_block=on_block,
             )
         if best.seen < total:
-            self._searches.put(model, method, [(self._whole, best)])
+            self._searches.put(model, method, [(self._whole, Search.of(best))])
             return texts_read.progress(stopped=True)
         ranked = rankings(self.collection, best)
         items = [self._item(query) for query in self.collection.queries]
@@ -332,43 +369,6 @@ def fingerprint(collection: Collection) -> str:
     if not collection.files:
         total.update(corpus_digest(collection).encode())
     return total.hexdigest()[:16]
-
-
-def _pack(ranking: Ranking) -> Fields:
-    return {
-        "query_id": ranking.query_id,
-        "document_ids": list(ranking.document_ids),
-        "scores": [float(score) for score in ranking.scores],
-        "languages": list(ranking.languages),
-    }
-
-
-def _unpack(fields: Fields) -> Ranking:
-    scores = as_array(fields["scores"], (len(fields["document_ids"]),), "a score")
-    keys, languages = tuple(fields["document_ids"]), tuple(fields["languages"])
-    named = isinstance(fields["query_id"], str) and all(isinstance(key, str) for key in keys)
-    if not named or len(languages) != len(keys):
-        raise TypeError("no ranking")
-    return Ranking(fields["query_id"], keys, scores, languages)
-
-
-def _pack_search(best: TopK) -> Fields:
-    keys = zlib.compress(best.keys.numpy().astype("<i8").tobytes(), 1)
-    return {"seen": best.seen, "k": best.keys.shape[1], "keys": base64.b85encode(keys).decode()}
-
-
-def _unpack_search(fields: Fields) -> TopK:
-    packed = zlib.decompressobj()
-    raw = packed.decompress(base64.b85decode(fields["keys"]), _MAX_SEARCH)
-    if packed.unconsumed_tail:
-        raise ValueError(f"more than {_MAX_SEARCH} bytes")
-    keys = np.frombuffer(raw, "<i8").reshape(-1, fields["k"])
-    best = TopK(*keys.shape)
-    best.keys = torch.from_numpy(keys.copy())
-    best.seen = fields["seen"]
-    if type(best.seen) is not int or best.seen < 0:
-        raise TypeError("no number of documents")
-    return best
 
 
 def complete(found: Sequence[Ranking], collection: Collection) -> bool:

@@ -8,18 +8,17 @@ there whole or not at all, and a damaged one counts as missing.
 from __future__ import annotations
 
 import sqlite3
-import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from attribution.errors import UserError
 from attribution.types import Method, TextPair
 from cache.keys import text_fingerprint
 from cache.recent import Recent
-from cache.storage.codec import Fields, pack_fields, unpack_fields
+from cache.storage.codec import pack_fields, unpack_fields
+from cache.storage.schema import Misfit, Owner, Schema
 from cache.storage.store import ModelKey, Store
 
 Item = TypeVar("Item")
@@ -31,18 +30,6 @@ _AT_ONCE = 500
 # again and again; they are taken from here only where what is stored is still those very bytes, so
 # that a result that was replaced, deleted or damaged is seen at once.
 _DECODED: Recent[tuple[bytes, Any]] = Recent(32 << 20, weigh=lambda kept: len(kept[0]))
-
-# Somebody else may have written it, all checksums right: it counts as missing then.
-_NONSENSE = (
-    UserError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    OverflowError,
-    zlib.error,
-)
-
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (
@@ -83,7 +70,8 @@ class Stored(Generic[T]):
 class Results(Generic[Item, T]):
     """Results of one kind below one folder. Any number of threads and processes may use it.
 
-    `key` names an item; `pack` turns a result into JSON values and `unpack` turns them back.
+    `key` names an item; `schema` says how a result is stored. What doesn't fit it counts as
+    missing: somebody else may have written it, all checksums right.
     """
 
     def __init__(
@@ -92,26 +80,25 @@ class Results(Generic[Item, T]):
         kind: str,
         *,
         key: Callable[[Item], Key],
-        pack: Callable[[T], Fields],
-        unpack: Callable[[Fields], T],
+        schema: Schema[T],
     ) -> None:
         # Files, locks and sentences for what a disk can do wrong are the store's.
         self._files = Store(root)
         self.kind = kind
         self.root = root
-        self.key, self._pack, self._unpack = key, pack, unpack
+        self.key, self._schema = key, schema
 
     def get(self, model: ModelKey, method: Method, item: Item) -> T | None:
         """The stored result, or None where there is none for this very item."""
         key = self.key(item)
-        return self._read(self._rows(model, method, [key]).get(key, (None, None))[0])
+        payload, _ = self._rows(model, method, [key]).get(key, (None, None))
+        return self._read(payload, Owner(model, method, key.item))
 
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
         """All that is stored of `items`. Only what this process has not read before is decoded, so
         results must be values."""
         keys = [self.key(item) for item in items]
         rows = self._rows(model, method, keys)
-        place = self._place(model, method)
         results: dict[str, T] = {}
         failed: dict[str, str] = {}
         for key in keys:
@@ -119,7 +106,7 @@ class Results(Generic[Item, T]):
             if reason is not None:
                 failed[key.item] = reason
             elif payload is not None:
-                found = self._decoded((place, key), payload)
+                found = self._decoded(model, method, key, payload)
                 if found is not None:
                     results[key.item] = found
         return Stored(results, failed)
@@ -130,7 +117,7 @@ class Results(Generic[Item, T]):
         Raises:
             UserError: the folder cannot be written (rights, a full disk).
         """
-        rows = [(item, pack_fields(self._pack(result)), None) for item, result in results]
+        rows = [(item, pack_fields(self._schema.pack(result)), None) for item, result in results]
         self._put(model, method, rows)
 
     def put_failures(
@@ -144,39 +131,35 @@ class Results(Generic[Item, T]):
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
         keys = [self.key(item) for item in items]
-        place = self._place(model, method)
         stored = {
             key
             for key, (payload, reason) in self._rows(model, method, keys).items()
             if (reason is not None and not retry)
-            or (payload is not None and self._decoded((place, key), payload) is not None)
+            or (payload is not None and self._decoded(model, method, key, payload) is not None)
         }
         return [item for item, key in zip(items, keys, strict=True) if key not in stored]
 
-    def _place(self, model: ModelKey, method: Method) -> tuple[str, str, ModelKey, str]:
-        return str(self._files.root), self.kind, model, repr(method)
-
     # -- rows ----------------------------------------------------------------------------------
 
-    def _decoded(self, key: Hashable, payload: bytes) -> T | None:
+    def _decoded(self, model: ModelKey, method: Method, key: Key, payload: bytes) -> T | None:
         """What `payload` says, decoded unless this process did that before; None where it is
         damaged."""
-        known = _DECODED.find(key)
+        place = str(self._files.root), self.kind, model, repr(method), key
+        known = _DECODED.find(place)
         if known is not None and known[0] == payload:
             return known[1]  # type: ignore[no-any-return]  # each kind has a type of its own
-        result = self._read(payload)
+        result = self._read(payload, Owner(model, method, key.item))
         if result is not None:
-            _DECODED.keep(key, (payload, result))
+            _DECODED.keep(place, (payload, result))
         return result
 
-    def _read(self, payload: bytes | None) -> T | None:
+    def _read(self, payload: bytes | None, owner: Owner) -> T | None:
         fields = unpack_fields(payload)
         if fields is None:
             return None
-        try:
-            return self._unpack(fields)
-        except _NONSENSE:
-            return None
+        with suppress(Misfit):
+            return self._schema.unpack(fields, owner)
+        return None
 
     def _rows(
         self, model: ModelKey, method: Method, keys: Sequence[Key]

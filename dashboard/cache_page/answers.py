@@ -11,6 +11,7 @@ Problem = Annotated[str, "Why the file cannot be read, in a sentence."]
 Rows = Annotated[int, "Results in the file or cache."]
 Added = Annotated[int, "Results that are new to the cache."]
 Conflicts = Annotated[int, "Results left out: the cache has another text under the same pair."]
+Rejected = Annotated[int, "Results left out: they are not valid results of their kind."]
 Freed = Annotated[int, "Space that is free again, in bytes."]
 Parts = Annotated[int, "Parts in the folder."]
 Damaged = Annotated[int, "Parts that are damaged."]
@@ -45,6 +46,7 @@ class Imported(TypedDict):
     rows: Rows
     added: Added
     conflicts: Conflicts
+    rejected: Rejected
 
 
 class Merged(TypedDict):
@@ -54,6 +56,7 @@ class Merged(TypedDict):
     rows: Rows
     added: Added
     conflicts: Conflicts
+    rejected: Rejected
 
 
 class Ingested(TypedDict):
@@ -64,6 +67,7 @@ class Ingested(TypedDict):
     new: Annotated[int, "Parts that the cache had not seen."]
     added: Added
     conflicts: Conflicts
+    rejected: Rejected
     damaged: Damaged
 
 

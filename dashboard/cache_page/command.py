@@ -177,6 +177,7 @@ def import_(
             "rows": taken.rows,
             "added": taken.added,
             "conflicts": taken.conflicts,
+            "rejected": taken.rejected,
         }
         print_answer(answer, format.value)
 
@@ -202,6 +203,7 @@ def merge(
         "rows": taken.rows,
         "added": taken.added,
         "conflicts": taken.conflicts,
+        "rejected": taken.rejected,
     }
     print_answer(answer, format.value)
 
@@ -221,12 +223,15 @@ def ingest(
     _require_parts(folder, found.parts)
     for problem in found.problems:
         complain(problem)
+    if found.taken.rejected:
+        print(found.taken.sentence(), file=sys.stderr)
     answer: Ingested = {
         "folder": folder,
         "parts": found.parts,
         "new": found.new,
         "added": found.taken.added,
         "conflicts": found.taken.conflicts,
+        "rejected": found.taken.rejected,
         "damaged": len(found.problems),
     }
     print_answer(answer, format.value)

@@ -239,9 +239,14 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
 
     def work(run: Run, step: Step) -> str:
         with Reader(UPLOAD) as reader:
-            require_readable(reader, data, name)
+            fits = require_readable(reader, data, name)
         taken = transfer.take_stream(
-            compute.store, io.BytesIO(data), name, report=step, should_stop=lambda: run.stopping
+            compute.store,
+            io.BytesIO(data),
+            name,
+            fits=fits,
+            report=step,
+            should_stop=lambda: run.stopping,
         )
         return f"{name}: {taken.sentence()}"
 

@@ -55,7 +55,7 @@ def may_enter() -> bool:
     if not PEOPLE.get().strip():
         return True
     if access.current().proxies:
-        name = _of_proxy()
+        name: object = _of_proxy()
     elif st.user.get("email_verified") is True:
         name = st.user.get("email")
     else:

@@ -29,7 +29,7 @@ def ask(
         UserError: the model is not here, or too many requests wait.
     """
     model = compute.identify(spec).key
-    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    tests = FaithfulnessStore(compute.root).tests(parameters)
     if (found := tests.get(model, method, pair)) is not None:
         return ready(found)
     return compute.queue.ask(
@@ -53,7 +53,7 @@ def of_pair(
     """
     model = compute.identify(spec)
     tests = FaithfulnessStore(compute.root)
-    found = tests.tests(model.key, method, parameters).get(model.key, method, pair)
+    found = tests.tests(parameters).get(model.key, method, pair)
     if found is None:
         run_tests(
             compute.retriever(model),
@@ -65,7 +65,7 @@ def of_pair(
             parameters=parameters,
             options=RunOptions(should_stop, turn=compute.turns(spec), retry_failed=True),
         )
-        stored = tests.tests(model.key, method, parameters).select(model.key, method, [pair])
+        stored = tests.tests(parameters).select(model.key, method, [pair])
         if not stored.results:
             raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
         found = stored.results[pair.pair_id]
@@ -101,7 +101,7 @@ def job(
         )
 
     def n_done() -> int:
-        tests = FaithfulnessStore(compute.root).tests(model.key, method, parameters)
+        tests = FaithfulnessStore(compute.root).tests(parameters)
         return len(pairs) - len(tests.missing(model.key, method, pairs))
 
     key = run_key(model, method, f"{scope} {parameters!r}")
@@ -125,5 +125,5 @@ def stored(
 ) -> Stored[Faithfulness]:
     """What is stored of the tests of a method on `pairs`."""
     model = compute.identify(spec).key
-    tests = FaithfulnessStore(compute.root).tests(model, method, parameters)
+    tests = FaithfulnessStore(compute.root).tests(parameters)
     return tests.select(model, method, pairs)

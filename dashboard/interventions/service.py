@@ -40,6 +40,7 @@ from cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
     Cause,
+    OtherScores,
     causes,
     intervene,
     intervene_all,
@@ -148,7 +149,9 @@ def scores_of_others(
         retriever = compute.retriever(model)
         options = RunOptions(should_stop, turn=compute.turns(spec))
         found = score_others(retriever, model.key, pair, documents, compute.root, options)
-        others(compute.root).put(model.key, OTHERS, [(AmongOthers(pair, documents), found)])
+        others(compute.root).put(
+            model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(found))]
+        )
     return found
 
 
@@ -157,8 +160,8 @@ def stored_scores_of_others(
 ) -> Array | None:
     """The same where they are stored, else None."""
     key = compute.identify(spec).key
-    found: Array | None = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
-    return found
+    found = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
+    return found.scores if found is not None and len(found.scores) == len(documents) else None
 
 
 _answers: Recent[tuple[Sequence[object], Any]] = Recent(64)

@@ -40,7 +40,7 @@ def bias(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 
 def faithfulness(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    tests = FaithfulnessStore(compute.root).tests(model, TERMS, Parameters())
+    tests = FaithfulnessStore(compute.root).tests(Parameters())
     tests.put_failures(model, TERMS, [(data.pairs[0], WHY)])
 
 

@@ -18,11 +18,12 @@ from safetensors.numpy import save
 from attribution.errors import UserError
 from attribution.methods import make_method
 from attribution.types import Method
+from cache.exchange.fitting import fitting
 from cache.exchange.incoming import checked
 from cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
-from cache.exchange.transfer import rows_of
+from cache.exchange.transfer import import_file, rows_of
 from cache.kinds.embeddings import EmbeddingStore
-from cache.kinds.interventions import AmongOthers
+from cache.kinds.interventions import AmongOthers, OtherScores
 from cache.kinds.interventions import others as others_of
 from cache.storage import codec
 from cache.storage.codec import DamagedPayload, decode, identity_of
@@ -81,14 +82,26 @@ def floats(*values: float) -> bytes:
     return codec.pack_floats(np.array(values, np.float32))
 
 
+RANKING = {"query_id": "p", "document_ids": ["d"], "scores": [1.0], "languages": [None]}
+
+
+def made_up(payload: bytes) -> bytes:
+    """A payload whose checksum is right whatever it holds."""
+    return zlib.crc32(payload).to_bytes(4, "big") + payload
+
+
 def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
     more = [
-        beside("other: ranking", codec.pack_fields({"scores": [1.0]})),
+        beside("other: ranking", codec.pack_fields(RANKING)),
         beside("embedding: query", floats(1, 2, 3)),
         beside("map", floats(1, 2)),
         beside("other: ranking", None, reason="it has no token"),  # type: ignore[arg-type]
     ]
-    assert list(checked(file_of(SOURCE, rows, *more), "x", "")) == [b""]
+    assert list(checked(file_of(SOURCE, rows), "x", "")) == [b""]
+    data = file_of(SOURCE, rows, *more)
+    assert list(checked(data, "x", "")) == [(6).to_bytes(8, "big")]
+    (bits,) = fitting(data, "x", "")
+    assert np.unpackbits(np.frombuffer(bits, np.uint8), count=6).all()
 
 
 @pytest.mark.parametrize(
@@ -117,18 +130,37 @@ def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, A
 @pytest.mark.parametrize(
     "row",
     [
-        beside("other: ranking", codec.pack_fields({"scores": [float("inf")]})),
-        beside("other: ranking", zlib.crc32(b"[1]").to_bytes(4, "big") + b"[1]"),
-        beside("other: ranking", zlib.crc32(b"\xff").to_bytes(4, "big") + b"\xff"),
+        beside("other: ranking", codec.pack_fields(RANKING | {"scores": [float("inf")]})),
+        beside("other: ranking", codec.pack_fields(RANKING | {"more": 1})),
+        beside("other: ranking", codec.pack_fields(RANKING), reason="both"),
+        beside("other: ranking", None, reason="x" * 5001),  # type: ignore[arg-type]
+        beside("other: ranking", made_up(b"[1]")),
+        beside("other: ranking", made_up(b"\xff")),
+        beside("other: ranking", made_up(b"[" * 100_000)),
+        beside("other: nothing known", codec.pack_fields(RANKING)),
+        beside("other: faithfulness x", codec.pack_fields(RANKING)),
+        beside("other: ranking", codec.pack_fields(RANKING), pair_id="x" * 4001),
         beside("embedding: query", floats(1, float("nan"))),
+        beside("embedding: query", floats()),
         beside("embedding: else", floats(1)),
         beside("map", floats(1, 2, 3)),
         beside("nothing known", floats(1)),
     ],
 )
-def test_made_up_results_of_other_kinds_are_refused(row: pa.RecordBatch) -> None:
+def test_made_up_results_of_other_kinds_are_rejected_and_counted(
+    rows: pa.RecordBatch, row: pa.RecordBatch, tmp_path: Path
+) -> None:
+    path, store = tmp_path / "made-up.parquet", Store(tmp_path / "taken")
+    path.write_bytes(file_of(SOURCE, rows, row, beside("map", floats(1, 2))))
+    taken = import_file(store, path)
+    assert (taken.rows, taken.added, taken.rejected) == (4, 3, 1)
+    assert "1 were rejected" in taken.sentence()
+
+
+@pytest.mark.parametrize("kind", ["other: ranking", "embedding: query", "map"])
+def test_a_wrong_checksum_beside_attributions_is_damage(kind: str) -> None:
     with pytest.raises(UserError, match="is damaged"):
-        list(checked(file_of(SOURCE, row), "x", ""))
+        list(checked(file_of(SOURCE, beside(kind, b"12345678")), "x", ""))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +265,7 @@ def test_a_result_that_no_owner_can_use_counts_as_missing(
     """It is computed again, instead of breaking the page that shows the others."""
     results = others_of(tmp_path)
     items = [AmongOthers(result(f"p{n}")[0], ["x", "y"]) for n in range(3)]
-    results.put(MODEL, METHOD, [(item, np.ones(2, np.float32)) for item in items])
+    results.put(MODEL, METHOD, [(item, OtherScores(np.ones(2, np.float32))) for item in items])
     text = fields.encode()
     with Store(tmp_path).writing(MODEL, METHOD) as db:
         db.execute(

@@ -26,8 +26,8 @@ from cache.exchange.rows import entries
 from cache.exchange.transfer import Taken, export, import_file, merge, take_stream
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from cache.storage.maintenance import listing
-from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
+from tests.support.counts import Count, counts
 
 METHOD = make_method("saliency")
 ABOUT = json.dumps({"spec": {"name": "M"}, "weights": "w" * 16, "precision": "float32"})
@@ -153,11 +153,8 @@ def test_several_models_and_what_lies_beside_travel_too(
     vectors.put_map(MODEL, "key", points)
     pair = stored[0][0]
 
-    def tests(root: Path) -> Results:
-        return Results(root, "test", key=pair_key, pack=dict, unpack=dict)
-
-    tests(store.root).put(MODEL, METHOD, [(pair, {"a": [0.1, 2]})])
-    tests(store.root).put_failures(MODEL, METHOD, [(stored[1][0], "too short")])
+    counts(store.root).put(MODEL, METHOD, [(pair, Count(2))])
+    counts(store.root).put_failures(MODEL, METHOD, [(stored[1][0], "too short")])
     path = written(store, tmp_path / "all.parquet")
     other = Store(tmp_path / "other")
     taken = taken_from(other, path)
@@ -167,8 +164,8 @@ def test_several_models_and_what_lies_beside_travel_too(
     assert got.tobytes() == vector.tobytes()
     found = EmbeddingStore(other.root).get_map(MODEL, "key")
     assert found is not None and found.tobytes() == points.tobytes()
-    kept = tests(other.root).select(MODEL, METHOD, [p for p, _ in stored[:2]])
-    assert kept.results == {"p0": {"a": [0.1, 2]}} and kept.failed == {"p1": "too short"}
+    kept = counts(other.root).select(MODEL, METHOD, [p for p, _ in stored[:2]])
+    assert kept.results == {"p0": Count(2)} and kept.failed == {"p1": "too short"}
     assert {file.model for file in listing(other)} == {MODEL, second}
     assert EMBEDDING in {file.method for file in listing(other)}
 

@@ -16,18 +16,12 @@ from attribution.types import Method, TextPair
 from cache.jobs.claims import Claims
 from cache.jobs.items import claims_folder, compute_missing
 from cache.jobs.loop import RunOptions
-from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey
+from tests.support.counts import Count, counts
 
 ROOT = Path(__file__).parents[3]
 MODEL, METHOD = ModelKey("m", "0" * 16), Method("test", {"version": 1})
 PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in range(12)]
-
-
-def kept(root: Path) -> Results[TextPair, int]:
-    return Results(
-        root, "test", key=pair_key, pack=lambda v: {"value": v}, unpack=lambda f: f["value"]
-    )
 
 
 @pytest.mark.parametrize("portion", [1, 5, 12])
@@ -38,15 +32,15 @@ def test_a_stopped_run_keeps_each_item_that_was_done(
     computed: list[str] = []
     prepared: list[str] = []
 
-    def compute(pair: TextPair) -> int:
+    def compute(pair: TextPair) -> Count:
         assert pair.pair_id in prepared, "told before its portion's first item"
         if within and len(computed) == 7:
             raise Stopped("Stopped within an item.")
         computed.append(pair.pair_id)
-        return len(computed)
+        return Count(len(computed))
 
     stopped = compute_missing(
-        kept(tmp_path),
+        counts(tmp_path),
         MODEL,
         METHOD,
         PAIRS,
@@ -56,10 +50,10 @@ def test_a_stopped_run_keeps_each_item_that_was_done(
         prepare=lambda items: prepared.extend(pair.pair_id for pair in items),
     )
     assert stopped.stopped and (stopped.done, stopped.computed, stopped.failed) == (7, 7, 0)
-    assert kept(tmp_path).select(MODEL, METHOD, PAIRS).results == {
-        pair.pair_id: n for n, pair in enumerate(PAIRS[:7], 1)
+    assert counts(tmp_path).select(MODEL, METHOD, PAIRS).results == {
+        pair.pair_id: Count(n) for n, pair in enumerate(PAIRS[:7], 1)
     }
-    rest = compute_missing(kept(tmp_path), MODEL, METHOD, PAIRS, lambda pair: 0)
+    rest = compute_missing(counts(tmp_path), MODEL, METHOD, PAIRS, lambda pair: Count(0))
     assert not rest.stopped and (rest.done, rest.computed) == (12, 5)
 
 
@@ -67,15 +61,17 @@ def test_two_runs_share_the_pairs_and_try_failures_once_each(tmp_path: Path) -> 
     computed: list[str] = []
     progresses = {}
 
-    def compute(pair: TextPair) -> int:
+    def compute(pair: TextPair) -> Count:
         computed.append(pair.pair_id)
         time.sleep(0.02)
         if pair.pair_id == "p3":
             raise UserError("It cannot be done.")
-        return 1
+        return Count(1)
 
     def work(name: str) -> None:
-        progresses[name] = compute_missing(kept(tmp_path), MODEL, METHOD, PAIRS, compute, portion=2)
+        progresses[name] = compute_missing(
+            counts(tmp_path), MODEL, METHOD, PAIRS, compute, portion=2
+        )
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
     for thread in threads:
@@ -86,12 +82,12 @@ def test_two_runs_share_the_pairs_and_try_failures_once_each(tmp_path: Path) -> 
     assert {(p.total, p.done, p.stopped) for p in progresses.values()} == {(12, 12, False)}
     assert sum(p.computed for p in progresses.values()) == 12
     retrying = RunOptions(retry_failed=True)
-    again = compute_missing(kept(tmp_path), MODEL, METHOD, PAIRS, compute, options=retrying)
+    again = compute_missing(counts(tmp_path), MODEL, METHOD, PAIRS, compute, options=retrying)
     assert computed[12:] == ["p3"] and (again.computed, again.failed, again.done) == (1, 1, 12)
 
 
 def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
-    store = kept(tmp_path)
+    store = counts(tmp_path)
     with Claims(claims_folder(store, MODEL, METHOD)) as others:
         others.take(["\0".join(store.key(pair)) for pair in PAIRS])
         stop = threading.Event()
@@ -105,7 +101,9 @@ def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
             options=RunOptions(stop.is_set),
         )
         assert stopped.stopped and stopped.computed == 0
-    assert compute_missing(store, MODEL, METHOD, PAIRS, lambda pair: 1).computed == len(PAIRS)
+    assert compute_missing(store, MODEL, METHOD, PAIRS, lambda pair: Count(1)).computed == len(
+        PAIRS
+    )
 
 
 JOB = """
@@ -113,17 +111,17 @@ import json, sys, time
 from pathlib import Path
 from attribution.types import Method, TextPair
 from cache.jobs.items import compute_missing
-from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey
+from tests.support.counts import Count, counts
 
 root, log, pause = sys.argv[1:4]
-kept = Results(Path(root), "test", key=pair_key, pack=lambda v: {"value": v}, unpack=lambda f: f["value"])
+kept = counts(Path(root))
 
 def compute(pair):
     with open(log, "a") as out:
         out.write(pair.pair_id + "\\n")
     time.sleep(float(pause))
-    return 1
+    return Count(1)
 
 pairs = [TextPair(f"p{i}", "q", f"document {i}", dataset="set") for i in range(20)]
 print("ready", flush=True)

@@ -104,7 +104,7 @@ def flat(result: Faithfulness | None) -> list[object]:
 
 def kept(fstore: FaithfulnessStore) -> Results[TextPair, Faithfulness]:
     """What is stored of the usual method under the usual parameters."""
-    return fstore.tests(MODEL, METHOD, FEW)
+    return fstore.tests(FEW)
 
 
 def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[tuple]:
@@ -153,7 +153,7 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
         assert kept(fstore).missing(MODEL, METHOD, [other]) == [other]
         assert kept(fstore).select(MODEL, METHOD, [other]).results == {}
     assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
-    assert fstore.tests(MODEL, OTHER, FEW).get(MODEL, OTHER, pair) is None
+    assert fstore.tests(FEW).get(MODEL, OTHER, pair) is None
     others = (
         Parameters(),
         Parameters(n_random=2, unit="token"),
@@ -161,10 +161,10 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
         Parameters((0.33,), n_random=2),
     )
     for parameters in others:
-        assert fstore.tests(MODEL, METHOD, parameters).get(MODEL, METHOD, pair) is None
+        assert fstore.tests(parameters).get(MODEL, METHOD, pair) is None
     # Another normalization or resampling of the curve is the same per-token result.
     same = make_method("saliency", {"resampling": "point"})
-    found = fstore.tests(MODEL, same, FEW).get(MODEL, same, pair)
+    found = fstore.tests(FEW).get(MODEL, same, pair)
     assert found is not None and found.method == same
 
 
@@ -172,9 +172,10 @@ def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
     pair = PAIRS[0]
     kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
     changed = dataclasses.replace(pair, document="the water")
-    kept(fstore).put(MODEL, METHOD, [(changed, made("p1"))])
+    other = dataclasses.replace(made("p0"), seconds=9.0)
+    kept(fstore).put(MODEL, METHOD, [(changed, other)])
     assert kept(fstore).get(MODEL, METHOD, pair) is None
-    assert flat(kept(fstore).get(MODEL, METHOD, changed)) == flat(made("p1"))
+    assert flat(kept(fstore).get(MODEL, METHOD, changed)) == flat(other)
     kept(fstore).put_failures(MODEL, METHOD, [(changed, "no")])
     assert kept(fstore).get(MODEL, METHOD, changed) is None
     assert kept(fstore).missing(MODEL, METHOD, [changed]) == []
@@ -255,7 +256,7 @@ def test_methods_share_random_orders(
     computed.clear()
     run(retriever, MODEL, OTHER, PAIRS[:3], store, fstore, parameters=FEW)
     assert computed == ["f-p0", "f-p1", "b-p2"]
-    one, other = (fstore.tests(MODEL, m, FEW).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
+    one, other = (fstore.tests(FEW).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
     assert one is not None and other is not None
     assert one.random_orders.deletion.tobytes() == other.random_orders.deletion.tobytes()
     assert one.random == other.random and one.measures != other.measures
@@ -297,7 +298,7 @@ def test_stopped_and_resumed_gives_the_same(
     assert not second.stopped and second.done == 4
     assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
     for pair in PAIRS:
-        one, other = (s.tests(MODEL, METHOD, FEW).get(MODEL, METHOD, pair) for s in (fstore, whole))
+        one, other = (s.tests(FEW).get(MODEL, METHOD, pair) for s in (fstore, whole))
         assert one is not None and other is not None
         assert one.deletion.tobytes() == other.deletion.tobytes()
         assert one.measures == other.measures and one.random == other.random

@@ -19,6 +19,7 @@ from cache.jobs.items import compute_missing
 from cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
+    OtherScores,
     causes,
     intervene,
     intervene_all,
@@ -29,7 +30,7 @@ from cache.kinds.interventions import (
 from cache.recent import Recent
 from cache.storage.store import ModelKey
 
-MODEL = ModelKey("tiny", "0" * 16)
+MODEL = ModelKey("tiny-bert", "0" * 16)
 PAIR = TextPair(
     "p", "the tide", "The tide rises. Lazy dogs. Twice a day.", EvidenceSpan(16, 26), "eng"
 )
@@ -102,8 +103,9 @@ def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> 
     score_others(retriever, MODEL, replace(PAIR, query="the moon"), documents[::-1], tmp_path)
     assert run == [1]
     among = AmongOthers(PAIR, documents)
-    kept.put(MODEL, OTHERS, [(among, scores)])
-    assert np.array_equal(kept.get(MODEL, OTHERS, among), scores)
+    kept.put(MODEL, OTHERS, [(among, OtherScores(scores))])
+    found = kept.get(MODEL, OTHERS, among)
+    assert found is not None and np.array_equal(found.scores, scores)
     for other in (documents[::-1], documents[:1]):
         assert kept.get(MODEL, OTHERS, AmongOthers(PAIR, other)) is None
     with pytest.raises(ValueError, match="no intervention"):

@@ -24,8 +24,8 @@ from cache.shipped.layer import UNPACKED, Shipped
 from cache.shipped.manifest import NAME, shipped_files
 from cache.storage.files import lay_beneath
 from cache.storage.maintenance import drop_file, listing, models
-from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store
+from tests.support.counts import Count, counts
 from tools.shipped import write_all
 
 ROOT = Path(__file__).parents[3]
@@ -33,10 +33,6 @@ MODEL = ModelKey("M", "0" * 16, '{"spec": {}}')
 SALIENCY = make_method("saliency")
 POINT = make_method("saliency", {"resampling": "point"})
 TEST = Method("test", {"version": 1})
-
-
-def results(root: Path) -> Results:
-    return Results(root, "thing", key=pair_key, pack=dict, unpack=dict)
 
 
 @pytest.fixture
@@ -49,7 +45,7 @@ def source(tmp_path: Path, known) -> Path:
     """A folder of what ships: attributions of twelve pairs, another kind's results, vectors."""
     work = Store(tmp_path / "work")
     work.put(MODEL, SALIENCY, known)
-    results(work.root).put(MODEL, TEST, [(pair, {"n": k}) for k, (pair, _) in enumerate(known)])
+    counts(work.root).put(MODEL, TEST, [(pair, Count(k)) for k, (pair, _) in enumerate(known)])
     vectors = EmbeddingStore(work.root)
     vectors.put(MODEL, "query", [("a", np.arange(3, dtype=np.float32))])
     vectors.put_map(MODEL, "key", np.ones((2, 2), np.float32))
@@ -81,10 +77,10 @@ def test_what_ships_is_read_bit_for_bit(store: Store, known) -> None:
         np.testing.assert_array_equal(here.curves, there.curves)
         np.testing.assert_array_equal(here.magnitudes, there.magnitudes)
         np.testing.assert_array_equal(here.scores, there.scores)
-    kept = results(store.root)
-    assert kept.get(MODEL, TEST, pairs[3]) == {"n": 3}
+    kept = counts(store.root)
+    assert kept.get(MODEL, TEST, pairs[3]) == Count(3)
     assert kept.missing(MODEL, TEST, pairs) == []
-    assert list(kept.select(MODEL, TEST, pairs).results.values())[-1] == {"n": 11}
+    assert list(kept.select(MODEL, TEST, pairs).results.values())[-1] == Count(11)
     vectors = EmbeddingStore(store.root)
     assert vectors.select(MODEL, "query", ["a", "b"])["a"].tolist() == [0, 1, 2]
     found_map = vectors.get_map(MODEL, "key")
@@ -102,9 +98,9 @@ def test_a_result_of_ones_own_wins(store: Store, known, result) -> None:
     assert found.pair_ids == tuple(one.pair_id for one in pairs)
     assert found.scores[5] == 7.0 and found.scores[0] == pytest.approx(typed[1].score)
     assert found.failed == {}, "a failure gives way to a result"
-    results(store.root).put(MODEL, TEST, [(pair, {"n": -1})])
-    assert results(store.root).get(MODEL, TEST, pair) == {"n": -1}
-    assert results(store.root).get(MODEL, TEST, failed) == {"n": 5}
+    counts(store.root).put(MODEL, TEST, [(pair, Count(-1))])
+    assert counts(store.root).get(MODEL, TEST, pair) == Count(-1)
+    assert counts(store.root).get(MODEL, TEST, failed) == Count(5)
 
 
 def test_a_pair_with_other_texts_has_no_result(store: Store, known) -> None:
@@ -175,7 +171,7 @@ def test_a_damaged_file_is_left_out_and_the_log_says_so_once(
     (said,) = caplog.messages
     assert said.startswith("M-saliency.parquet, which ships with PosLens, is left out: It ")
     # The others are whole.
-    assert results(store.root).get(MODEL, TEST, known[2][0]) == {"n": 2}
+    assert counts(store.root).get(MODEL, TEST, known[2][0]) == Count(2)
     store.put(MODEL, SALIENCY, [known[0]])
     assert store.get(MODEL, SALIENCY, known[0][0]) is not None
 
@@ -211,7 +207,7 @@ def test_copies_of_an_earlier_version_go(store: Store, known, source: Path) -> N
     former = store.root / UNPACKED / ("f" * 16)
     former.mkdir(parents=True)
     store.get(MODEL, SALIENCY, known[0][0])
-    results(store.root).get(MODEL, TEST, known[0][0])
+    counts(store.root).get(MODEL, TEST, known[0][0])
     names = {path.name for path in (store.root / UNPACKED).iterdir()}
     wanted = {f.sha256[:16] for f in shipped_files(source) if f.method != EMBEDDING.core}
     assert names == wanted

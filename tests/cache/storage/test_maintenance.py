@@ -21,7 +21,7 @@ import cache.storage.index
 from attribution.curves.positions import document_curve
 from attribution.errors import UserError
 from attribution.methods import make_method
-from attribution.types import Method, TextPair
+from attribution.types import Method
 from cache.exchange.rows import ENTRY, add, entries, ingested
 from cache.keys import text_digest
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
@@ -35,8 +35,8 @@ from cache.storage.maintenance import (
     older_layouts,
     verify,
 )
-from cache.storage.results import Results, pair_key
 from cache.storage.store import ModelKey, Store, serial_of
+from tests.support.counts import Count, counts
 from tests.support.stored import everything
 
 ROOT = Path(__file__).parents[3]
@@ -214,10 +214,8 @@ def test_verify_finds_flipped_bytes(store: Store, result) -> None:
 
 def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a", "b", "c"])]
-    tests = Results[TextPair, int](
-        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
-    )
-    tests.put(MODEL, METHOD, [(pairs[0], 1), (pairs[1], 2)])
+    tests = counts(store.root)
+    tests.put(MODEL, METHOD, [(pairs[0], Count(1)), (pairs[1], Count(2))])
     tests.put_failures(MODEL, METHOD, [(pairs[2], "no token")])
     vectors = EmbeddingStore(store.root)
     vectors.put(MODEL, "document", [(text, np.ones(3, np.float32)) for text in ("x", "y")])
@@ -239,30 +237,26 @@ def test_verify_keeps_what_another_writer_puts_in_the_place_of_a_damaged_result(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a", "b"])]
-    tests = Results[TextPair, int](
-        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
-    )
-    tests.put(MODEL, METHOD, [(pair, 1) for pair in pairs])
+    tests = counts(store.root)
+    tests.put(MODEL, METHOD, [(pair, Count(1)) for pair in pairs])
     with sql(store) as db:
         db.execute("UPDATE other SET payload = zeroblob(9)")
     change = Store.changing
 
     def changed_before(self: Store, model: ModelKey, method: Method):
         monkeypatch.setattr(Store, "changing", change)
-        tests.put(MODEL, METHOD, [(pairs[1], 2)])
+        tests.put(MODEL, METHOD, [(pairs[1], Count(2))])
         return change(self, model, method)
 
     monkeypatch.setattr(Store, "changing", changed_before)
     assert verify(store, MODEL, METHOD) == Verified(4, ("a",), 0)
-    assert tests.get(MODEL, METHOD, pairs[1]) == 2
+    assert tests.get(MODEL, METHOD, pairs[1]) == Count(2)
 
 
 def test_text_in_the_place_of_bytes_is_damage(store: Store, result) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a"])]
-    tests = Results[TextPair, int](
-        store.root, "test", key=pair_key, pack=lambda n: {"n": n}, unpack=lambda found: found["n"]
-    )
-    tests.put(MODEL, METHOD, [(pairs[0], 1)])
+    tests = counts(store.root)
+    tests.put(MODEL, METHOD, [(pairs[0], Count(1))])
     vectors = EmbeddingStore(store.root)
     vectors.put(MODEL, "document", [("x", np.ones(3, np.float32))])
     with sql(store) as db:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,12 @@ import pytest
 from attribution.types import Method, TextPair
 from cache.recent import Recent
 from cache.storage import results
-from cache.storage.results import Results, pair_key
+from cache.storage.schema import Owner, Schema
 from cache.storage.store import ModelKey, Store
+from tests.support.counts import Count, counts
 
 MODEL, METHOD = ModelKey("m", "0" * 16), Method("test", {"version": 1})
 PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in range(12)]
-
-
-def kept(root: Path, unpack: Callable[[dict], object] = lambda f: f["value"]) -> Results:
-    return Results(root, "test", key=pair_key, pack=lambda v: {"value": v}, unpack=unpack)
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
     def read(root: Path) -> results.Stored:
         with monkeypatch.context() as patch:
             patch.setattr(results, "_DECODED", Recent(1 << 20, weigh=lambda kept: len(kept[0])))
-            return kept(root).select(MODEL, METHOD, PAIRS)
+            return counts(root).select(MODEL, METHOD, PAIRS)
 
     return read
 
@@ -38,8 +36,8 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
     fresh: Callable[[Path], results.Stored], tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(0)
-    store = kept(tmp_path)
-    expected: dict[str, int] = {}
+    store = counts(tmp_path)
+    expected: dict[str, Count] = {}
     failures: dict[str, str] = {}
     for step in range(60):
         pair = PAIRS[generator.integers(len(PAIRS))]
@@ -52,8 +50,8 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
         elif what == 1:  # damaged: counts as missing
             store._put(MODEL, METHOD, [(pair, b"\0\0\0\0{}", None)])
         else:
-            store.put(MODEL, METHOD, [(pair, step)])
-            expected[pair.pair_id] = step
+            store.put(MODEL, METHOD, [(pair, Count(step))])
+            expected[pair.pair_id] = Count(step)
         found = store.select(MODEL, METHOD, PAIRS)
         assert found == fresh(tmp_path)
         assert (found.results, found.failed) == (expected, failures)
@@ -69,24 +67,30 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
 
 def test_only_what_is_new_is_decoded(tmp_path: Path) -> None:
     decoded: list[int] = []
-    store = kept(tmp_path, lambda fields: decoded.append(fields["value"]) or fields["value"])
-    store.put(MODEL, METHOD, [(pair, number) for number, pair in enumerate(PAIRS)])
+
+    class Counting(Schema[Count]):
+        def unpack(self, found: dict[str, Any], owner: Owner) -> Count:
+            decoded.append(found["n"])
+            return super().unpack(found, owner)
+
+    store = counts(tmp_path, Counting(Count))
+    store.put(MODEL, METHOD, [(pair, Count(number)) for number, pair in enumerate(PAIRS)])
     for _ in range(3):
         assert len(store.select(MODEL, METHOD, PAIRS).results) == len(PAIRS)
     assert sorted(decoded) == list(range(12))
-    store.put(MODEL, METHOD, [(PAIRS[3], 99)])
-    kept(tmp_path, store._unpack).select(MODEL, METHOD, PAIRS)
+    store.put(MODEL, METHOD, [(PAIRS[3], Count(99))])
+    counts(tmp_path, Counting(Count)).select(MODEL, METHOD, PAIRS)
     assert decoded[12:] == [99]
     other = Method("test", {"version": 2})
-    kept(tmp_path / "other").put(MODEL, METHOD, [(PAIRS[0], 7)])
-    assert kept(tmp_path / "other").select(MODEL, METHOD, PAIRS).results == {"p0": 7}
+    counts(tmp_path / "other").put(MODEL, METHOD, [(PAIRS[0], Count(7))])
+    assert counts(tmp_path / "other").select(MODEL, METHOD, PAIRS).results == {"p0": Count(7)}
     assert store.select(MODEL, other, PAIRS).results == {}
 
 
 def test_more_pairs_than_one_question_may_name(tmp_path: Path) -> None:
     pairs = [TextPair(f"p{i}", "q", "d", dataset="set") for i in range(1203)]
-    store = kept(tmp_path)
-    store.put(MODEL, METHOD, [(pair, number) for number, pair in enumerate(pairs)])
+    store = counts(tmp_path)
+    store.put(MODEL, METHOD, [(pair, Count(number)) for number, pair in enumerate(pairs)])
     found = store.select(MODEL, METHOD, pairs)
-    assert found.results == {f"p{i}": i for i in range(1203)}
+    assert found.results == {f"p{i}": Count(i) for i in range(1203)}
     assert store.missing(MODEL, METHOD, pairs) == []

@@ -97,11 +97,11 @@ def test_bad_input_is_one_sentence(options: tuple[str, ...], said: str) -> None:
     assert "\n" not in found.stderr.strip()
 
 
-def test_a_cell_that_makes_no_sense_counts_as_missing(tmp_path: Path) -> None:
+def test_a_cell_is_read_back_and_has_a_rank_for_each_needle(tmp_path: Path) -> None:
     cells, key = needle_cells(tmp_path), ModelKey("m", "0" * 16)
     item = CellItem("x", 64, 12.5, "c")
     method = benchmarks.needle_method(2, 0)
     cells.put(key, method, [(item, NeedleCell((1, 2), (60, 61), 1))])
     assert cells.get(key, method, item) == NeedleCell((1, 2), (60, 61), 1)
-    cells.put(key, method, [(item, NeedleCell((1, 3), (60, 61), 1))])
-    assert cells.get(key, method, item) is None
+    with pytest.raises(ValueError, match="no ranks"):
+        NeedleCell((1, 3), (60, 61), 1)

@@ -179,7 +179,7 @@ def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
 
 def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> None:
     pair = result("bad")[0]
-    tests = FaithfulnessStore(store.root).tests(MODEL, METHOD, Parameters())
+    tests = FaithfulnessStore(store.root).tests(Parameters())
     tests.put_failures(MODEL, METHOD, [(pair, "it is too short")])
     moved = relocation_method()
     causes(store.root, moved).put_failures(MODEL, moved, [(pair, "it has no evidence")])

@@ -1,0 +1,82 @@
+"""Which rows of a file are results of their kind: what strangers made up may break no page.
+
+Its imports load torch, so files without rows beside attributions are read without it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cache.exchange.other_rows import EMBEDDING, MAP, OTHER
+from cache.exchange.parquet_file import ATTRIBUTION, Source, opened
+from cache.kinds.schemas import schema_for
+from cache.storage.codec import unpack_fields, unpack_floats
+from cache.storage.schema import Misfit, Owner
+
+_MAX_NAME, _MAX_REASON, _MAX_FIELDS = 4000, 5000, 64 << 20
+_SIDES = ("query", "document")
+_NAMES = ("kind", "dataset", "pair_id", "text")
+
+
+def fitting(data: bytes, name: str, path: str) -> Iterator[bytes]:
+    """One bit for each row of the file in `data`, or at `path`: whether it is a result of its kind.
+    What a child does after `incoming.checked`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    with (
+        Path(path).open("rb") if path else io.BytesIO(data) as stream,
+        opened(stream, name) as sealed,
+    ):
+        found = [fits(source, rows) for source, rows in sealed.batches()]
+    yield np.packbits(np.concatenate(found) if found else np.zeros(0, np.bool_)).tobytes()
+
+
+def fits(source: Source, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Which of these rows (schema `parquet_file.ROW`) are results of their kind [N]. Attributions
+    are: `incoming.require_whole` looks at them."""
+    columns = [*_NAMES, "payload", "reason"]
+    return np.array(
+        [_fits(source, row) for row in rows.select(columns).to_pylist()], dtype=np.bool_
+    )
+
+
+def _fits(source: Source, row: dict[str, Any]) -> bool:
+    if any(row[name] is None or len(row[name]) > _MAX_NAME for name in _NAMES):
+        return False
+    kind, payload, reason = row["kind"], row["payload"], row["reason"]
+    if kind == ATTRIBUTION:
+        return True
+    if kind.startswith(OTHER):
+        return _is_result(source, kind.removeprefix(OTHER), row)
+    values = unpack_floats(payload)
+    if values is None or reason is not None or not np.isfinite(values).all():
+        return False
+    if kind == MAP:
+        return len(values) % 2 == 0
+    return kind.removeprefix(EMBEDDING) in _SIDES and len(values) > 0
+
+
+def _is_result(source: Source, kind: str, row: dict[str, Any]) -> bool:
+    schema = schema_for(kind, source.method)
+    payload, reason = row["payload"], row["reason"]
+    if schema is None or (payload is None) == (reason is None):
+        return False
+    if payload is None:
+        return len(reason) <= _MAX_REASON
+    fields = unpack_fields(payload) if len(payload) <= _MAX_FIELDS else None
+    if fields is None:
+        return False
+    try:
+        schema.unpack(fields, Owner(source.model, source.method, row["pair_id"]))
+    except Misfit:
+        return False
+    return True

@@ -1,0 +1,39 @@
+"""The schema of each kind of result, by the name under which files keep it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attribution.errors import UserError
+from attribution.evaluation.faithfulness import Parameters
+from attribution.types import Method
+from cache.kinds import bias, interventions, needles, rankings
+from cache.kinds.audit import REACHES, TRUNCATIONS
+from cache.kinds.audit_index import CHUNK_VECTORS
+from cache.kinds.faithfulness import FAITHFULNESS, RANDOM_ORDER, RANDOM_ORDERS, schema_of
+from cache.storage.schema import Schema
+
+_SCHEMAS: dict[str, Schema[Any]] = {
+    **interventions.SCHEMAS,
+    "bias_scores": bias.SCHEMA,
+    "evidence_read": rankings.READS,
+    "late_chunks": CHUNK_VECTORS,
+    "needle": needles.SCHEMA,
+    "others": interventions.OTHER_SCORES,
+    "ranking": rankings.RANKINGS,
+    "reachability": REACHES,
+    "search": rankings.SEARCHES,
+    "truncation": TRUNCATIONS,
+}
+
+
+def schema_for(kind: str, method: Method) -> Schema[Any] | None:
+    """How results of a kind are stored under a method; None where this version reads no such
+    kind."""
+    if not kind.startswith(FAITHFULNESS):
+        return _SCHEMAS.get(kind)
+    try:
+        parameters = Parameters.parse(kind.removeprefix(FAITHFULNESS))
+    except UserError:
+        return None
+    return RANDOM_ORDERS if method == RANDOM_ORDER else schema_of(parameters)

@@ -1,0 +1,288 @@
+"""How results of a dataclass are stored as JSON, derived from the annotations of its fields.
+
+Stored results may come from strangers: a value of another type, a number that is not finite, a
+missing or an unknown field doesn't fit, and neither does what the dataclass itself refuses.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from attribution.errors import UserError
+from attribution.types import Method
+from cache.storage.codec import Fields
+from cache.storage.files import ModelKey
+
+T = TypeVar("T")
+Read = Callable[[Any], Any]
+
+_MAX_INT = 2**31 - 1
+_MAX_FLOAT = float(np.finfo(np.float32).max)
+_MAX_TEXT = 5000
+
+# What made-up values can raise on the way through the constructor of their dataclass.
+_REFUSED = (
+    UserError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    zlib.error,
+)
+
+
+class Misfit(ValueError):
+    """The fields are not a result of this kind."""
+
+
+class Owner(NamedTuple):
+    """What a stored result belongs to; `item` is its id within its data set."""
+
+    model: ModelKey
+    method: Method
+    item: str
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Marks an array that is stored as base 85 of its little-endian values, flat; with `limit`,
+    compressed by zlib, up to that many bytes."""
+
+    limit: int = 0
+
+    def pack(self, values: np.ndarray) -> str:
+        """The array as text."""
+        raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        return base64.b85encode(zlib.compress(raw, 1) if self.limit else raw).decode()
+
+    def unpack(self, text: object, dtype: np.dtype[Any]) -> np.ndarray:
+        """The values [n].
+
+        Raises:
+            Misfit, ValueError, zlib.error: it is no such text.
+        """
+        if not isinstance(text, str):
+            raise Misfit("no packed array")
+        raw = base64.b85decode(text)
+        if self.limit:
+            opened = zlib.decompressobj()
+            raw = opened.decompress(raw, self.limit)
+            if opened.unconsumed_tail:
+                raise Misfit(f"more than {self.limit} bytes")
+        return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
+
+
+class Schema(Generic[T]):
+    """Packs results of the dataclass `kind` as JSON values and reads them back.
+
+    `given` are fields that the owner of a result decides, whatever the stored fields say; those in
+    `unstored` are not stored at all. `names` are stored names that differ from the field's.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        *,
+        given: Callable[[Owner], Mapping[str, Any]] = lambda owner: {},
+        unstored: frozenset[str] = frozenset(),
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._kind, self._given = kind, given
+        names = names or {}
+        hints = get_type_hints(kind, include_extras=True)
+        declared = [field for field in fields(kind) if field.name not in unstored]  # type: ignore[arg-type]
+        self._stored = {names.get(field.name, field.name): field.name for field in declared}
+        self._readers = {field.name: _reader(hints[field.name]) for field in declared}
+        self._packs = {field.name: _packer(hints[field.name]) for field in declared}
+        self._required = {
+            names.get(field.name, field.name)
+            for field in declared
+            if field.default is MISSING and field.default_factory is MISSING
+        }
+
+    def pack(self, result: T) -> Fields:
+        """The stored fields of a result, as JSON values."""
+        return {
+            stored: self._packs[name](getattr(result, name))
+            for stored, name in self._stored.items()
+        }
+
+    def unpack(self, found: Fields, owner: Owner) -> T:
+        """The result that these fields say.
+
+        Raises:
+            Misfit: they are none of this kind.
+        """
+        if not self._required <= found.keys() <= self._stored.keys():
+            raise Misfit("other fields")
+        try:
+            values = {
+                self._stored[name]: self._readers[self._stored[name]](value)
+                for name, value in found.items()
+            }
+            return self._kind(**{**values, **self._given(owner)})
+        except _REFUSED as error:
+            raise Misfit(f"no {self._kind.__name__}") from error
+
+
+def _reader(hint: Any) -> Read:
+    """What checks a JSON value against an annotation and converts it."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(arguments[1], Packed):
+        packed, dtype = arguments[1], _dtype(arguments[0])
+        return lambda value: _finite(packed.unpack(value, dtype))
+    if origin is np.ndarray:
+        return _array_reader(_dtype(hint))
+    if origin is Literal:
+        return _choice_reader(arguments)
+    if origin in (Union, UnionType):
+        return _optional_reader(arguments)
+    if origin is tuple:
+        return _tuple_reader(arguments)
+    if is_dataclass(hint) and isinstance(hint, type):
+        schema = Schema(hint)
+        return lambda value: _nested(schema, value)
+    raise TypeError(f"{hint} has no form as JSON")
+
+
+def _packer(hint: Any) -> Read:
+    """What turns a value of this annotation into JSON values."""
+    if get_origin(hint) is Annotated:
+        packed: Packed = get_args(hint)[1]
+        return packed.pack
+    if is_dataclass(hint) and isinstance(hint, type):
+        return Schema(hint).pack
+    return _plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Misfit("not true or false")
+    return value
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or abs(value) > _MAX_INT:
+        raise Misfit("no whole number")
+    return value
+
+
+def _float(value: Any) -> float:
+    # The comparison is false for NaN.
+    if type(value) not in (int, float) or not abs(value) <= _MAX_FLOAT:
+        raise Misfit("no finite number")
+    return float(value)
+
+
+def _str(value: Any) -> str:
+    if type(value) is not str or len(value) > _MAX_TEXT:
+        raise Misfit("no text")
+    value.encode()  # not half a character
+    return value
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise Misfit("not null")
+
+
+_PLAIN: dict[Any, Read] = {
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+    NoneType: _none,
+}
+
+
+def _dtype(hint: Any) -> np.dtype[Any]:
+    """The type of the values of `NDArray[...]`."""
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(hint)[1])[0])
+    return dtype
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise Misfit("a number that is not finite")
+    return values
+
+
+def _array_reader(dtype: np.dtype[Any]) -> Read:
+    whole = dtype.kind == "i"
+
+    def read(value: Any) -> np.ndarray:
+        if type(value) is not list:
+            raise Misfit("no array")
+        found = np.array(value)
+        if found.size and found.dtype.kind not in ("i" if whole else "if"):
+            raise Misfit("not numbers")
+        with np.errstate(over="ignore"):
+            return _finite(found.astype(dtype))
+
+    return read
+
+
+def _choice_reader(choices: tuple[Any, ...]) -> Read:
+    def read(value: Any) -> Any:
+        if type(value) is not str or value not in choices:
+            raise Misfit("none of the choices")
+        return value
+
+    return read
+
+
+def _optional_reader(arguments: tuple[Any, ...]) -> Read:
+    (argument,) = (each for each in arguments if each is not NoneType)
+    inner = _reader(argument)
+    return lambda value: None if value is None else inner(value)
+
+
+def _tuple_reader(arguments: tuple[Any, ...]) -> Read:
+    any_length = arguments[-1] is Ellipsis
+    inner = [_reader(each) for each in arguments if each is not Ellipsis]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise Misfit("no list")
+        if any_length:
+            return tuple(map(inner[0], value))
+        return tuple(each(part) for each, part in zip(inner, value, strict=True))
+
+    return read
+
+
+def _nested(schema: Schema[Any], value: Any) -> Any:
+    if type(value) is not dict:
+        raise Misfit("no fields")
+    return schema.unpack(value, _NOBODY)
+
+
+_NOBODY = Owner(ModelKey("", ""), Method("nested"), "")

@@ -1,0 +1,25 @@
+"""The smallest kind of result that a store can keep beside attributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attribution.types import TextPair
+from cache.storage.results import Results, pair_key
+from cache.storage.schema import Schema
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number about a pair."""
+
+    n: int
+
+
+COUNTS = Schema(Count)
+
+
+def counts(root: Path, schema: Schema[Count] = COUNTS) -> Results[TextPair, Count]:
+    """Such results below a folder, of a kind that no version of PosLens reads."""
+    return Results(root, "test", key=pair_key, schema=schema)
