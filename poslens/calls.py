@@ -298,6 +298,7 @@ def methods() -> pd.DataFrame:
                 "families": ", ".join(family.name for family in families_with(entry.needs)),
                 "parameters": {one.name: one.choices for one in entry.parameters},
                 "help": entry.help,
+                "caveat": entry.caveat,
             }
             for entry in METHODS.values()
         ]

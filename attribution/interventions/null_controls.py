@@ -36,22 +36,44 @@ CONTROLS: dict[Control, str] = {
 }
 """Controls and what pages call them."""
 
-DEPENDS_ON: dict[Control, str] = {
-    "unrelated": "the query",
-    "shuffled": "the order of the sentences",
-    "filler": "what the text says",
-    "profile": "the query",
-}
-
 QUERY_CONTROLS: tuple[Control, Control] = ("unrelated", "profile")
 """The two that take the query away: by putting another, and by asking how the document's vector
 reacts whatever the query."""
 
 INDEX_MARGIN = 0.05
-"""Difference of primacy-recency indices (-1 to 1) up to which two curves lean alike."""
+"""Difference of primacy-recency indices (-1 to 1) up to which two curves are equivalent."""
 
-SHAPE_MARGIN = 0.10
-"""Mean distance of two curves, in parts of the curve's own mean, up to which they look alike."""
+Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
+
+
+def compared(difference: Estimate | None, margin: float) -> Verdict:
+    """The verdict that a difference's interval allows: higher or lower where it excludes 0,
+    equivalent where it includes 0 and lies within `margin` of it, else too few documents."""
+    if difference is None or difference.interval is None:
+        return "too few documents"
+    low, high = difference.interval
+    if low > 0:
+        return "higher"
+    if high < 0:
+        return "lower"
+    return "equivalent" if max(-low, high) <= margin else "too few documents"
+
+
+def in_words(difference: Estimate | None, margin: float) -> str:
+    """The same in one sentence, with the reason."""
+    found = compared(difference, margin)
+    if difference is None or difference.interval is None:
+        return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
+    if found == "too few documents":
+        return (
+            "Too few documents to decide: the interval includes 0 and differences beyond the "
+            f"margin of {margin}."
+        )
+    if found == "equivalent":
+        return f"Equivalent within the margin of {margin}."
+    low, high = difference.interval
+    small = f", by less than the margin of {margin}" if max(-low, high) <= margin else ""
+    return f"{found.capitalize()}{small}: the interval excludes 0."
 
 
 def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
@@ -161,42 +183,19 @@ class ControlledCurve:
     distance: Estimate | None
 
     @property
-    def alike(self) -> bool:
-        """Whether the curve is the control's, within the margins: the interval of the index
-        difference lies within INDEX_MARGIN of zero and the distance's below SHAPE_MARGIN. An
-        equivalence test; not finding a difference is not enough."""
-        if self.index is None or self.distance is None:
-            return False
-        index, distance = self.index.interval, self.distance.interval
-        if index is None or distance is None:
-            return False
-        return max(abs(index[0]), abs(index[1])) <= INDEX_MARGIN and distance[1] <= SHAPE_MARGIN
+    def verdict(self) -> Verdict:
+        """How the index compares with the control's."""
+        return compared(self.index, INDEX_MARGIN)
 
     @property
-    def different(self) -> bool:
-        """Whether the curve leans otherwise than the control: the interval of the index difference
-        has no zero in it."""
-        if self.index is None or self.index.interval is None:
-            return False
-        low, high = self.index.interval
-        return not low <= 0 <= high
-
-    @property
-    def verdict(self) -> str:
-        """One sentence, or why there is none."""
-        what = DEPENDS_ON[self.control]
-        if self.alike:
-            return (
-                f"The curve does not depend on {what}: it stays within {INDEX_MARGIN} of the "
-                f"control's index and {SHAPE_MARGIN:.0%} of its shape."
-            )
-        if self.different:
-            return f"Where the curve leans depends on {what}."
-        few = self.n_documents < MIN_DOCUMENTS
-        why = f" ({self.n_documents} documents; {MIN_DOCUMENTS} are the least)" if few else ""
+    def sentence(self) -> str:
+        """The difference of the indices with its interval, and the verdict in words."""
+        if self.index is None:
+            return "The curve or its control has no primacy-recency index."
+        what, apart = CONTROLS[self.control], self.index.text("+.4f")
         return (
-            f"Undecided{why}: the intervals allow neither that it depends on {what} nor that it "
-            "does not."
+            f"Primacy-recency index minus that of the control ({what}): {apart}, "
+            f"{self.n_documents:,} documents. {in_words(self.index, INDEX_MARGIN)}"
         )
 
 

@@ -45,6 +45,8 @@ class MethodEntry:
     must reach the word embeddings. `slow` methods are not run where several are compared unless
     they are chosen, and `primary` ones are what stands there at first. `order` is its place in
     lists. `version` is part of the key of stored results: raise it when the numbers change.
+    `order_blind` is the primacy-recency index measured on a model that cannot see order, with its
+    interval and sample (bench/order_blind.py).
     `aggregate` makes a word's or sentence's number of its tokens': the sum of shares and effects,
     which add up, but the mean of lengths, whose sum counts pieces. Without `needs_query` it also
     works on documents by themselves.
@@ -68,6 +70,20 @@ class MethodEntry:
     parameters: tuple[Parameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True
+    order_blind: str = ""
+
+    @property
+    def caveat(self) -> str:
+        """What the lean of a curve of signed numbers does not show, in one sentence; shown wherever
+        such a curve or its index is. Empty for methods without signs."""
+        if not self.signed:
+            return ""
+        measured = f" (measured: {self.order_blind})" if self.order_blind else ""
+        return (
+            "The text's content alone can make this curve lean, even for a model that cannot see "
+            f"order{measured}: subtract a null control, such as an unrelated query, before reading "
+            "a lean as position."
+        )
 
     def fits(self, family: Family) -> bool:
         """Whether it can be computed for a family."""

@@ -269,6 +269,7 @@ register(
         order=1,
         citation="Modarressi et al. 2023, arXiv 2306.02873 (DecompX)",
         primary=True,
+        order_blind="index -0.086 [-0.145, -0.034], 16 pairs of the sample",
         parameters=(
             Parameter(
                 "matrix",

@@ -17,7 +17,7 @@ from dashboard.core.command_options import (
     Resampling,
     method_of,
 )
-from dashboard.core.command_output import TextFormat, quiet, spoken
+from dashboard.core.command_output import TextFormat, quiet, say_caveat, spoken
 from dashboard.core.completion import model_names
 from dashboard.explain.command_texts import (
     Document,
@@ -81,5 +81,6 @@ def compare(
         return
     from dashboard.compare.tables import comparison_frame
 
+    say_caveat(chosen)
     known = [one.provenance() for one in results]
     print_table(comparison_frame(results), format.value, known)

@@ -22,6 +22,7 @@ from attribution.errors import UserError
 from dashboard.core.answers import File, print_json
 
 if TYPE_CHECKING:
+    from attribution.types import Method
     from dashboard.core.runs import Job
 
 P = ParamSpec("P")
@@ -189,6 +190,14 @@ def share_shown(name: str) -> Iterator[None]:
 
         with reporting(show):
             yield
+
+
+def say_caveat(method: Method) -> None:
+    """On stderr, what a curve of the method does not show by itself."""
+    from attribution.methods import METHODS
+
+    if caveat := METHODS[method.name].caveat:
+        print(caveat, file=sys.stderr)
 
 
 def say_cost(job: Job) -> None:

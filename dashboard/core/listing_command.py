@@ -135,6 +135,7 @@ def methods(format: Format = LineFormat.text) -> None:
                 "name": entry.name,
                 "title": entry.title,
                 "help": entry.help,
+                "caveat": entry.caveat,
                 "families": [family.name for family in families_with(entry.needs)],
                 "parameters": {
                     one.name: list(one.choices) for one in (*entry.parameters, *CURVE_PARAMETERS)
@@ -146,6 +147,7 @@ def methods(format: Format = LineFormat.text) -> None:
         return
     for entry in METHODS.values():
         fitting = ", ".join(family.name for family in families_with(entry.needs))
-        print(f"{entry.name}: {entry.help} Families: {fitting}.")
+        said = (f"{entry.name}: {entry.help}", entry.caveat, f"Families: {fitting}.")
+        print(" ".join(filter(None, said)))
         for parameter in (*entry.parameters, *CURVE_PARAMETERS):
             print(f"    {parameter.name} = {' | '.join(parameter.choices)}: {parameter.help}")

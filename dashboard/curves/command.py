@@ -42,6 +42,7 @@ from dashboard.core.command_output import (
     LineFormat,
     TextFormat,
     quiet,
+    say_caveat,
     say_cost,
     spoken,
     suffix_of,
@@ -308,6 +309,7 @@ def curve(
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     [found] = _curves([model], chosen, dataset, posir, readable)
     frame = curve_frame([found.summary.curve])
+    say_caveat(chosen)
     print_table(frame, format.value, [found.provenance()])
 
 
@@ -363,6 +365,7 @@ def export(
     found = _curves(names, chosen, dataset, posir, readable)
     provenance = [one.provenance() for one in found]
     curves = [one.summary.curve for one in found]
+    say_caveat(chosen)
     if fmt in ("csv", "parquet") or table:
         frame = curve_frame(curves)
         files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from dashboard.core.command_options import (
 from dashboard.core.command_output import (
     TextFormat,
     quiet,
+    say_caveat,
     spoken,
 )
 from dashboard.explain.answers import Explanation, TokenEntry
@@ -79,6 +80,7 @@ def explain(
         frame = attribution_frame(result.attribution, subject)
         print_table(frame, "csv", [result.provenance()])
         return
+    say_caveat(chosen)
     print_json(_as_json(result))
 
 

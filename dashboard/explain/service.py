@@ -49,13 +49,15 @@ _differences: RecentWhileSame[Difference | None] = RecentWhileSame(32)
 @dataclass(frozen=True, slots=True)
 class Average:
     """A model's mean curve over a data set: `stored` of `total` pairs have been tried. `mean` is
-    None below `MIN_PAIRS`, `summary` where a null control was taken away or nothing is stored."""
+    None below `MIN_PAIRS`, `summary` where a null control was subtracted or nothing is stored.
+    `controlled` compares the curve with the control that was subtracted."""
 
     stored: int
     total: int
     mean: Mean | None
     summary: CurveSummary | None
     provenance: Provenance | None
+    controlled: ControlledCurve | None = None
 
     @property
     def complete(self) -> bool:
@@ -89,9 +91,8 @@ def average(
             _edges(found.ci_low, found.ci_high),
             f"{said}, minus {CONTROLS[kind]}",
         )
-        return Average(
-            stored, total, mean, None, of_controlled(model, method, data.name, found, "")
-        )
+        made = of_controlled(model, method, data.name, found, "")
+        return Average(stored, total, mean, None, made, found)
     if curve.n < MIN_PAIRS:
         return Average(stored, total, None, summary, None)
     said = _said(curve.n, curve.n_documents)

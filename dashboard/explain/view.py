@@ -244,6 +244,9 @@ def _curves(
         "Attribution over the position in what was read, evidence shaded",
     )
     null_controls.hint(subject.method, subject.kind, offered=subject.of_data_set)
+    for label, one in zip(subject.labels, averages, strict=True):
+        if one is not None and one.controlled is not None:
+            st.caption(panels.plain(f"{label}, data set: {one.controlled.sentence}"))
     return draw
 
 

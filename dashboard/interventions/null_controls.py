@@ -15,12 +15,12 @@ from attribution.interventions.null_controls import (
     CONTROLS,
     INDEX_MARGIN,
     QUERY_CONTROLS,
-    SHAPE_MARGIN,
     Control,
     ControlledCurve,
     controls_for,
     null_method,
 )
+from attribution.methods import METHODS
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, Provenance, TextPair
 from dashboard.core.compute import Compute
@@ -63,8 +63,9 @@ def _kind(chosen: object, method: Method) -> Control | None:
     return next((kind for kind in controls_for(method) if CONTROLS[kind] == chosen), None)
 
 
-HARDLY = (
-    "Gradient saliency hardly depends on the query: an unrelated one gives nearly the same curve."
+NOT_MEASURED = (
+    "How much of this curve depends on the query is measured only when an unrelated query is "
+    "subtracted."
 )
 
 
@@ -73,18 +74,21 @@ def _subtract() -> None:
 
 
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
-    """One sentence beside a curve of saliency, and the control one click away; of texts that belong
-    to no data set there is none to offer."""
-    if method.name == "saliency" and kind is None:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption(HARDLY, width="content")
-            if offered:
-                st.button(
-                    "Subtract an unrelated query",
-                    key="null.subtract",
-                    on_click=_subtract,
-                    type="tertiary",
-                )
+    """What a curve without its control does not show, and a button that subtracts it. Texts that
+    belong to no data set have no control, so `offered` is false."""
+    entry = METHODS[method.name]
+    said = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
+    if not said or kind is not None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(panels.plain(said), width="content")
+        if offered:
+            st.button(
+                "Subtract an unrelated query",
+                key="null.subtract",
+                on_click=_subtract,
+                type="tertiary",
+            )
 
 
 def job(
@@ -157,7 +161,7 @@ def section(
         f"Curves minus their null control ({CONTROLS[kind]})",
     )
     for name, found in shown:
-        st.markdown(panels.plain(f"{name}: {found.verdict}"))
+        st.markdown(panels.plain(f"{name}: {found.sentence}"))
     for spec in specs if kind in QUERY_CONTROLS else ():
         with panels.guarded():
             agreed = interventions.query_controls_agree(compute, spec, method, pairs, among)
@@ -181,9 +185,9 @@ def section(
     st.caption(
         panels.plain(
             f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
-            "are 95% bootstrap intervals over documents. Words say that a curve does not depend on "
-            f"something only where the index interval lies within {INDEX_MARGIN} of zero and the "
-            f"distance's below {SHAPE_MARGIN:.0%}, over {MIN_DOCUMENTS} documents or more."
+            "are 95% bootstrap intervals over documents. Higher or lower: the index interval "
+            f"excludes 0. Equivalent: it includes 0 and lies within {INDEX_MARGIN} of it. Anything "
+            f"else, and fewer than {MIN_DOCUMENTS} documents, is too few documents to decide."
         )
     )
     panels.caption(provenance)

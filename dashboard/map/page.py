@@ -12,6 +12,7 @@ import streamlit as st
 from attribution.curves.curve_summary import primacy_recency_index
 from attribution.curves.projection import METRICS, Layout
 from attribution.errors import UserError
+from attribution.methods import METHODS
 from attribution.types import Provenance, TextPair
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_map
@@ -198,6 +199,8 @@ def board() -> None:
         "Near points are alike, equal ones lie on each other; the axes and the distances between "
         "far groups mean nothing."
     )
+    if colour == "primacy-recency index" and (caveat := METHODS[the_method.name].caveat):
+        st.caption(panels.plain(caveat))
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are grey: their {panels.plain(colour)} is not known."

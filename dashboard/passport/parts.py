@@ -12,7 +12,12 @@ from dataclasses import replace
 
 from attribution.curves.bootstrap import Estimate
 from attribution.errors import UserError
-from attribution.interventions.null_controls import QUERY_CONTROLS
+from attribution.interventions.null_controls import (
+    INDEX_MARGIN,
+    QUERY_CONTROLS,
+    compared,
+    in_words,
+)
 from attribution.interventions.relocation import movable, relocation_method
 from attribution.interventions.segments import documents_of, require_vector, segments_method
 from attribution.methods import METHODS, make_method
@@ -107,9 +112,11 @@ def _attribution(of: Subject, part: Part) -> Part:
         for each in found
     ]
     title = quantity(curves[0].method) if len(curves) == 1 else "Share of 99th percentile"
+    entry = METHODS[wanted[0][0].name]
     return replace(
         part,
-        finding=_leans(METHODS[wanted[0][0].name].title, index),
+        limits=f"{part.limits} {entry.caveat}".strip(),
+        finding=_leans(entry.title, index),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(curves, style, y_title=title, provenance=known),
         provenance=known,
@@ -157,7 +164,7 @@ def _null(of: Subject, part: Part) -> Part:
         )
     return replace(
         part,
-        finding=found.verdict,
+        finding=found.sentence,
         numbers=tuple(numbers),
         draw=lambda style: minus_null_curves([(spec.name, found)], method, style, known),
         provenance=(known,),
@@ -268,9 +275,9 @@ def _ranking(of: Subject, part: Part) -> Part:
         beyond = Estimate(own.psi - own.psi_by_chance, n=own.n)
         numbers.append(Number("psi_beyond_chance", "PSI less what chance gives", beyond))
         finding = (
-            "Rankings depend on the evidence's place more than chance explains."
+            f"PSI {own.psi:.3f} is higher than chance gives ({note})."
             if own.p < SURE
-            else "Rankings depend on the evidence's place no more than chance explains."
+            else f"PSI {own.psi:.3f} cannot be told from chance with {own.n:,} queries ({note})."
         )
     known = (plain.ranked.provenance(),)
     name = of.spec.name
@@ -386,21 +393,28 @@ def _why(jobs: Sequence[Job]) -> str:
 
 
 def _leans(what: str, index: Estimate | None) -> str:
-    if index is None or index.interval is None:
-        return f"{what}: the curve leans to no side that can be told."
-    low, high = index.interval
-    if low <= 0 <= high:
-        return f"{what}: the curve leans to neither end, the interval of its index holds 0."
-    return f"{what}: the curve leans to the {'end' if low > 0 else 'beginning'} of what is read."
+    if index is None:
+        return f"{what}: the curve has no primacy-recency index."
+    side = {"higher": "end", "lower": "beginning"}.get(compared(index, INDEX_MARGIN))
+    if side is None:
+        return (
+            f"{what}: primacy-recency index {index.text('+.3f')}, compared with 0. "
+            f"{in_words(index, INDEX_MARGIN)}"
+        )
+    return f"{what}: the curve leans to the {side} of what is read ({index.text('+.3f')})."
 
 
 def _moves(what: str, lean: Estimate | None, where: str) -> str:
     if lean is None or lean.interval is None:
-        return "Whether position matters cannot be told: too few documents."
+        return "Too few documents to decide whether position matters."
     low, high = lean.interval
+    said = lean.text("+.4f")
     if low <= 0 <= high:
-        return f"{what} neither rises nor falls {where}: the interval holds 0."
-    return f"{what} {'rises' if low > 0 else 'falls'} {where}."
+        return (
+            f"Too few documents to decide whether {what[0].lower()}{what[1:]} rises or falls "
+            f"{where}: the interval of {said} includes 0."
+        )
+    return f"{what} {'rises' if low > 0 else 'falls'} {where}: {said}."
 
 
 _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (

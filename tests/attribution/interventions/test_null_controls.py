@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from attribution.curves.bootstrap import Estimate
 from attribution.curves.curve_summary import primacy_recency_index
 from attribution.curves.positions import resample
 from attribution.datasets import DataSet
@@ -33,10 +34,12 @@ from attribution.interventions.displacement import (
 )
 from attribution.interventions.null_controls import (
     CONTROLS,
+    compared,
     control,
     controlled_id,
     controls_for,
     curves_agree,
+    in_words,
     minus_null,
     null_method,
 )
@@ -109,22 +112,24 @@ def test_filler_has_the_documents_length(sample: DataSet) -> None:
     assert set(CONTROLS) == {"unrelated", "shuffled", "filler", "profile"}
 
 
-def test_a_curve_that_is_its_control_does_not_depend() -> None:
+def test_a_curve_that_is_its_control_is_equivalent() -> None:
     noise = RNG.normal(0, 0.001, (2, 40, 100))
     same = minus_null("unrelated", RISING + noise[0], RISING + noise[1], range(40))
-    assert same.alike and "does not depend on the query" in same.verdict
+    assert same.verdict == "equivalent" and same.sentence.endswith("within the margin of 0.05.")
+    assert "(unrelated query)" in same.sentence and "40 documents" in same.sentence
     assert np.abs(same.mean).max() < 0.01 and (same.n, same.n_documents) == (40, 40)
     # As many pairs of few documents allow no verdict, however narrow their spread.
     few = minus_null("unrelated", RISING + noise[0], RISING + noise[1], [i % 9 for i in range(40)])
-    assert not few.alike and not few.different and few.ci_low is None
-    assert "9 documents; 10 are the least" in few.verdict
+    assert few.verdict == "too few documents" and few.ci_low is None
+    assert few.sentence.endswith("Too few documents to decide: an interval needs 10.")
 
 
-def test_a_curve_that_leans_otherwise_depends() -> None:
+def test_a_curve_that_leans_otherwise_is_lower_or_higher() -> None:
     noise = RNG.normal(0, 0.05, (2, 40, 100))
     found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1], range(40))
-    assert found.different and not found.alike
-    assert found.verdict == "Where the curve leans depends on the order of the sentences."
+    assert found.verdict == "higher" and found.sentence.endswith("Higher: the interval excludes 0.")
+    turned = minus_null("shuffled", RISING[::-1] + noise[1], RISING + noise[0], range(40))
+    assert turned.verdict == "lower"
     expected = 2 * float(primacy_recency_index(RISING))
     assert found.index is not None and found.index.interval is not None
     assert found.index.value == pytest.approx(expected, abs=0.02)
@@ -132,16 +137,32 @@ def test_a_curve_that_leans_otherwise_depends() -> None:
     np.testing.assert_allclose(found.mean, RISING - RISING[::-1], atol=0.06)
 
 
-def test_neither_is_undecided() -> None:
+@pytest.mark.parametrize(
+    ("interval", "verdict", "said"),
+    [
+        # A small difference that is one: the interval decides before the margin does.
+        ((0.0003, 0.0277), "higher", "Higher, by less than the margin of 0.05: the interval"),
+        ((-0.0277, -0.0003), "lower", "Lower, by less than the margin of 0.05: the interval"),
+        ((0.06, 0.1), "higher", "Higher: the interval excludes 0."),
+        ((-0.04, 0.05), "equivalent", "Equivalent within the margin of 0.05."),
+        ((-0.04, 0.051), "too few documents", "Too few documents to decide: the interval includes"),
+        (None, "too few documents", "Too few documents to decide: an interval needs 10."),
+    ],
+)
+def test_the_verdict_agrees_with_the_interval(
+    interval: tuple[float, float] | None, verdict: str, said: str
+) -> None:
+    low, high = interval or (None, None)
+    found = Estimate(0.014, low, high, n=304)
+    assert compared(found, 0.05) == verdict
+    assert in_words(found, 0.05).startswith(said)
+
+
+def test_few_noisy_documents_decide_nothing() -> None:
     wild = RNG.uniform(0, 1, (2, 12, 100)) * RNG.uniform(0, 1, (2, 12, 1)) + RISING[None]
-    assert minus_null("filler", wild[0], wild[1], range(12)).verdict.startswith("Undecided")
+    assert minus_null("filler", wild[0], wild[1], range(12)).verdict == "too few documents"
     few = minus_null("filler", np.tile(RISING, (3, 1)), np.tile(RISING, (3, 1)), range(3))
-    assert "3 documents; 10 are the least" in few.verdict and not few.alike
-    # The same lean in another shape is not the same curve.
-    other = np.abs(np.sin(np.arange(100)))
-    other = np.concatenate([other[:50], other[:50][::-1]])
-    shape = minus_null("filler", np.tile(np.ones(100), (20, 1)), np.tile(other, (20, 1)), range(20))
-    assert not shape.alike
+    assert few.verdict == "too few documents"
 
 
 def test_pairs_are_compared_with_themselves() -> None:

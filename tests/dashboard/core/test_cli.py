@@ -52,7 +52,7 @@ LISTS = {
         "license",
     },
     "datasets": {"name", "title", "pairs", "rejected"},
-    "methods": {"name", "title", "help", "families", "parameters"},
+    "methods": {"name", "title", "help", "caveat", "families", "parameters"},
 }
 
 

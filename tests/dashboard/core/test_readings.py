@@ -197,27 +197,32 @@ def queried(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["saliency", "decomposition"])
-def test_saliency_says_that_it_hardly_depends_on_the_query(mixed: str, method: str) -> None:
+def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
     pairs = datasets.read(mixed).pairs
     job = service().attribution_job(resolve("MiniLM"), make_method(method), pairs, "x")
     job.start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"], method=method)
-    assert ("hardly depends on the query" in captions(page)) == (method == "saliency")
-    if method == "saliency":
-        page.button(key="null.subtract").click().run()
-        assert not page.exception
-        assert page.segmented_control(key="null").value == "unrelated query"
-        assert "hardly depends" not in captions(page), "it is subtracted"
+    assert "depends on the query:" not in captions(page)
+    assert ("content alone can make this curve lean" in captions(page)) == (method != "saliency")
+    assert ("is measured only when" in captions(page)) == (method == "saliency")
+    page.button(key="null.subtract").click().run()
+    assert not page.exception
+    assert page.segmented_control(key="null").value == "unrelated query"
+    said = captions(page)
+    assert "content alone" not in said and "is measured only" not in said, "it is subtracted"
+    run = CliRunner().invoke(app, ["curve", "--dataset", mixed, "--method", method])
+    assert run.exit_code == 0, run.output
+    assert ("content alone" in run.stderr) == (method != "saliency")
 
 
 def test_explain_says_so_too_of_texts_of_ones_own_without_a_button(mixed: str) -> None:
     page = opened("explain", dataset=mixed, models=["MiniLM"])
-    assert "hardly depends on the query" in captions(page)
+    assert "is measured only when" in captions(page)
     page.button(key="null.subtract").click().run()
-    assert not page.exception and "hardly depends" not in captions(page)
+    assert not page.exception and "is measured only" not in captions(page)
     typed = {"text": "Own text", "q": "ice", "d": "Ice melts. Stone stays."}
     page = opened("explain", models=["MiniLM"], **typed)
-    assert "hardly depends on the query" in captions(page)
+    assert "is measured only when" in captions(page)
     assert not [one for one in page.button if one.key == "null.subtract"]
 
 

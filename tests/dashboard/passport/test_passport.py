@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from attribution import datasets
+from attribution.curves.bootstrap import Estimate
 from attribution.curves.curve_summary import primacy_recency_index
 from attribution.evaluation.ranking_measures import NDCG
 from attribution.methods import METHODS, make_method
@@ -24,6 +25,7 @@ from dashboard.core.compute import Compute, service
 from dashboard.export.browser import Page, in_page
 from dashboard.passport import service as passports
 from dashboard.passport.document import document_bytes, printed_html
+from dashboard.passport.parts import _leans, _moves
 from dashboard.passport.service import Passport
 from dashboard.passport.subject import Part
 from dashboard.ranking import service as rankings
@@ -130,6 +132,49 @@ def test_the_attribution_alone_computes_no_profile(
     assert wanted(sample, "attribution") == {saliency}
     assert wanted(sample, "null_control") == {saliency, profile}
     assert wanted(datasets.read("texts"), "attribution") == {profile}
+
+
+def test_the_null_controls_finding_agrees_with_its_interval(
+    shipped: Compute, sample: datasets.DataSet
+) -> None:
+    """A difference whose interval excludes 0 was called no dependence, as it is small."""
+    card = passports.passport(shipped, resolve("MiniLM"), sample, only=["null_control"])
+    (one,) = card.parts
+    index = {n.key: n.estimate for n in one.numbers}["index_minus_control"]
+    assert index.interval is not None and 0 < index.interval[0] < index.interval[1] < 0.05
+    assert "Higher, by less than the margin of 0.05" in one.finding
+    assert index.text("+.4f") in one.finding and "does not depend" not in one.finding
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((0.02, 0.04), "leans to the end of what is read (+0.030 [+0.020, +0.040])"),
+        ((-0.01, 0.04), "Equivalent within the margin of 0.05."),
+        ((-0.04, 0.1), "Too few documents to decide"),
+        ((None, None), "Too few documents to decide"),
+    ],
+)
+def test_findings_claim_no_more_than_their_interval(
+    interval: tuple[float | None, float | None], said: str
+) -> None:
+    index = Estimate(0.03, *interval, n=20)
+    assert said in _leans("Saliency", index) and "+0.030" in _leans("Saliency", index)
+    moves = _moves("The score", index, "towards the end")
+    assert moves.startswith("The score rises" if said.startswith("leans") else "Too few documents")
+
+
+def test_a_signed_methods_curve_carries_its_caveat(
+    shipped: Compute, sample: datasets.DataSet
+) -> None:
+    signed = {name: entry.caveat for name, entry in METHODS.items() if entry.signed}
+    assert all("content alone can make this curve lean" in one for one in signed.values())
+    assert not any(entry.caveat for name, entry in METHODS.items() if name not in signed)
+    for name, caveat in (("BM25", signed["terms"]), ("MiniLM", "")):
+        spec = with_corpus(resolve(name), "sample")
+        card = passports.passport(shipped, spec, sample, only=["attribution"])
+        if card.parts[0].numbers:
+            assert card.parts[0].limits.endswith(caveat or "asks for that.")
 
 
 def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(primacy: Passport) -> None:
