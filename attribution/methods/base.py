@@ -81,8 +81,8 @@ class MethodEntry:
         measured = f" (measured: {self.order_blind})" if self.order_blind else ""
         return (
             "The text's content alone can make this curve lean, even for a model that cannot see "
-            f"order{measured}: subtract a null control, such as an unrelated query, before reading "
-            "a lean as position."
+            f"order{measured}: subtract the control of shuffled sentences, and what is left comes "
+            "from the order of the content, not from position."
         )
 
     def fits(self, family: Family) -> bool:

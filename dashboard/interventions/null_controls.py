@@ -69,24 +69,26 @@ NOT_MEASURED = (
 )
 
 
-def _subtract() -> None:
-    st.session_state["null"] = CONTROLS["unrelated"]
+def _subtract(kind: Control) -> None:
+    st.session_state["null"] = CONTROLS[kind]
 
 
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
-    """What a curve without its control does not show, and a button that subtracts it. Texts that
-    belong to no data set have no control, so `offered` is false."""
+    """What a curve without its control does not show, and a button that subtracts the control that
+    shows it. Texts that belong to no data set have no control, so `offered` is false."""
     entry = METHODS[method.name]
     said = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not said or kind is not None:
         return
+    answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(panels.plain(said), width="content")
         if offered:
             st.button(
-                "Subtract an unrelated query",
+                f"Subtract control: {CONTROLS[answer]}",
                 key="null.subtract",
                 on_click=_subtract,
+                args=(answer,),
                 type="tertiary",
             )
 
