@@ -187,10 +187,11 @@ def section(
     st.caption(
         panels.plain(
             f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
-            "are 95% bootstrap intervals over documents; the distance's is one-sided, from 0. Higher "
-            "or lower: the index interval "
+            "are 95% bootstrap intervals over documents; the distance's is one-sided, from 0. "
+            "Higher or lower: the index interval "
             f"excludes 0. Equivalent: it includes 0 and lies within {INDEX_MARGIN} of it. "
-            f"Anything else, and fewer than {MIN_DOCUMENTS} documents, is too few documents to decide."
+            f"Anything else, and fewer than {MIN_DOCUMENTS} documents, is too few documents to "
+            "decide."
         )
     )
     panels.caption(provenance)
