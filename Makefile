@@ -47,16 +47,20 @@ $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
 	@sh tests/system_packages.sh chromium headless-shell fonts nginx
 	@touch $@
 
-# requirements.lock anew, after a change of requirements.txt: for every system and Python from 3.11.
+# The locks anew, after a change of their requirements: for every system and Python from 3.11.
 UNLOCKED := torch==|triton==|nvidia-|cuda-|.*sys_platform == 'emscripten'
-lock: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	( sed -n '/^#/p' requirements.lock; \
-	  $(BIN)/python -m uv pip compile requirements.txt --universal --generate-hashes --quiet \
+define locked
+	( sed -n '/^#/p' $(1).lock; \
+	  $(BIN)/python -m uv pip compile $(1).txt $(2) --universal --generate-hashes --quiet \
 	    --python-version 3.11 --no-header --no-annotate \
 	    | sed -e ':a' -e '/\\$$/N; s/ *\\\n */ /; ta' | grep -vE "^($(UNLOCKED))" \
-	) > requirements.lock.new
-	mv requirements.lock.new requirements.lock
+	) > $(1).lock.new
+	mv $(1).lock.new $(1).lock
+endef
+lock: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(call locked,requirements)
+	$(call locked,deploy/requirements,-c requirements.lock)
 
 clean:
 	rm -rf $(VENV)

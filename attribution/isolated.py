@@ -3,6 +3,7 @@
 A file with one wrong byte can end the process that reads it (an Arrow assertion), and a small one
 can ask for all memory or for hours. Here that ends a child with limits on memory and time, the
 parent accepts no more than a stated number of bytes from it, and the program says one sentence.
+The child gets none of this process's settings or secrets in its environment.
 
 A reader is a function of a module, `function(data, *arguments)`, that yields its answer as bytes,
 part by part; a UserError that it raises is raised in the parent.
@@ -28,6 +29,24 @@ Function = Callable[..., Iterable[bytes]]
 
 _ROOT = Path(__file__).parents[1]
 _CHILD = f"from {__name__} import serve; serve()"
+# What Python needs to start as it did here, and nothing that could be a secret.
+_INHERITED = (
+    "DYLD_LIBRARY_PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONUTF8",
+    "SYSTEMROOT",
+    "TEMP",
+    "TMP",
+    "TMPDIR",
+)
 # One thread, and an allocator that asks for memory as it needs it: what counts is what is read.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -108,7 +127,8 @@ class Reader:
         return subprocess.Popen(
             [sys.executable, "-c", _CHILD, limits],
             cwd=_ROOT,
-            env=os.environ | _ENVIRONMENT,
+            env={name: os.environ[name] for name in _INHERITED if name in os.environ}
+            | _ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,7 +1,11 @@
-"""Paths as people type them."""
+"""Paths as people type them, and the files at them."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+from io import BufferedReader
 from pathlib import Path
 
 from attribution.errors import UserError
@@ -36,3 +40,26 @@ def exists(path: str | Path) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):
         return False
+
+
+class IrregularFileError(OSError):
+    """Raised for a pipe, device, socket or folder where a regular file was expected."""
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading, following symbolic links.
+
+    Opening never blocks: a pipe without a writer would hold the caller forever, and a device such
+    as /dev/zero never ends.
+
+    Raises:
+        IrregularFileError: the path is not a regular file.
+        OSError: the file cannot be opened.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IrregularFileError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")

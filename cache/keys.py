@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from attribution.paths import open_regular
 from attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from attribution.types import Method, TextPair
 from cache.digests import Digests, Key, key_of
@@ -38,7 +39,7 @@ def file_digest(path: Path) -> str:
     kept = Digests(data_folder() / "cache" / "digests.json")
     digest = kept.get(key) if large else None
     if digest is None:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         # Changed while it was read, or so lately that it could change again within the file
         # system's clock tick: not to be remembered.

@@ -48,7 +48,7 @@ def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
         for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
         for name in line.split()[:-1]
     }
-    assert copied == let_through and all((ROOT / name).exists() for name in copied)
+    assert copied == let_through and all(any(ROOT.glob(name)) for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     needed = {project["project"]["readme"], *project["project"]["license-files"], *wheel}
@@ -62,6 +62,33 @@ def test_the_image_has_what_a_login_needs() -> None:
     pins = dict(line.split("==") for line in lines if "==" in line)
     assert set(pins) == set(asked)
     assert all(pins[name] in one.specifier for name, one in asked.items())
+    assert pins.items() <= locked("deploy/requirements.lock").items()
+
+
+def test_images_are_named_by_digest() -> None:
+    first, *others = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    for image in (first, COMPOSE["services"]["proxy"]["image"]):
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image), image
+    assert set(others) == {"base"}
+
+
+def test_the_image_installs_nothing_without_its_hash() -> None:
+    """A CUDA build of torch is the exception: its hash depends on the build."""
+    pinned = next(
+        line
+        for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        if line.startswith("torch==")
+    )
+    assert locked("deploy/torch-cpu.txt") == dict([pinned.split("==")])
+    python = re.search(r"python:(\d+)\.(\d+)\.", DOCKERFILE)
+    assert python and python.groups() == ("3", "11"), "torch-cpu.txt has hashes for Python 3.11"
+    installs = re.findall(r"pip install ([^;&\n\\]*)", DOCKERFILE)
+    unchecked = [options.strip() for options in installs if "--require-hashes" not in options]
+    # What another build of torch falls back to, and PosLens itself.
+    assert unchecked == [
+        """--index-url "$index" "$(grep '^torch==' requirements.txt)\"""",
+        "--no-deps .",
+    ]
 
 
 def test_compose_fills_in_every_name_of_the_proxys_template() -> None:
@@ -107,6 +134,19 @@ def test_kubernetes_runs_it_as_the_image_does() -> None:
     assert {one["name"] for one in container["env"]} <= {one.name for one in SETTINGS}
     mounted = {one["mountPath"] for one in container["volumeMounts"]}
     assert mounted == {"/data", "/tmp"}, "all that it writes to"
+
+
+def locked(name: str) -> dict[str, str]:
+    """Version of each package in a lock, each with the hashes of its files."""
+    found = {}
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            pin = re.fullmatch(
+                r"([\w.-]+)==([\w.+!-]+)(?: ;[^#]*?)?(?: --hash=sha256:[0-9a-f]{64})+", line
+            )
+            assert pin, f"no version and hash: {line[:80]}"
+            found[pin[1]] = pin[2]
+    return found
 
 
 def pods() -> dict[str, Any]:

@@ -33,6 +33,7 @@ from attribution.curves import array_pickle
 from attribution.curves.positions import LENGTH_BUCKETS
 from attribution.datasets.streams import MEGABYTE
 from attribution.errors import UserError
+from attribution.paths import open_regular
 from attribution.types import N_BINS, Array, as_array
 
 MAX_BYTES = 20 * MEGABYTE
@@ -257,7 +258,7 @@ def read_bytes(path: Path) -> bytes:
         UserError: it cannot be read.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UserError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from attribution.errors import UserError
+from attribution.paths import open_regular
 
 MEGABYTE = 1_000_000
 MAX_LINE = 12_500_000
@@ -34,12 +35,12 @@ class File:
         """The bytes as they lie.
 
         Raises:
-            UserError: the file cannot be opened.
+            UserError: the file cannot be opened, or is not a regular file.
         """
         if isinstance(self.content, bytes):
             return io.BytesIO(self.content)
         try:
-            return self.content.open("rb")
+            return open_regular(self.content)
         except OSError as error:
             raise UserError(
                 f"{self.name} cannot be read ({error.strerror}): check that it is there and yours."

@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
+
+from attribution.paths import IrregularFileError, open_regular
 
 MIB = 1 << 20
 CONFIG_BYTES = 16 * MIB
@@ -37,16 +38,12 @@ def read_bytes(path: Path, limit: int) -> bytes:
         DamagedFolder: it is something else, larger, or cannot be read.
     """
     try:
-        # Without waiting: a pipe that nobody writes to would hold the caller for ever.
-        quick = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | quick)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise DamagedFolder(irregular(path.name))
-            if found.st_size > limit:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > limit:
                 raise DamagedFolder(too_large(path.name, limit))
             content = file.read(limit + 1)
+    except IrregularFileError as error:
+        raise DamagedFolder(irregular(path.name)) from error
     except OSError as error:
         raise DamagedFolder(
             f"has a file {shown(path.name)} that cannot be read ({type(error).__name__}): restore "
@@ -122,7 +119,7 @@ def header(path: Path) -> dict[str, Any]:
         "the file."
     )
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(HEADER_BYTES, size - 8):

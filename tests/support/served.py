@@ -70,10 +70,10 @@ def served(
             process.wait()
 
 
-def answers(url: str) -> bool:
+def answers(url: str, **headers: str) -> bool:
     """Whether something is there and well."""
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5):
             return True
     except OSError:
         return False

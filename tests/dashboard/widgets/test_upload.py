@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.testing.v1 import AppTest
 
 from tests.support.pages import SECONDS
@@ -17,6 +18,8 @@ def page() -> None:
 
     from dashboard.widgets import choices, panels
 
+    if st.session_state.get("without"):
+        return
     st.session_state["times drawn"] = st.session_state.get("times drawn", 0) + 1
     with st.sidebar, panels.guarded():
         data = choices.data_set()
@@ -92,3 +95,27 @@ def test_only_the_latest_uploads_are_kept(app: AppTest) -> None:
         upload(app, f"{n}.csv", CSV + f"again {n},x\n".encode())
     assert sum(name.startswith("upload-") for name in app.selectbox[0].options) == 3
     assert app.text[0].value.endswith(" 3")
+
+
+def with_state(app: AppTest, identity: str, file: str) -> AppTest:
+    """The page as a browser gets it that says the uploader `identity` holds `file`."""
+    states = WidgetStates()
+    states.widgets.add(id=identity).file_uploader_state_value.uploaded_file_info.add(
+        file_id=file, name="mine.csv", size=1
+    )
+    return app._run(states)
+
+
+def test_a_file_that_the_server_does_not_have_is_no_upload(app: AppTest) -> None:
+    identity = app.file_uploader[0].id
+    with_state(app, identity, "made up")
+    assert not app.exception and app.text[0].value == "sample 304"
+
+
+def test_an_uploader_that_the_page_no_longer_has_takes_nothing(app: AppTest) -> None:
+    identity = app.file_uploader[0].id
+    app.session_state["without"] = True
+    app.run()
+    for _ in range(2):
+        with_state(app, identity, "made up")
+        assert not app.exception
