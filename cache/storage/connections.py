@@ -33,7 +33,10 @@ _TIMEOUT_S = 60
 _POLL_S = 0.001
 _CHECKPOINT_BYTES = 16 << 20
 _IDLE_PER_FILE = 4
-_IDLE_FILES = 32
+_MAX_IDLE = 20
+"""Connections of all files together that are kept open while nobody uses them. Each has the
+database and its log open, each file the log's index: at most 60 descriptors. Each may also hold
+2 MB of the database's pages."""
 _IDLE_LOCKS = 64
 
 _SCHEMA = """
@@ -193,9 +196,13 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None
             file.idle.append(db)
         else:
             unwanted = db
-        if len(_files) > _IDLE_FILES:
-            idle = [each for each in _files.values() if not each.taken]
-            crowded = idle[: len(_files) - _IDLE_FILES]
+        surplus = sum(max(1, len(each.idle)) for each in _files.values()) - _MAX_IDLE
+        for each in _files.values():  # the least recently used first
+            if surplus <= 0:
+                break
+            if not each.taken:
+                crowded.append(each)
+                surplus -= max(1, len(each.idle))
     if unwanted is not None:
         with locked(file.path):
             unwanted.close()

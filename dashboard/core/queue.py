@@ -133,16 +133,15 @@ class DeviceQueue:
         """Wait for a turn and hold the device.
 
         Raises:
-            Stopped: this is a page's request, and nobody waits for it any more.
+            Stopped: as `require_wanted`.
         """
-        request: Request[Any] | None = getattr(_local, "request", None)
-        ticket = request or object()
+        ticket = getattr(_local, "request", None) or object()
         with self._condition:
             self._line.append(ticket)
             try:
                 while self._line[0] is not ticket:
                     require_wanted()
-                    self._condition.wait(_POLL_S if request is not None else None)
+                    self._condition.wait(_POLL_S)
             except BaseException:
                 self._line.remove(ticket)
                 self._condition.notify_all()
@@ -202,7 +201,7 @@ class DeviceQueue:
     ) -> None:
         _local.request = request
         try:
-            with reporting(request.report):
+            with reporting(request.report), waits_until(lambda: not request.wanted()):
                 request._result = work(lambda: not request.wanted())
         except BaseException as error:
             request._error = error
@@ -223,7 +222,7 @@ def _among_processes(file: Path | None) -> Iterator[None]:
     """Hold the device, where `file` is what the processes lock that use it.
 
     Raises:
-        Stopped: this is a page's request, and nobody waits for it any more.
+        Stopped: as `require_wanted`.
     """
     if file is None:
         yield
@@ -264,16 +263,23 @@ def ready(result: T) -> Place[T]:
     return Place(queue, request)
 
 
+@contextmanager
+def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """Let this thread's waits end once `unwanted` says so: a run was stopped, or every page that
+    asked for this has gone."""
+    _local.unwanted = unwanted
+    try:
+        yield
+    finally:
+        del _local.unwanted
+
+
 def require_wanted() -> None:
-    """Do nothing, unless this thread serves a page's request that nobody waits for any more.
+    """Do nothing, unless nobody wants what this thread waits for any more.
 
     Raises:
-        Stopped: it does.
+        Stopped: nobody does.
     """
-    request: Request[Any] | None = getattr(_local, "request", None)
-    if request is not None and not request.wanted():
-        raise _abandoned()
-
-
-def _abandoned() -> Stopped:
-    return Stopped("Nobody waits for this any more.")
+    unwanted: Callable[[], bool] | None = getattr(_local, "unwanted", None)
+    if unwanted is not None and unwanted():
+        raise Stopped("Stopped while it waited for its turn.")

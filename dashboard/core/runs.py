@@ -15,6 +15,7 @@ from attribution.batching import stoppable
 from attribution.errors import Stopped, Unavailable, UserError
 from attribution.retrievers.endpoint_cost import Cost
 from cache.jobs.loop import Progress
+from dashboard.core.queue import waits_until
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]
@@ -94,7 +95,8 @@ class Run:
 
         def guarded() -> None:
             try:
-                work(self)
+                with waits_until(self._stop.is_set):
+                    work(self)
             except UserError as error:
                 self.error = str(error)
             except BaseException:  # SystemExit too: whatever a library raises ends this run alone

@@ -9,6 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +28,7 @@ from cache.exchange.rows import ENTRY, add, entries, ingested
 from cache.keys import text_digest
 from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from cache.storage import blocks, connections, network_share
+from cache.storage.files import open_for_reading
 from cache.storage.maintenance import (
     Verified,
     compact,
@@ -545,17 +548,30 @@ def test_no_descriptor_is_left_open(tmp_path: Path, result) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_many_files_hold_a_bounded_number_of_connections(
-    tmp_path: Path, result, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "_IDLE_FILES", 4)
+def test_many_files_read_by_many_threads_stay_within_64_descriptors(tmp_path: Path, result) -> None:
+    """What pages over many imported models do: each thread reads file after file."""
     store, stored = Store(tmp_path), [result("a")]
-    for n in range(12):
-        store.put(ModelKey("M", f"{n:016x}"), METHOD, stored)
-    assert len(connections._files) <= connections._IDLE_FILES + 1
-    for n in range(12):
-        assert store.get(ModelKey("M", f"{n:016x}"), METHOD, stored[0][0]) is not None
+    models = [ModelKey("M", f"{n:016x}") for n in range(40)]
+    for model in models:
+        store.put(model, METHOD, stored)
     store.release()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    together = threading.Barrier(6)
+
+    def read(_: int) -> int:
+        found = 0
+        for model in models:
+            with open_for_reading(store.path(model, METHOD)) as db:
+                together.wait(30)
+                assert db is not None
+                found += store.get(model, METHOD, stored[0][0]) is not None
+        return found
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(read, range(6))) == {len(models)}
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 64
+    store.release()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
 def test_a_folder_of_an_older_layout_is_named_with_what_to_do(store: Store, result) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from attribution.errors import UserError
 from cache.exchange.atomic_file import replacing
@@ -247,6 +248,35 @@ def test_sigterm_ends_a_command_like_ctrl_c(
     said = file.read_text()
     assert status == 130 and "what was computed is kept" in said, said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_waits_for_the_device_can_be_interrupted(
+    start: Callable[..., subprocess.Popen[bytes]],
+    number: signal.Signals,
+    tmp_path: Path,
+) -> None:
+    device = tmp_path / "home" / "cache" / "device-auto.lock"
+    device.parent.mkdir(parents=True)
+    said = tmp_path / "said"
+    with FileLock(device):
+        process = start("precompute", "--model", "MiniLM", stderr=said.open("wb"))
+        deadline = time.monotonic() + 200
+        while not is_held(Path(f"{device}.next")):
+            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(30) == 130
+    assert "Traceback" not in said.read_text()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has the lock; one that is asked for just now counts too."""
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def test_sigterm_ends_a_cache_command(
