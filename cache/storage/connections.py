@@ -33,9 +33,9 @@ _TIMEOUT_S = 60
 _POLL_S = 0.001
 _CHECKPOINT_BYTES = 16 << 20
 _IDLE_PER_FILE = 4
-_MAX_IDLE = 20
+_MAX_IDLE = 16
 """Connections of all files together that are kept open while nobody uses them. Each has the
-database and its log open, each file the log's index: at most 60 descriptors. Each may also hold
+database and its log open, each file the log's index: at most 48 descriptors. Each may also hold
 2 MB of the database's pages."""
 _IDLE_LOCKS = 64
 
