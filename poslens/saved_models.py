@@ -4,12 +4,14 @@ what was computed with it."""
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import time
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from attribution.paths import is_folder
 from attribution.retrievers.specs import data_folder
@@ -25,9 +27,54 @@ WRITTEN_S = 3600.0
 """What was begun so lately stays: somebody may be writing it."""
 
 
+_written: WeakKeyDictionary[SentenceTransformer, tuple[bytes, Path]] = WeakKeyDictionary()
+"""What each model in memory was when it was last written, and where."""
+
+
 def folder_of(model: SentenceTransformer) -> Path:
-    """The model's folder below the data folder. It is written at each call and named by its
-    contents: nothing less tells whether a weight or a setting has changed since the last one."""
+    """The model's folder below the data folder, named by its contents. It is written again only
+    where a weight or anything else of the model may have changed since the last call."""
+    known = _written.get(model)
+    if known is not None and is_folder(known[1]) and known[0] == _state_of(model):
+        os.utime(known[1])
+        return known[1]
+    folder = _write(model)
+    # Afterwards: to be saved changes what the object remembers of itself.
+    if (state := _state_of(model)) is not None:
+        _written[model] = state, folder
+    return folder
+
+
+class _Digest(io.RawIOBase):
+    """Takes what is written to it into a digest, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: Any) -> int:
+        self.digest.update(part)
+        return len(part)
+
+
+def _state_of(model: SentenceTransformer) -> bytes | None:
+    """A digest of all that the model's object holds, each weight by its bytes; None where something
+    of it cannot be told. Version counters of tensors are no substitute: a change through `.data`
+    leaves them as they are. The same model may have another digest, a changed one has."""
+    import torch
+
+    written = _Digest()
+    try:
+        torch.save(model, written)
+    except Exception:  # any library may refuse to have its objects saved
+        return None
+    return written.digest.digest()
+
+
+def _write(model: SentenceTransformer) -> Path:
+    """Write the model to the folder that its contents name, unless that is there."""
     root = data_folder() / "models" / "notebook"
     root.mkdir(parents=True, exist_ok=True)
     written = Path(mkdtemp(dir=root, prefix="new-"))

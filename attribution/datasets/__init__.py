@@ -56,6 +56,7 @@ _folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "cold
 _variants: dict[str, str] = {}
 _Stamp = tuple[tuple[str, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
+_generation = 0
 """The files of each data set when it was read: their places, times and sizes."""
 _titles = {
     SAMPLE: "Embedded sample (PosIR layout)",
@@ -100,10 +101,18 @@ def register(name: str, source: Path | str) -> list[str]:
 
 def _forget() -> None:
     """Read every data set anew when it is asked for next."""
+    global _generation
+    _generation += 1
     _stamps.clear()
     _read.cache_clear()
     _collection.cache_clear()
     _corpus.cache_clear()
+
+
+def generation() -> int:
+    """Which reading of the data sets this is: another number once they are read anew, so that what
+    was made of the earlier one is not taken for what they hold now."""
+    return _generation
 
 
 def look_again(name: str) -> None:

@@ -202,9 +202,22 @@ def installed(spec: RetrieverSpec) -> bool:
     if spec.without_files:
         return True
     try:
-        return locate(spec).folder.is_dir()
+        files = locate(spec)
     except UserError:
         return False
+    if not spec.source.startswith("hub:"):
+        return files.folder.is_dir()
+    return all(map(_has_weights, files.folders()))
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder of the hub's cache has weights: another program may have left only the
+    configuration there. Weights in a format that PosLens refuses, and damaged files, count: loading
+    them says what is wrong, and fetching them again does not help."""
+    try:
+        return bool(contents(folder).weights) or any(folder.glob("**/*.bin"))
+    except DamagedFolder:
+        return True
 
 
 def locate(spec: RetrieverSpec) -> ModelFiles:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from attribution import datasets
 from attribution.curves.curve_summary import CurveSummary, summarize
 from attribution.curves.text_axis import average, is_over_text
 from attribution.errors import Stopped, UserError
@@ -143,7 +144,8 @@ class Compute:
         Raises:
             UserError: its files are not here, and no results of it either.
         """
-        asked = (spec, DEVICE.get(), PRECISION.get())
+        # BM25's statistics are those of a data set, which may have been read anew since.
+        asked = (spec, DEVICE.get(), PRECISION.get(), datasets.generation())
         known = self._identified.find(asked)
         if known is None or time.monotonic() - known[0] > IDENTIFIED_S:
             known = self._identified.keep(asked, (time.monotonic(), self._identify(spec)))

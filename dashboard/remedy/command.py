@@ -93,6 +93,8 @@ def remedy(
     from dashboard.remedy import tables
 
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
+    if export is not None:  # before the grid, which may take hours
+        remedies.require_new(export)
     data, _ = pairs_of(dataset, False)
     spec = for_data(resolve(model), data.name)
     points = remedies.grid(

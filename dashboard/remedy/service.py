@@ -352,10 +352,19 @@ def export_point(compute: Compute, point: Point, folder: Path) -> None:
             f"{NO_CHANGE} for {point.name}, so there is no calibrated model to export: nothing "
             "is written."
         )
-    if folder.exists():
-        raise UserError(f"{folder} is there already: name a new folder.")
+    require_new(folder)
     from attribution.retrievers.calibrated_transformer import export
 
     retriever = compute.retriever(compute.identify(point.spec))
     with retriever.lock:
         export(retriever, folder)
+
+
+def require_new(folder: Path) -> None:
+    """Do nothing, unless something is at `folder` already.
+
+    Raises:
+        UserError: something is.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} is there already: name a new folder.")

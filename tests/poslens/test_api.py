@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,6 +197,41 @@ def test_models_in_memory_do_not_fill_the_disk(
     assert {path.name for path in root.iterdir()} == {f.name for f in folders} | left | {
         "new-written"
     }
+
+
+def test_a_model_in_memory_is_written_again_only_where_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    own = SentenceTransformer(str(tiny_models.build("bert", tmp_path)), device="cpu")
+    written = []
+    save = own.save
+    monkeypatch.setattr(
+        type(own), "save", lambda self, *a, **k: (written.append(a), save(*a, **k))[-1]
+    )
+    first = saved_models.folder_of(own)
+    assert saved_models.folder_of(own) == first and len(written) == 1
+    weight = next(own.parameters())
+    versions = weight._version
+
+    def scale() -> None:
+        weight.data.mul_(2)  # which its version counter does not show
+
+    def read_less() -> None:
+        own.max_seq_length = 16
+
+    def pad_left() -> None:
+        own.tokenizer.padding_side = "left"
+
+    folders = {first}
+    for change in (scale, read_less, pad_left):
+        change()
+        folders.add(saved_models.folder_of(own))
+    assert weight._version == versions
+    assert len(written) == 4 and len(folders) >= 3, "padding may not be part of what is saved"
+    shutil.rmtree(first)
+    weight.data.div_(2)
+    assert saved_models.folder_of(own).is_dir()
 
 
 class Counts:

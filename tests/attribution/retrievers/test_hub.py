@@ -120,8 +120,12 @@ def test_a_folder_that_another_program_began_is_fetched_to_its_end(
     (place / "refs" / "main").write_text(SHA)
     for name in ("config.json", "tokenizer.json"):
         (snapshot / name).write_bytes((repository.folder / name).read_bytes())
+    asked = f"from attribution.retrievers.resolve import installed, resolve\n\
+print(installed(resolve({NAME!r})))"
+    assert python(repository, tmp_path, "-c", asked).stdout == "False\n"
     found = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
     assert found.returncode == 0, found.stderr
+    assert python(repository, tmp_path, "-c", asked).stdout == "True\n"
     assert Path(found.stdout.strip(), "model.safetensors").is_file()
     # Some programs leave no list of the files: weights that are there are enough.
     shutil.rmtree(place / "trees")

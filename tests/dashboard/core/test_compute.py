@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from attribution import datasets
 from attribution.errors import Stopped, UserError
 from attribution.methods import make_method, perturbation
 from attribution.retrievers.base import LibraryCheck
+from attribution.retrievers.lexical import with_corpus
+from attribution.retrievers.resolve import resolve
 from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import TextPair
@@ -280,3 +284,24 @@ def test_pairs_that_share_a_document_are_resampled_together(
     assert found.primacy_recency_index.n_resampled == 10
     few = compute.curve(spec, METHOD, pairs[:18], "typed").summary
     assert (few.curve.n, few.curve.n_documents) == (18, 9) and few.curve.ci_low is None
+
+
+def test_bm25_follows_a_file_that_is_rewritten_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the half second for which a model's identity is kept."""
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(compute_module, "IDENTIFIED_S", 600)
+    file = tmp_path / "own.jsonl"
+
+    def rewritten(document: str) -> str:
+        file.write_text(json.dumps({"query": "what melts", "document": document}) + "\n")
+        (name,) = datasets.register("rewritten", file)
+        datasets.look_again(name)
+        spec = with_corpus(resolve("BM25"), name)
+        return compute.identify(spec).key.fingerprint
+
+    compute = Compute(tmp_path / "cache")
+    first = rewritten("Ice melts.")
+    assert rewritten("Ice melts in spring, and snow.") != first
+    assert rewritten("Ice melts.") == first

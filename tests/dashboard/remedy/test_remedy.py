@@ -202,6 +202,18 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
+def test_an_existing_export_folder_is_refused_before_anything_is_computed(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object) -> None:
+        raise AssertionError("the grid was asked for")
+
+    monkeypatch.setattr(remedies, "remedy", computed)
+    asked = ["remedy", "--dataset", mine, "--export", str(tmp_path)]
+    refused = CliRunner().invoke(app, asked)
+    assert refused.exit_code == 2 and "is there already: name a new folder" in refused.stderr
+
+
 def test_the_command_and_then_the_page(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
