@@ -13,9 +13,15 @@ def configured_apart(spec: RetrieverSpec) -> int | None:
     return configured if spec.max_length not in (None, configured) else None
 
 
+def unknown(spec: RetrieverSpec) -> bool:
+    """Whether nobody here knows how much of a text the model reads: an endpoint truncates where it
+    likes and says nothing of it. So it is with an object of a program."""
+    return spec.family in ("endpoint", "rerank_endpoint", "object")
+
+
 def reads(spec: RetrieverSpec) -> str:
     """How much of a text the model reads: `512 tokens; its configuration truncates at 256`."""
-    if spec.without_files:
+    if unknown(spec):
         return "an unknown number of tokens"
     if spec.family == "lexical":
         return "texts of any length"

@@ -244,7 +244,7 @@ def job(compute: Compute, index: Index, setup: Setup) -> Job:
         failures=lambda: store.select(model.key, index.chunks).failed,
         can_start=not model.stored_only,
         doing="audit",
-        count=compute.cost(index.spec, lambda other: job(other, index, setup)),
+        sending=compute.sending(index.spec, lambda other: job(other, index, setup)),
     )
 
 
@@ -370,14 +370,28 @@ def tokens_read(tried: Sequence[Truncation]) -> int:
     return max(cut or [one.n_tokens for one in tried])
 
 
+def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
+    """Where an audit of the data set's corpus found that a model stops reading, in a sentence;
+    empty where none did.
+
+    Raises:
+        UserError: the corpus or what is stored of it cannot be read.
+    """
+    store = store_of(compute, corpus(data))
+    return _limit_words(spec, store.truncations(compute.identify(spec).key))
+
+
 def limit_sentence(found: Audit) -> str:
     """Where the model was found to stop reading; empty where nothing was tried."""
-    tried = found.truncations
+    return _limit_words(found.index.spec, found.truncations)
+
+
+def _limit_words(spec: RetrieverSpec, tried: Sequence[Truncation]) -> str:
     if not tried:
         return ""
-    name = found.index.spec.name
+    name = spec.name
     longest = max(tried, key=lambda one: one.n_tokens)
-    if found.index.spec.without_files:  # its tokens are words here, and it names no limit
+    if spec.without_files:  # its tokens are words here, and it names no limit
         cut = min(tried, key=lambda one: (one.reads_all, one.last))
         if cut.reads_all:
             return f"{name} reads texts of {longest.n_words:,} words to their end."

@@ -182,7 +182,7 @@ def needle_job(compute: Compute, spec: RetrieverSpec, setup: NeedleSetup) -> Job
         work,
         n_done=n_done,
         doing="needles",
-        count=compute.cost(spec, lambda other: needle_job(other, spec, setup)),
+        sending=compute.sending(spec, lambda other: needle_job(other, spec, setup)),
     )
 
 

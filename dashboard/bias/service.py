@@ -19,6 +19,7 @@ from attribution.evaluation.bias_tests import (
 )
 from attribution.evaluation.contrast import Contrast, contrast
 from attribution.methods import METHODS
+from attribution.retrievers import limits
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Provenance, TextPair
 from cache.jobs.loop import Progress
@@ -118,7 +119,7 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
         work,
         doing="bias tests",
         n_done=n_done,
-        count=compute.cost(spec, lambda other: job(other, spec, tests, scope)),
+        sending=compute.sending(spec, lambda other: job(other, spec, tests, scope)),
     )
 
 
@@ -214,7 +215,7 @@ def pair_frame(one: Tested) -> pd.DataFrame:
             "difference": scores.first - scores.second,
             "s(d1)": scores.first,
             "s(d2)": scores.second,
-            "evidence read": scores.read,
+            "evidence read": None if limits.unknown(one.model.spec) else scores.read,
             "query": pair.first.query,
             "d1": pair.first.document,
             "d2": pair.second.document,

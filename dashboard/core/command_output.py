@@ -202,10 +202,8 @@ def say_caveat(method: Method) -> None:
 
 def say_cost(job: Job) -> None:
     """Say on stderr what a job would send to an endpoint, where it would."""
-    if job.sends:
-        cost = job.cost()
-        said = "what it sends is known once it runs" if cost is None else cost.words
-        print(f"To be sent to {job.label}: {said}.", file=sys.stderr, flush=True)
+    if quote := job.quote():
+        print(quote, file=sys.stderr, flush=True)
 
 
 def wait(running: Any, *, own_process: bool = True) -> None:

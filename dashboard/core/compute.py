@@ -21,7 +21,6 @@ from attribution.methods import METHODS, attribute_batches
 from attribution.retrievers import resolve, specs
 from attribution.retrievers.base import Retriever
 from attribution.retrievers.detect import families_with, family_of
-from attribution.retrievers.endpoint_cost import Cost
 from attribution.retrievers.family import Family
 from attribution.retrievers.self_check import SelfCheck
 from attribution.retrievers.sparse import SparseRetriever, Term
@@ -48,7 +47,17 @@ from dashboard.core.costs import Counting, cost_of
 from dashboard.core.model_pool import ModelPool, check_model, load_model, memory_limit
 from dashboard.core.provenance import ModelIdentity
 from dashboard.core.queue import DeviceQueue, Place, ready, require_wanted
-from dashboard.core.runs import Job, Report, Run, RunKey, Runs, Work, in_turn, within_batches
+from dashboard.core.runs import (
+    Job,
+    Report,
+    Run,
+    RunKey,
+    Runs,
+    Sending,
+    Work,
+    in_turn,
+    within_batches,
+)
 from dashboard.core.settings import (
     DEVICE,
     PRECISION,
@@ -407,12 +416,14 @@ class Compute:
             n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
             can_start=not model.stored_only,
             doing=METHODS[method.name].title,
-            count=self.cost(spec, lambda other: other.attribution_job(spec, method, pairs, scope)),
+            sending=self.sending(
+                spec, lambda other: other.attribution_job(spec, method, pairs, scope)
+            ),
         )
 
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
         """A job that fills this folder; `details` are those of `Job`."""
-        if details.get("count") is not None:
+        if details.get("sending") is not None:
             work = within_batches(work)
         return Job(self.runs, self.root, key, label, total, work, **details)
 
@@ -448,18 +459,16 @@ class Compute:
         """What steers the computation of a run with this model."""
         return RunOptions(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
 
-    def cost(
-        self, spec: RetrieverSpec, job: Callable[[Compute], Job]
-    ) -> Callable[[Job], Cost | None] | None:
-        """What tells what `job`, made for a `Compute`, would send to an endpoint; None where
-        `spec` is none."""
+    def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
+        """The endpoint that `job`, made for a `Compute`, would send texts to; None where `spec` is
+        none."""
         if not spec.remote:
             return None
 
         def again(folder: Path, counting: Counting) -> Job:
             return job(Compute(folder, beside=self, counting=counting))
 
-        return lambda asked: cost_of(self.root, asked, again)
+        return Sending(spec.name, lambda asked: cost_of(self.root, asked, again))
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

@@ -17,6 +17,7 @@ from attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from attribution.interventions.displacement import Displacement
 from attribution.interventions.null_controls import CONTROLS, Control
 from attribution.methods import METHODS
+from attribution.retrievers import limits
 from attribution.retrievers.calibration import Calibration, decimals
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.text import MAX_CHARACTERS
@@ -418,7 +419,8 @@ def _of_model(
         n_queries=n_queries,
         n_documents=n_documents,
         max_length=max_length,
-        truncated=truncated,
+        # Where what it reads is unknown, so is how many texts it cut.
+        truncated=None if limits.unknown(spec) else truncated,
         precision=model.precision,
         prompts=spec.prompts,
         selection=selection,

@@ -243,14 +243,22 @@ def _no_failures() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
+class Sending:
+    """What sends texts to an `endpoint`, and what counts them."""
+
+    endpoint: str
+    count: Callable[[Job], Cost | None]
+
+
+@dataclass(frozen=True)
 class Job:
     """Something that can be computed in a run: what names it, how much it is, and how it is done.
 
     `label` tells it from others of its kind; `doing` says which kind, for where several stand side
     by side. `total` items are wanted, `n_done` tells how many of them are stored (or why they
     failed), and `failures` why, by item. `n_at_work` counts the runs of any process of this host.
-    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`. `count`
-    is what `cost` asks.
+    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`.
+    `sending` says which endpoint texts are sent to.
     """
 
     runs: Runs
@@ -266,19 +274,40 @@ class Job:
     parts: tuple[Job, ...] = ()
     doing: str = ""
     upkeep: bool = False
-    count: Callable[[Job], Cost | None] | None = None
+    sending: Sending | None = None
 
     @property
     def sends(self) -> bool:
         """Whether texts are sent to an endpoint."""
-        return self.count is not None or any(part.sends for part in self.parts)
+        return self.sending is not None or any(part.sends for part in self.parts)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The endpoints that what is left is sent to."""
+        if self.sending is not None:
+            return (self.sending.endpoint,)
+        return tuple(dict.fromkeys(name for part in self._left for name in part.endpoints))
+
+    @property
+    def _left(self) -> list[Job]:
+        return [part for part in self.parts if part.sends and part.n_done() < part.total]
+
+    def quote(self) -> str:
+        """What is left to send to which endpoint, in a sentence; empty where nothing is."""
+        names = ", ".join(self.endpoints)
+        if not names:
+            return ""
+        cost = self.cost()
+        said = "known once it runs" if cost is None else cost.words
+        what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
+        return f"To be sent to {names}{what}: {said}."
 
     def cost(self) -> Cost | None:
         """What is left to send; takes some seconds at most. None where nothing is sent, or what is
         cannot be told yet."""
         if self.parts:
-            return Cost.sum(part.cost() for part in self.parts)
-        return self.count(self) if self.count is not None else None
+            return Cost.sum(part.cost() for part in self._left)
+        return self.sending.count(self) if self.sending is not None else None
 
     def start(
         self,

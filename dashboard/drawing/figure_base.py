@@ -18,6 +18,9 @@ from dashboard.drawing.palettes import Style, escape, text_width, wrap
 
 __all__ = ["group", "with_legend"]
 
+UNKNOWN_SYMBOL = "circle-open-dot"
+"""Of a point where how much the model read is unknown: neither filled nor hollow."""
+
 Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
 

@@ -112,7 +112,9 @@ def job(
         work,
         doing="faithfulness",
         n_done=n_done,
-        count=compute.cost(spec, lambda other: job(other, spec, method, pairs, scope, parameters)),
+        sending=compute.sending(
+            spec, lambda other: job(other, spec, method, pairs, scope, parameters)
+        ),
     )
 
 

@@ -35,6 +35,7 @@ from dashboard.widgets import choices, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from dashboard.widgets.run_board import any_active, failed_items, run_board
+from dashboard.widgets.sending import propose_sentences
 from dashboard.widgets.tables import show_table
 
 
@@ -119,6 +120,9 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
         done = run_board(choice.jobs(), "cause.", unit="results")
         if active != ticking:
             st.rerun()
+        if not active:
+            for spec in choice.specs:
+                propose_sentences(choice.compute, spec, method, choice.pairs, choice.scope)
         if not done:
             st.info("Nothing is stored for these pairs yet: press Compute.")
             return

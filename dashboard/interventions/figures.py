@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,6 +18,7 @@ from dashboard.drawing.figure_base import (
     CENTRES,
     POSITION_TITLE,
     TEXT_TITLE,
+    UNKNOWN_SYMBOL,
     Provenances,
     canvas,
     faint,
@@ -41,9 +42,11 @@ def relocation_scores(
     place: int | None,
     style: Style,
     provenance: Provenances = (),
+    unknown: Collection[str] = (),
 ) -> go.Figure:
     """Score against the evidence's position, a line for each model; hollow points where the model
-    did not read the evidence whole. `place` is the number of the place to mark."""
+    did not read the evidence whole, rings with a dot for the models in `unknown`, of which it is
+    not known what they read. `place` is the number of the place to mark."""
     figure = canvas(
         "relocation_scores", style, "Evidence at (% of the document)", "Score", provenance
     )
@@ -59,7 +62,9 @@ def relocation_scores(
                 marker={
                     "color": look["color"],
                     "size": 0.6 * style.font_size,
-                    "symbol": [style.symbol(index) + ("" if read else "-open") for read in whole],
+                    "symbol": UNKNOWN_SYMBOL
+                    if name in unknown
+                    else [style.symbol(index) + ("" if read else "-open") for read in whole],
                 },
                 customdata=np.arange(len(found.positions)),
                 hovertemplate="%{y:.4f}",

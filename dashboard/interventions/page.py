@@ -24,8 +24,10 @@ from attribution.interventions.relocation import (
     relocation_method,
 )
 from attribution.methods import METHODS
+from attribution.retrievers import limits
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Array, Method, Provenance
+from dashboard.audit.service import measured_limit
 from dashboard.core.compute import Explained
 from dashboard.core.own_texts import service_for
 from dashboard.core.provenance import of_intervention
@@ -49,7 +51,7 @@ from dashboard.interventions.figures import (
 from dashboard.widgets import choices, links, panels
 from dashboard.widgets.guard import fragment
 from dashboard.widgets.pair_picker import choose_pair
-from dashboard.widgets.sending import agreed_to, confirmed
+from dashboard.widgets.sending import agreed_to, confirmed, propose_sentences
 
 RELOCATION = relocation_method()
 Intervention = Relocation | Ablation | Displacement
@@ -65,7 +67,7 @@ with st.sidebar:
         offered = choices.data_set(with_uploader=False)
     models = choices.models(["MiniLM-primacy", "MiniLM-recency"])
     with panels.guarded():
-        method = choices.method(models)
+        method = choices.method(models, sentences_for_endpoints=True)
     with st.expander("Ablation settings"):
         by = st.segmented_control(
             "Ablation",
@@ -107,7 +109,11 @@ def may_send(name: str, what: str, *methods: Method, explain: Method | None = No
     if explain is not None:
         compute.require_fit(model, explain)
         jobs.append(compute.attribution_job(spec, explain, [the_pair], scope))
-    return agreed_to(spec, jobs, (methods, explain, the_pair), what)
+    if agreed_to(spec, jobs, (methods, explain, the_pair), what):
+        return True
+    if explain is not None:
+        propose_sentences(compute, spec, explain, [the_pair], scope)
+    return False
 
 
 def intervened(name: str, what: Method) -> Any:
@@ -122,6 +128,7 @@ def intervened(name: str, what: Method) -> Any:
 
 moved: dict[str, Relocation] = {}
 variants: tuple[Variant, ...] = ()
+unknown: list[str] = []
 with panels.guarded():
     found = relocated(pair, N_POSITIONS)
     variants = found.variants
@@ -134,6 +141,8 @@ with panels.guarded():
             if not may_send(name, "moving the evidence", RELOCATION):
                 continue
             moved[name] = intervened(name, RELOCATION)
+            if limits.unknown(choices.spec(name, pair.dataset)):
+                unknown.append(name)
     if found.note:
         st.caption(panels.plain(f"{found.note[0].upper()}{found.note[1:]}."))
 
@@ -221,7 +230,15 @@ def mover() -> None:
                 if name in others:
                     rank = rank_among(float(one.scores[at]), others[name])
                     st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
-                if one.read[at] < 1:
+                if name in unknown:
+                    st.metric(
+                        "Evidence read",
+                        "unknown",
+                        width="content",
+                        help="An endpoint truncates where it likes and says nothing of it. The "
+                        "Audit page measures where.",
+                    )
+                elif one.read[at] < 1:
                     st.metric(
                         "Evidence read",
                         f"{one.read[at]:.0%}",
@@ -235,13 +252,23 @@ def mover() -> None:
 
     def draw(style: Style, mark: int | None = None) -> go.Figure:
         """Scores by place."""
-        return relocation_scores(moved, mark, style, known)
+        return relocation_scores(moved, mark, style, known, unknown)
 
     with figure:
         panels.show(
             draw(panels.screen_style(height_px=300), at),
             "cause.scores",
             "Score against the position of the evidence",
+        )
+    for name in unknown:
+        measured = data and measured_limit(
+            service_for(the_pair.dataset), choices.spec(name, the_pair.dataset), data
+        )
+        st.caption(
+            panels.plain(
+                f"How much of a text {name} reads is unknown (rings with a dot): all places count. "
+                + (f"Measured by the audit of this data set: {measured}" if measured else "")
+            )
         )
     for name, one in moved.items():
         if one.lost is not None:
@@ -259,7 +286,7 @@ def mover() -> None:
         [the_pair.pair_id, "relocation"],
         known,
         figures={"Relocation": draw},
-        frame=intervention_tables.relocation_frame(moved, others),
+        frame=intervention_tables.relocation_frame(moved, others, unknown),
     )
 
 

@@ -213,7 +213,7 @@ def job(
         work,
         doing="intervention",
         n_done=n_done,
-        count=compute.cost(spec, lambda other: job(other, spec, method, pairs, scope)),
+        sending=compute.sending(spec, lambda other: job(other, spec, method, pairs, scope)),
     )
 
 

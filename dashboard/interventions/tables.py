@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -33,16 +33,19 @@ READ_ONLY = (
 
 
 def relocation_frame(
-    results: Mapping[str, Relocation], others: Numbers | None = None
+    results: Mapping[str, Relocation],
+    others: Numbers | None = None,
+    unknown: Collection[str] = (),
 ) -> pd.DataFrame:
-    """A row for each model and place; with the rank among `others`' scores where given."""
+    """A row for each model and place; with the rank among `others`' scores where given. Of the
+    models in `unknown` it is not known what they read."""
     rows = [
         {
             "model": name,
             "place": place,
             "position": float(found.positions[place]),
             "score": float(found.scores[place]),
-            "evidence read": float(found.read[place]),
+            "evidence read": None if name in unknown else float(found.read[place]),
             **(
                 {"rank": rank_among(float(found.scores[place]), others[name])}
                 if others and name in others

@@ -175,5 +175,5 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
 
         return other.job(key, spec.name, len(source), embedding)
 
-    count = compute.cost(spec, vectors_alone)
-    return compute.job(key, spec.name, len(source), work, doing="map", count=count)
+    sending = compute.sending(spec, vectors_alone)
+    return compute.job(key, spec.name, len(source), work, doing="map", sending=sending)

@@ -13,6 +13,7 @@ from attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidencePro
 from attribution.evaluation.position_groups import GroupedRanking
 from attribution.evaluation.ranking_measures import NDCG
 from dashboard.drawing.figure_base import (
+    UNKNOWN_SYMBOL,
     Provenances,
     bar_pattern,
     canvas,
@@ -36,7 +37,8 @@ def evidence_bins(
 ) -> go.Figure:
     """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
     are the bins' queries. Bins without a query leave a gap. A point is filled as far as the model
-    read the evidence of its bin: hollow where it read none."""
+    read the evidence of its bin: hollow where it read none, a ring with a dot where how much it
+    read is unknown."""
     figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
     counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
@@ -66,11 +68,14 @@ def evidence_bins(
             marker={
                 "color": [faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read],
                 "size": 0.5 * style.font_size,
-                "symbol": style.symbol(index),
+                "symbol": [
+                    UNKNOWN_SYMBOL if r is None else style.symbol(index) for r in profile.read
+                ],
                 "line": {"color": line["color"], "width": 1},
             },
             customdata=[
-                "" if r is None else f", {r:.0%} of the evidence read" for r in profile.read
+                ", evidence read: unknown" if r is None else f", {r:.0%} of the evidence read"
+                for r in profile.read
             ],
             hovertemplate="%{y:.3f}%{customdata}",
         )

@@ -17,6 +17,7 @@ from attribution.evaluation.ranking_measures import (
     evaluate,
 )
 from attribution.evaluation.search import Ranking
+from attribution.retrievers import limits
 from attribution.retrievers.base import joint
 from attribution.retrievers.detect import family_of
 from attribution.retrievers.specs import RetrieverSpec
@@ -258,7 +259,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
         work,
         n_done=n_done,
         doing="ranking",
-        count=compute.cost(spec, lambda other: job(other, spec, setup)),
+        sending=compute.sending(spec, lambda other: job(other, spec, setup)),
     )
 
 
@@ -308,7 +309,7 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
         return None
     if store.evidence_missing(model.key) and not model.stored_only:
         return None
-    read = store.evidence_read(model.key)
+    read = {} if limits.unknown(spec) else store.evidence_read(model.key)
     evaluation = evaluate(
         spec.name,
         rankings,

@@ -39,6 +39,9 @@ def _read(result: Explained) -> Fact:
     reading = readings.pair_sentence(readings.of_pair(service(), result))
     checked = service().self_check(result.model)
     more = [reading, checked.sentence() if checked else ""]
+    if limits.unknown(result.model.spec):
+        more.insert(0, "An endpoint truncates where it likes: the Audit page measures where.")
+        return Fact(f"sent all {read:,} words, read: unknown", " ".join(filter(None, more)))
     if document.truncated:
         said = f"read {read:,} of {document.n_tokens_full:,} tokens"
         apart = limits.configured_apart(result.model.spec)

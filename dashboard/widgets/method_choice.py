@@ -30,9 +30,12 @@ def identifiers(names: Sequence[str]) -> str:
     )
 
 
-def method(models: Sequence[str], *, posir: bool = False) -> Method:
+def method(
+    models: Sequence[str], *, posir: bool = False, sentences_for_endpoints: bool = False
+) -> Method:
     """Choose a method that fits all of `models`, and its parameters; `posir` fixes those of the
-    curve. Why others do not fit is folded below."""
+    curve. With `sentences_for_endpoints` what is taken out at a time begins at sentences where a
+    model is an endpoint: a text is sent for each. Why others do not fit is folded below."""
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
@@ -59,7 +62,10 @@ def method(models: Sequence[str], *, posir: bool = False) -> Method:
     if own or not posir:
         with st.expander("Method settings"):
             for parameter in (*own, *(() if posir else CURVE_PARAMETERS)):
-                options[parameter.name] = _parameter(parameter)
+                begins = parameter.choices[0]
+                if sentences_for_endpoints and parameter.name == "level" and _any_remote(models):
+                    begins = "sentence"
+                options[parameter.name] = _parameter(parameter, begins)
     say_unfit(unfit)
     return make_method(name, {**options, **(POSIR_CURVE if posir else {})})
 
@@ -110,12 +116,23 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
             st.caption(plain(f"{title(name)}: not for {reason}"))
 
 
-def _parameter(parameter: Parameter) -> str:
+def _any_remote(models: Sequence[str]) -> bool:
+    known = resolve.known()
+    return any(name in known and known[name].remote for name in models)
+
+
+def _parameter(parameter: Parameter, begins: str) -> str:
+    began = f"{parameter.name}.begins"
+    if st.session_state.get(began, begins) != begins and parameter.name not in st.query_params:
+        # What another model's choice began with, and nobody chose.
+        st.session_state.pop(parameter.name, None)
+    st.session_state[began] = begins
     chosen = st.selectbox(
         plain(parameter.name.replace("_", " ").capitalize()),
         parameter.choices,
+        index=parameter.choices.index(begins),
         key=parameter.name,
         bind="query-params",
         help=plain(parameter.help),
     )
-    return chosen or parameter.choices[0]
+    return chosen or begins

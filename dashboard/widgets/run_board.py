@@ -213,10 +213,8 @@ def _bar(
 def _costs(jobs: Sequence[Job]) -> None:
     """What would be sent to endpoints."""
     for job in jobs:
-        if job.sends:
-            cost = job.cost()
-            said = "what the rest sends is known once it runs" if cost is None else cost.words
-            st.caption(plain(f"To be sent to {job.label}: {said}."))
+        if quote := job.quote():
+            st.caption(plain(quote))
 
 
 def _errors(jobs: Sequence[Job]) -> None:

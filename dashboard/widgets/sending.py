@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
+from attribution.methods import METHODS
 from attribution.retrievers.endpoint_cost import Cost
 from attribution.retrievers.specs import RetrieverSpec
 from attribution.types import Method, TextPair
 from dashboard.core.compute import Compute
 from dashboard.core.runs import Job
 from dashboard.drawing.plain import plain
+
+LEVEL = "level"
+"""The parameter that says what occlusion takes out at a time, and the key of its widget."""
+
+MANY_TOKENS = 100_000
+"""From so many tokens on a smaller number of texts is proposed."""
 
 
 def agreed(
@@ -32,8 +40,39 @@ def agreed(
         return True
     model = compute.identify(spec)
     compute.require_fit(model, method)
-    job = compute.attribution_job(spec, method, [pair], f"pair {pair.pair_id}")
-    return model.stored_only or agreed_to(spec, [job], (method.core, pair), what)
+    scope = f"pair {pair.pair_id}"
+    job = compute.attribution_job(spec, method, [pair], scope)
+    if model.stored_only or agreed_to(spec, [job], (method.core, pair), what):
+        return True
+    propose_sentences(compute, spec, method, [pair], scope)
+    return False
+
+
+def propose_sentences(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+) -> None:
+    """Where a method would send an endpoint many tokens for tokens or words, say what sentences
+    would take."""
+    level = method.params.get(LEVEL, "sentence")
+    if not spec.remote or level == "sentence":
+        return
+    now = compute.attribution_job(spec, method, pairs, scope).cost()
+    if now is None or now.tokens < MANY_TOKENS:
+        return
+    by_sentence = replace(method, params={**method.params, LEVEL: "sentence"})
+    less = compute.attribution_job(spec, by_sentence, pairs, scope).cost()
+    title = METHODS[method.name].title
+    st.caption(
+        plain(
+            f"{title} of {level}s sends {spec.name} {now.words}; of sentences, "
+            f"{'nothing more' if less is None else less.words}: choose the level sentence under "
+            "Method settings."
+        )
+    )
 
 
 def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str) -> bool:

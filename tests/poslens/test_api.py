@@ -353,10 +353,14 @@ def test_libraries_are_as_they_were_after_a_call(monkeypatch: pytest.MonkeyPatch
 class Interrupted:
     """A job and its run, whose reader presses Ctrl-C as long as it is waited for."""
 
-    label, total, sends, error = "a run", 3, False, ""
+    label, total, error = "a run", 3, ""
 
     def __init__(self) -> None:
         self.done: list[str] = []
+
+    def quote(self) -> str:
+        """Nothing is sent."""
+        return ""
 
     def n_done(self) -> int:
         """Pairs that are stored."""

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from attribution import datasets
 from attribution.datasets import SAMPLE, SAMPLE_BIAS
+from attribution.datasets.types import DataSet
 from attribution.errors import Unavailable, UserError
 from attribution.evaluation.bias_pairs import pairs_for
 from attribution.interventions.null_controls import CONTROLS
 from attribution.interventions.relocation import relocation_method
 from attribution.interventions.segments import segments_method
 from attribution.methods import make_method
-from attribution.retrievers import endpoint_client, resolve
+from attribution.retrievers import endpoint_client, limits, resolve
 from attribution.retrievers.endpoint_address import key_name
 from attribution.types import EvidenceSpan, TextPair
 from cache import probes
@@ -29,10 +30,16 @@ from dashboard.__main__ import app
 from dashboard.audit import service as audits
 from dashboard.bias import service as bias_service
 from dashboard.core.compute import Compute, service
+from dashboard.core.provenance import of_intervention
+from dashboard.drawing.curves import Style
+from dashboard.drawing.figure_base import UNKNOWN_SYMBOL
 from dashboard.export.files import attribution_frame, table_bytes
 from dashboard.interventions import service as interventions
+from dashboard.interventions.figures import relocation_scores
+from dashboard.interventions.tables import relocation_frame
 from dashboard.ranking import service as rankings
-from dashboard.widgets import sending
+from dashboard.ranking.figures import evidence_bins
+from dashboard.widgets import heads, sending
 from tests.support.endpoint_server import EndpointServer, hashed, running
 from tests.support.pages import open_page
 
@@ -191,6 +198,70 @@ def test_a_link_to_causes_sends_nothing(server: EndpointServer, own_service: Com
     assert not server.sent
     page.button[[b.label for b in page.button].index("Send to E5")].click().run()
     assert not page.error and server.sent and "Rank" in [one.label for one in page.metric]
+
+
+def test_cause_begins_with_sentences_for_an_endpoint_and_proposes_them_where_words_are_many(
+    server: EndpointServer, own_service: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "MANY_TOKENS", 1000)
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    first = datasets.read(SAMPLE).pairs[0]
+    own_service.retriever(own_service.identify(spec))
+    asked = {"models": ["E5"], "pair": first.pair_id, "method": "occlusion"}
+    page = open_page("cause", dataset=SAMPLE, **asked).run()
+    assert page.selectbox(key="level").value == "sentence"
+    page.selectbox(key="level").select("word").run()
+    assert page.selectbox(key="level").value == "word"
+    captions = {caption.value.replace("\\", "") for caption in page.caption}
+    line = next(one for one in captions if "of sentences, " in one)
+    words, sentences = line.split("; of sentences, ")
+    assert _tokens(words) > 5 * _tokens(sentences)
+    assert not page.exception and not page.error and not page.warning
+    page = open_page("cause", dataset=SAMPLE, models=["MiniLM"], method="occlusion").run()
+    assert page.selectbox(key="level").value == "word"
+
+
+def _tokens(line: str) -> int:
+    return int(line.partition(" token")[0].rpartition(" ")[2].replace(",", ""))
+
+
+def test_what_all_models_send_names_the_endpoints(
+    server: EndpointServer, own_service: Compute
+) -> None:
+    specs = [resolve.register_endpoint(f"{name}={server.url}") for name in ("E5", "ours")]
+    for spec in specs:
+        own_service.retriever(own_service.identify(spec))
+    setup = rankings.Setup(rankings.collection_of(datasets.read(SAMPLE)))
+    job = rankings.job_of_all(own_service, [*specs, resolve.resolve("BM25")], setup)
+    assert job.endpoints == ("E5", "ours")
+    assert job.quote().startswith("To be sent to E5, ours (All models): ")
+    (one,) = (part for part in job.parts if part.label == "E5")
+    assert one.quote().startswith("To be sent to E5: ")
+    moved = interventions.job(own_service, specs[0], relocation_method(), PAIRS, "some")
+    assert moved.quote().startswith("To be sent to E5 (relocation): ")
+
+
+def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: Compute) -> None:
+    spec, data = resolve.register_endpoint(f"E5={server.url}"), datasets.read(SAMPLE)
+    assert limits.reads(spec) == "an unknown number of tokens"
+    model = own_service.identify(spec)
+    moved = interventions.of_pair(own_service, PAIRS[0], spec, relocation_method())
+    assert of_intervention(model, PAIRS[0], relocation_method(), moved).truncated is None
+    figure = relocation_scores({"E5": moved}, None, Style(), unknown=["E5"])
+    assert figure.data[0].marker.symbol == UNKNOWN_SYMBOL
+    assert relocation_frame({"E5": moved}, None, ["E5"])["evidence read"].isna().all()
+    assert relocation_frame({"E5": moved})["evidence read"].eq(1).all()
+    own = DataSet("typed", "Typed", tuple(PAIRS), ())
+    setup = rankings.Setup(rankings.collection_of(own))
+    assert not finished(rankings.job(own_service, spec, setup))
+    ranked = rankings.ranked(own_service, spec, setup)
+    assert ranked is not None and ranked.evaluation.profile is not None
+    assert ranked.evaluation.profile.mean_read is None and ranked.evaluation.read_whole is None
+    figure = evidence_bins({"E5": ranked.evaluation.profile}, Style())
+    assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
+    assert audits.measured_limit(own_service, spec, data) == ""
+    explained = own_service.explain(PAIRS[0], spec, SENTENCE)
+    assert any("read: unknown" in fact.text for fact in heads.head(explained).facts)
 
 
 def test_nothing_is_sent_where_the_question_cannot_be_asked(
