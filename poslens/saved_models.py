@@ -10,7 +10,7 @@ import shutil
 import time
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from attribution.paths import is_folder
@@ -67,7 +67,7 @@ def _state_of(model: SentenceTransformer) -> bytes | None:
 
     written = _Digest()
     try:
-        torch.save(model, written)
+        torch.save(model, cast("IO[bytes]", written))
     except Exception:  # any library may refuse to have its objects saved
         return None
     return written.digest.digest()
