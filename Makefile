@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 
-.PHONY: run test check install clean bench picture docs lock
+.PHONY: run test check install clean bench picture docs lock links
 
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
@@ -12,7 +12,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-tests check
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-check: $(VENV)/.installed-tests
+check: $(VENV)/.installed-tests links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -31,6 +31,11 @@ docs: $(VENV)/.installed-tests
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f tools/site/mkdocs.yml
 
 install: $(VENV)/.installed
+
+# All imports say `poslens.attribution`, `poslens.cache` and `poslens.dashboard`. Python finds these
+# folders by itself (poslens/__init__.py); editors and mypy need links.
+links:
+	@for name in attribution cache dashboard; do ln -sfn ../$$name poslens/$$name; done
 
 # torch first and alone: as another package's dependency it could be replaced by a build that
 # brings gigabytes of CUDA libraries. The rest are the files of requirements.lock, by their hashes;

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from attribution.errors import Stopped, UserError
+from poslens.attribution.errors import Stopped, UserError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -23,11 +23,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 Function = Callable[..., Iterable[bytes]]
 
-_ROOT = Path(__file__).parents[1]
+# The folder that holds the package `poslens`, in a checkout and where it is installed.
+_ROOT = Path(sys.modules[__name__.partition(".")[0]].__file__ or "").resolve().parents[1]
 _CHILD = f"from {__name__} import serve; serve()"
 # What Python needs to start as it did here, and nothing that could be a secret.
 _INHERITED = (

@@ -8,7 +8,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 
 def expanded(path: str | Path) -> Path:

@@ -12,9 +12,9 @@ from itertools import compress
 
 import numpy as np
 
-from attribution.errors import UserError
-from attribution.retrievers.base import Retriever, encode, reads_jointly, separate
-from attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Retriever, encode, reads_jointly, separate
+from poslens.attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
 
 MAX_UNKNOWN = 0.1
 """Share of unknown tokens up to which a document counts as readable."""

@@ -11,8 +11,8 @@ import regex
 from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 
-from attribution.errors import UserError
-from attribution.types import EvidenceSpan, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import EvidenceSpan, TokenizedText
 
 MAX_CHARACTERS = 2_000_000
 """Longest text taken at all: 250 times what the longest model here reads."""

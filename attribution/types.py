@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 Array = NDArray[np.float32]
 Side = Literal["query", "document"]

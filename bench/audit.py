@@ -20,14 +20,14 @@ from pathlib import Path
 
 import torch
 
-from attribution import datasets
-from attribution.datasets.corpus import Collection, Document
-from attribution.evaluation.chunks import WHOLE
-from attribution.evaluation.document_index import Ranks, VectorIndex
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from cache.kinds.audit import AuditStore
-from cache.storage.store import ModelKey
+from poslens.attribution import datasets
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.evaluation.chunks import WHOLE
+from poslens.attribution.evaluation.document_index import Ranks, VectorIndex
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.kinds.audit import AuditStore
+from poslens.cache.storage.store import ModelKey
 
 WANTED = 100_000
 PER_DOCUMENT = 20

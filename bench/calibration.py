@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import torch
 
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
 from bench.saliency import pairs
 from bench.timing import interleaved, ratio
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
 
 MODELS = ("MiniLM", "MiniLM@calibrated", "MiniLM@calibrated(layers=6)", "MiniLM@cls@calibrated")
 TOKENS = 512

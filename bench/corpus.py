@@ -40,7 +40,7 @@ def write(folder: Path, documents: int, judged: int) -> None:
 
 def measure(folder: str) -> dict[str, float]:
     """Seconds and bytes of one reading, here and now."""
-    from attribution import datasets
+    from poslens.attribution import datasets
 
     def resident(field: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()

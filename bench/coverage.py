@@ -25,26 +25,37 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution import datasets
-from attribution.curves.bootstrap import SEED, Kind, Statistic, Values, estimate, numbered
-from attribution.curves.curve_summary import primacy_recency_index
-from attribution.curves.positions import rank_correlations, resample
-from attribution.evaluation.evidence_profile import (
+from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import (
+    SEED,
+    Kind,
+    Statistic,
+    Values,
+    estimate,
+    numbered,
+)
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.curves.positions import rank_correlations, resample
+from poslens.attribution.evaluation.evidence_profile import (
     N_EVIDENCE_BINS,
     evidence_bin,
     evidence_profile,
     psi_of_bins,
 )
-from attribution.evaluation.position_groups import group_means, group_rows, harmonic_of_groups
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.interventions.agreement import N_GRID
-from attribution.interventions.null_controls import shape_distance
-from attribution.methods import make_method
-from attribution.retrievers.resolve import resolve
-from attribution.types import N_BINS
-from dashboard.core.compute import Compute
-from dashboard.interventions import service as interventions
-from dashboard.ranking import service as rankings
+from poslens.attribution.evaluation.position_groups import (
+    group_means,
+    group_rows,
+    harmonic_of_groups,
+)
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.interventions.agreement import N_GRID
+from poslens.attribution.interventions.null_controls import shape_distance
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import N_BINS
+from poslens.compute.compute import Compute
+from poslens.studies.cause import service as interventions
+from poslens.studies.ranking import service as rankings
 
 SIZES = (10, 12, 20, 30, 60)
 MODELS = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")

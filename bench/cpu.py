@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
 from bench.gpu_speed import contenders
 from bench.random_encoder import SIZES
 from bench.timing import interleaved, ratio
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
 
 SIDE = 2048
 """Of the matrices whose product is the limit."""

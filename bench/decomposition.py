@@ -40,18 +40,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attribution.methods import decomposition, make_method
-from attribution.methods.matrix import share_matrices
-from attribution.methods.propagation import propagate
-from attribution.methods.shares import shares
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
 from bench.saliency import pairs
 from bench.timing import interleaved, ratio
+from poslens.attribution.methods import decomposition, make_method
+from poslens.attribution.methods.matrix import share_matrices
+from poslens.attribution.methods.propagation import propagate
+from poslens.attribution.methods.shares import shares
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
 
 METHOD = make_method("decomposition")
 MINILM_POSITIONS = 512

@@ -31,9 +31,6 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
 from bench.gpu_proof import (
     Case,
     Halved,
@@ -47,7 +44,10 @@ from bench.gpu_proof import (
 from bench.gpu_speed import Speed, measure, release
 from bench.random_encoder import SIZES, build
 from bench.saliency import pairs
-from dashboard.core.provenance import poslens_version
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
+from poslens.compute.provenance import poslens_version
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 LENGTHS = (512, 2048, 8192)

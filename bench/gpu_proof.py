@@ -19,15 +19,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from attribution.batching import Halving
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.batching import Halving
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, Method, TextPair
 from tests.attribution.support_matrix import PAIRS, models
 
 LIMITS = {"saliency": 1e-4, "integrated_gradients": 1e-2}
@@ -376,7 +376,7 @@ def spread(spec: RetrieverSpec, device: str, several: bool = True) -> tuple[list
     methods = [make_method("saliency"), make_method("decomposition")]
     expected = results(load(spec, "cpu", "float32"), methods)
     # No GPU is too small for a small model, which is when PosLens spreads one.
-    with patch("attribution.retrievers.dense_loading.must_spread", lambda *_: True):
+    with patch("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True):
         retriever: Any = load(spec, device, "float32")
     where = sorted({str(weight.device) for weight in retriever.backbone.parameters()})
     found = results(retriever, methods)

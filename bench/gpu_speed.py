@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attribution.batching import batch_tokens, out_of_memory
-from attribution.methods import METHODS, make_method
-from attribution.methods.gradients import explain_side, read_once
-from attribution.methods.passes import Read, one_round
-from attribution.methods.saliency import gradient_norms
-from attribution.retrievers.dense import DenseRetriever
 from bench.random_encoder import Size, build
 from bench.saliency import pairs, pooled, published_loop
 from bench.timing import interleaved, ratio
+from poslens.attribution.batching import batch_tokens, out_of_memory
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.methods.gradients import explain_side, read_once
+from poslens.attribution.methods.passes import Read, one_round
+from poslens.attribution.methods.saliency import gradient_norms
+from poslens.attribution.retrievers.dense import DenseRetriever
 
 LOOP_PAIRS = 4
 """Pairs of the published loop in a round: it takes one at a time, so that more are no faster."""

@@ -23,8 +23,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from bench.timing import ratio
-from dashboard.drawing.palettes import Style
-from dashboard.map.figures import SYMBOLS, point_map
+from poslens.figures.palettes import Style
+from poslens.studies.map.figures import SYMBOLS, point_map
 
 _COUNT = (
     "() => { window.frames_ = 0; const tick = () => { window.frames_++;"

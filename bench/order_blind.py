@@ -17,17 +17,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution import datasets
-from attribution.curves.curve_summary import summarize
-from attribution.curves.positions import document_curve, document_magnitudes
-from attribution.interventions.displacement import position_table
-from attribution.interventions.null_controls import Control, control, minus_null
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import Method, TextPair
 from bench.planted import chosen
+from poslens.attribution import datasets
+from poslens.attribution.curves.curve_summary import summarize
+from poslens.attribution.curves.positions import document_curve, document_magnitudes
+from poslens.attribution.interventions.displacement import position_table
+from poslens.attribution.interventions.null_controls import Control, control, minus_null
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import Method, TextPair
 
 NAMES = ("saliency", "input_x_gradient", "decomposition")
 BATCH = 8

@@ -140,9 +140,9 @@ def dashboard(
 
 def stored(folder: Path, n: int) -> Path:
     """Results of MiniLM for n pairs in a data folder, where they are not there yet; their file."""
-    from attribution.retrievers import resolve
     from bench.store import fill, result
-    from dashboard.core.compute import Compute
+    from poslens.attribution.retrievers import resolve
+    from poslens.compute.compute import Compute
 
     data = folder / f"{n}.jsonl"
     if not data.exists():

@@ -23,10 +23,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attribution.batching import GPU_BATCH_TOKENS
+from poslens.attribution.batching import GPU_BATCH_TOKENS
 
 if TYPE_CHECKING:
-    from attribution.types import TextPair
+    from poslens.attribution.types import TextPair
 
 # Millions of parameters of the ten models of the PosIR paper, as their presets have them.
 MODELS: Mapping[str, int] = {
@@ -267,11 +267,11 @@ def measure() -> dict[str, float]:
     flight, encoded already."""
     import numpy as np
 
-    from attribution.methods import make_method
-    from attribution.types import Attribution, TextPair, TokenizedText
-    from cache.jobs.attributions import Computed, precompute
-    from cache.storage.encoded import encoded, joined
-    from cache.storage.store import ModelKey, Store
+    from poslens.attribution.methods import make_method
+    from poslens.attribution.types import Attribution, TextPair, TokenizedText
+    from poslens.cache.jobs.attributions import Computed, precompute
+    from poslens.cache.storage.encoded import encoded, joined
+    from poslens.cache.storage.store import ModelKey, Store
 
     method, chance, model = make_method("saliency"), np.random.default_rng(7), ModelKey("m", "0")
     words = ["harbour", "light", "turns", "slowly", "above", "grey", "water", "tide", "##s", "boat"]

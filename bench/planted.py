@@ -13,17 +13,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from attribution import datasets
-from attribution.curves.bootstrap import Estimate
-from attribution.datasets.types import spread_evenly
-from attribution.interventions.null_controls import ControlledCurve
-from attribution.interventions.relocation import relocation_method
-from attribution.methods import make_method
-from attribution.retrievers.resolve import resolve
-from attribution.types import Method, TextPair
-from dashboard.core.compute import Compute
-from dashboard.core.runs import Run
-from dashboard.interventions import service as interventions
+from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.interventions.null_controls import ControlledCurve
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import Method, TextPair
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Run
+from poslens.studies.cause import service as interventions
 
 SIDES = {"MiniLM-primacy": -1, "MiniLM-recency": 1}
 STRENGTHS = ("0", "0.25", "0.5", "0.75", "1")

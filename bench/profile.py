@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import torch
 
-from attribution.methods.profile import profile
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
 from bench.saliency import pairs
 from bench.timing import interleaved, ratio
+from poslens.attribution.methods.profile import profile
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
 
 MODEL = "MiniLM"
 TOKENS = 512

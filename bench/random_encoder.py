@@ -17,9 +17,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.resolve import locate, resolve
-from attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.resolve import locate, resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
 
 POSITIONS = 8194
 """Positions of every model: 8,192 tokens and two that RoBERTa's kin would reserve."""

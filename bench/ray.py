@@ -27,14 +27,14 @@ def main() -> None:
 
     import torch
 
-    from attribution.datasets import read
-    from attribution.methods import make_method
-    from attribution.retrievers.load import load
-    from attribution.retrievers.resolve import resolve
-    from cache.jobs.attributions import Executor, OneDevice, precompute
-    from cache.jobs.ray_executor import RayExecutor
-    from cache.keys import used_model
-    from cache.storage.store import ModelKey, Store
+    from poslens.attribution.datasets import read
+    from poslens.attribution.methods import make_method
+    from poslens.attribution.retrievers.load import load
+    from poslens.attribution.retrievers.resolve import resolve
+    from poslens.cache.jobs.attributions import Executor, OneDevice, precompute
+    from poslens.cache.jobs.ray_executor import RayExecutor
+    from poslens.cache.keys import used_model
+    from poslens.cache.storage.store import ModelKey, Store
 
     torch.set_num_threads(1)
     spec, method = resolve("MiniLM"), make_method("saliency")

@@ -17,16 +17,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from attribution import datasets
-from attribution.datasets.types import spread_evenly
-from attribution.interventions.ablation import ablation, parts_of, without
-from attribution.interventions.relocation import relocated, relocation
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
 from bench.timing import interleaved, ratio
-from cache.kinds.interventions import known_texts
+from poslens.attribution import datasets
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.interventions.ablation import ablation, parts_of, without
+from poslens.attribution.interventions.relocation import relocated, relocation
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
+from poslens.cache.kinds.interventions import known_texts
 
 Run = Callable[[], object]
 

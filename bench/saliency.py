@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-from attribution.methods import make_method, saliency
-from attribution.methods.gradients import explain_side, read_once
-from attribution.methods.passes import Read, one_round
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
 from bench.timing import interleaved, ratio
+from poslens.attribution.methods import make_method, saliency
+from poslens.attribution.methods.gradients import explain_side, read_once
+from poslens.attribution.methods.passes import Read, one_round
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
 
 WORDS = "the harbour light turns slowly above grey water while boats return with the evening tide "
 

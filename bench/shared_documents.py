@@ -22,16 +22,16 @@ from pathlib import Path
 
 import torch
 
-from attribution.datasets import read
-from attribution.methods import METHODS, make_method, pair_batches
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
 from bench.timing import interleaved, ratio
-from cache.jobs.attributions import OneDevice, precompute
-from cache.keys import used_model
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.datasets import read
+from poslens.attribution.methods import METHODS, make_method, pair_batches
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.attributions import OneDevice, precompute
+from poslens.cache.keys import used_model
+from poslens.cache.storage.store import ModelKey, Store
 
 
 def main() -> None:

@@ -39,16 +39,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attribution.curves.curve_summary import summarize
-from attribution.methods import make_method
-from attribution.types import Attribution, Pairs, TextPair, TokenizedText
 from bench.timing import interleaved, ratio
-from cache.exchange.rows import ENTRY, entries
-from cache.exchange.transfer import export
-from cache.storage import index
-from cache.storage.encoded import encoded
-from cache.storage.maintenance import drop_file, listing
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.curves.curve_summary import summarize
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, Pairs, TextPair, TokenizedText
+from poslens.cache.exchange.rows import ENTRY, entries
+from poslens.cache.exchange.transfer import export
+from poslens.cache.storage import index
+from poslens.cache.storage.encoded import encoded
+from poslens.cache.storage.maintenance import drop_file, listing
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("bench", "0123456789abcdef")
@@ -177,10 +177,10 @@ def writes(folder: Path) -> None:
     """Share of writing in computing with MiniLM."""
     import torch
 
-    from attribution.methods.saliency import attribute
-    from attribution.retrievers.dense import DenseRetriever
-    from attribution.retrievers.load import load
-    from attribution.retrievers.resolve import resolve
+    from poslens.attribution.methods.saliency import attribute
+    from poslens.attribution.retrievers.dense import DenseRetriever
+    from poslens.attribution.retrievers.load import load
+    from poslens.attribution.retrievers.resolve import resolve
 
     torch.set_num_threads(1)
     retriever, store, shares = load(resolve("MiniLM"), device="cpu"), Store(folder), []

@@ -10,9 +10,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import numbered
-from attribution.types import Pairs, TextPair
-from cache.keys import text_numbers
+from poslens.attribution.curves.bootstrap import numbered
+from poslens.attribution.types import Pairs, TextPair
+from poslens.cache.keys import text_numbers
 
 
 class PairColumns:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.paths import open_regular
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
-from attribution.types import Method, TextPair
-from cache.digests import Digests, Key, key_of
+from poslens.attribution.paths import open_regular
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.digests import Digests, Key, key_of
 
 _digests: dict[Key, str] = {}
 _lock = threading.Lock()
@@ -140,11 +140,11 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     Raises:
         UserError: its files are not here, or the endpoint does not answer.
     """
-    from attribution.retrievers import detect, lexical
-    from attribution.retrievers.load import plan
+    from poslens.attribution.retrievers import detect, lexical
+    from poslens.attribution.retrievers.load import plan
 
     if (probe := detect.family_of(spec).probe) is not None and spec.without_files:
-        from cache.probes import exact_weights, probed_weights
+        from poslens.cache.probes import exact_weights, probed_weights
 
         found = probe(spec)
         # What is in this process repeats its answers, and a server does only nearly.

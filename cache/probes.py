@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from attribution.errors import UserError
-from attribution.retrievers.endpoint_client import far
-from attribution.retrievers.specs import data_folder
-from attribution.types import Array
-from cache.exchange.atomic_file import replacing
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.endpoint_client import far
+from poslens.attribution.retrievers.specs import data_folder
+from poslens.attribution.types import Array
+from poslens.cache.exchange.atomic_file import replacing
 
 _MAX_MODELS = 50
 """Models remembered of one address; the one seen first goes first."""

@@ -14,19 +14,20 @@ if __name__ == "__main__":
 
 import typer
 
-from dashboard.audit import command as audit
-from dashboard.benchmark import command as benchmark
-from dashboard.bias import command as bias
-from dashboard.cache_page import command as cache
-from dashboard.check import command as check
-from dashboard.compare import command as compare
-from dashboard.core import listing_command, server_command
-from dashboard.curves import command as curves
-from dashboard.explain import command as explain
-from dashboard.interventions import command as interventions
-from dashboard.passport import command as passport
-from dashboard.ranking import command as ranking
-from dashboard.remedy import command as remedy
+from poslens.commands import listing as listing_command
+from poslens.dashboard.server import command as server_command
+from poslens.storage import command as cache
+from poslens.studies.audit import command as audit
+from poslens.studies.benchmark import command as benchmark
+from poslens.studies.bias import command as bias
+from poslens.studies.cause import command as interventions
+from poslens.studies.check import command as check
+from poslens.studies.compare import command as compare
+from poslens.studies.curves import command as curves
+from poslens.studies.explain import command as explain
+from poslens.studies.passport import command as passport
+from poslens.studies.ranking import command as ranking
+from poslens.studies.remedy import command as remedy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,7 +55,7 @@ for group in (
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from dashboard.core.provenance import poslens_version
+        from poslens.compute.provenance import poslens_version
 
         print(poslens_version())
         raise typer.Exit

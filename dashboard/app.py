@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from dashboard.core import access, own_texts, people, rights, serve
-from dashboard.core.compute import service
-from dashboard.core.runs import Run
-from dashboard.widgets import links, login
-from dashboard.widgets.guard import guarded
-from dashboard.widgets.run_board import run_strip
+from poslens.compute.compute import service
+from poslens.compute.runs import Run
+from poslens.dashboard.server import access, own_texts, people, rights, serve
+from poslens.dashboard.widgets import links, login
+from poslens.dashboard.widgets.guard import guarded
+from poslens.dashboard.widgets.run_board import run_strip
 
 SIDEBAR_PX = 240
 
@@ -48,7 +48,7 @@ page = st.navigation(
         *(explain if at_root else reversed(explain)),
         # One pair
         st.Page("compare/page.py", url_path="compare", title="Compare"),
-        st.Page("interventions/page.py", url_path="cause", title="Cause"),
+        st.Page("cause/page.py", url_path="cause", title="Cause"),
         # A data set
         st.Page("curves/page.py", url_path="curves", title="Curves"),
         st.Page("ranking/page.py", url_path="ranking", title="Ranking"),
@@ -60,7 +60,7 @@ page = st.navigation(
         # Methods
         st.Page("faithfulness/page.py", url_path="faithfulness", title="Faithfulness"),
         st.Page("published/page.py", url_path="published", title="Published"),
-        st.Page("cache_page/page.py", url_path="cache", title="Cache"),
+        st.Page("storage/page.py", url_path="cache", title="Cache"),
     ],
     position="top",
 )

@@ -11,12 +11,19 @@ not computed again.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attribution.errors import UserError
+# In a checkout the packages attribution, cache and dashboard are folders beside this one; in an
+# installed wheel they are inside it. Only then do imports of them need no help.
+_CHECKOUT = Path(__file__).resolve().parents[1]
+if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "attribution").is_dir():
+    __path__.append(str(_CHECKOUT))
+
+from poslens.attribution.errors import UserError  # noqa: E402
 
 if TYPE_CHECKING:
-    from poslens.calls import (
+    from poslens.api import (
         check,
         compare,
         curve,
@@ -47,7 +54,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Torch and the rest take seconds to import: only when something is asked for.
     if name in __all__:
-        return getattr(import_module("poslens.calls"), name)
+        return getattr(import_module("poslens.api"), name)
     raise AttributeError(f"module 'poslens' has no attribute {name!r}")
 
 

@@ -7,10 +7,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.text import clean
-from attribution.types import EvidenceSpan, Method
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, Method
 
 Option: TypeAlias = "str | int | float | bool"
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 import poslens
 
 if TYPE_CHECKING:
-    from dashboard.check.service import Check
+    from poslens.studies.check.service import Check
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def _silence(undo: ExitStack) -> None:
     if transformers_logging.is_progress_bar_enabled():
         undo.callback(transformers_logging.enable_progress_bar)
         transformers_logging.disable_progress_bar()
-    logger = logging.getLogger("attribution.retrievers")
+    logger = logging.getLogger("poslens.attribution.retrievers")
     undo.callback(logger.setLevel, logger.level)
     logger.setLevel(logging.CRITICAL)
     if _PARALLELISM not in os.environ:

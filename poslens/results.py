@@ -12,18 +12,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from attribution.curves.bootstrap import Estimate
-from attribution.curves.positions import document_curve
-from attribution.errors import UserError
-from attribution.evaluation.evidence_profile import EvidenceProfile
-from attribution.methods import METHODS
-from attribution.types import Array, PositionCurve, Provenance
-from cache.exchange.atomic_file import replacing
-from dashboard.core.compute import Explained
-from dashboard.drawing.curves import mean_curves, pair_curves, quantity
-from dashboard.drawing.palettes import Style
-from dashboard.explain import service as explaining
-from dashboard.export.files import (
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
+from poslens.attribution.methods import METHODS
+from poslens.attribution.types import Array, PositionCurve, Provenance
+from poslens.cache.exchange.atomic_file import replacing
+from poslens.compute.compute import Explained
+from poslens.export.files import (
     FIGURE_FORMATS,
     TABLE_FORMATS,
     attribution_frame,
@@ -31,17 +28,20 @@ from dashboard.export.files import (
     figure_bytes,
     table_files,
 )
-from dashboard.heatmap import Pane, Rail, View
-from dashboard.heatmap.data import MAX_COLUMNS, payload
-from dashboard.heatmap.results import heatmap_bytes, panes
-from dashboard.passport import service as passports
-from dashboard.passport.document import FORMATS as PASSPORT_FORMATS
-from dashboard.passport.document import document_bytes
-from dashboard.passport.service import Passport as Card
-from dashboard.ranking import tables
-from dashboard.ranking.figures import evidence_bins
-from dashboard.ranking.service import Ranked
-from dashboard.widgets.heads import head
+from poslens.figures.curves import mean_curves, pair_curves, quantity
+from poslens.figures.palettes import Style
+from poslens.heatmap import Pane, Rail, View
+from poslens.heatmap.data import MAX_COLUMNS, payload
+from poslens.heatmap.results import heatmap_bytes, panes
+from poslens.studies.explain import service as explaining
+from poslens.studies.explain.heads import head
+from poslens.studies.passport import service as passports
+from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
+from poslens.studies.passport.document import document_bytes
+from poslens.studies.passport.service import Passport as Card
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.figures import evidence_bins
+from poslens.studies.ranking.service import Ranked
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
@@ -313,7 +313,7 @@ def _framed(page: bytes) -> str:
 
 
 def _suffix(path: str | Path, formats: Sequence[str]) -> str:
-    from dashboard.core.command_output import suffix_of
+    from poslens.commands.command_output import suffix_of
 
     return suffix_of(Path(path), list(dict.fromkeys(formats)))
 

@@ -13,8 +13,8 @@ from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from attribution.paths import is_folder
-from attribution.retrievers.specs import data_folder
+from poslens.attribution.paths import is_folder
+from poslens.attribution.retrievers.specs import data_folder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -8,13 +8,13 @@ from typing import Any
 import anywidget
 import traitlets
 
-from dashboard.heatmap.assets import widget_script, widget_styles
+from poslens.heatmap.assets import widget_script, widget_styles
 
 
 class Heatmap(anywidget.AnyWidget):
     """A query and a document for each model, drawn by the browser.
 
-    `data` is what `dashboard.heatmap.data.payload` gives. `pinned` holds a dictionary for each unit
+    `data` is what `poslens.heatmap.data.payload` gives. `pinned` holds a dictionary for each unit
     that the reader has pinned: `model`, `side` ("query" or "document"), `start` and `end` in
     characters of that text, and `text`. Only results that link query and document, such as
     those of `decomposition` with `matrix="yes"`, let units be pinned; the browser writes the

@@ -27,8 +27,8 @@ from hypothesis import settings  # noqa: E402
 from tests.support.forked import Forked  # noqa: E402
 
 if TYPE_CHECKING:
-    from attribution.datasets import DataSet
-    from attribution.retrievers.dense import DenseRetriever
+    from poslens.attribution.datasets import DataSet
+    from poslens.attribution.retrievers.dense import DenseRetriever
 
 # Shared machines are slow at times: a slow example is no failure.
 settings.register_profile("poslens", deadline=None, max_examples=60)
@@ -51,7 +51,7 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def whole_log() -> None:
     """A command keeps reasons out of the log of its process, which here is that of every test."""
-    logging.getLogger("attribution.retrievers").setLevel(logging.NOTSET)
+    logging.getLogger("poslens.attribution.retrievers").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +65,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def minilm(one_thread: None) -> DenseRetriever:
     """The default retriever, on the CPU."""
-    from attribution.retrievers.load import load
-    from attribution.retrievers.resolve import resolve
+    from poslens.attribution.retrievers.load import load
+    from poslens.attribution.retrievers.resolve import resolve
 
     return load(resolve("MiniLM"), device="cpu")
 
@@ -74,7 +74,7 @@ def minilm(one_thread: None) -> DenseRetriever:
 @pytest.fixture(scope="session")
 def sample() -> DataSet:
     """The embedded data set."""
-    from attribution.datasets import read
+    from poslens.attribution.datasets import read
 
     return read("sample")
 
@@ -106,10 +106,10 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> C
 
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
-    """`tiny("bert", query_prompt=...)`: that model loaded through attribution.retrievers.load;
+    """`tiny("bert", query_prompt=...)`: that model loaded through `retrievers.load`;
     keyword arguments are fields of its RetrieverSpec. Loaded anew at each call."""
-    from attribution.retrievers.load import load
-    from attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.retrievers.load import load
+    from poslens.attribution.retrievers.specs import RetrieverSpec
 
     def load_tiny(name: str, **fields: object) -> DenseRetriever:
         spec = RetrieverSpec(

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from dashboard.core.access import access_of
-from dashboard.core.settings import SETTINGS
+from poslens.compute.settings import SETTINGS
+from poslens.dashboard.server.access import access_of
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -13,8 +13,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from dashboard.__main__ import app
-from dashboard.core.provenance import poslens_version
+from poslens.compute.provenance import poslens_version
+from poslens.dashboard.__main__ import app
 from tools import docs as generated
 
 ROOT = Path(__file__).parents[1]

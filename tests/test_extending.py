@@ -15,25 +15,25 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import attribution.datasets
-import attribution.methods
-import attribution.retrievers
-import dashboard
-from attribution import reading
-from attribution.datasets import formats
-from attribution.errors import UserError
-from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.methods.perturbation import perturbed
-from attribution.retrievers.base import joint
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.family import FAMILIES
-from attribution.retrievers.load import load
-from attribution.retrievers.scoring import score_texts
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from dashboard.core import readings
-from dashboard.core.compute import Explained
+import poslens.attribution.datasets
+import poslens.attribution.methods
+import poslens.attribution.retrievers
+from poslens import dashboard
+from poslens.attribution import reading
+from poslens.attribution.datasets import formats
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.methods.perturbation import perturbed
+from poslens.attribution.retrievers.base import joint
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.family import FAMILIES
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute import readings
+from poslens.compute.compute import Explained
 from tests.support.pages import SECONDS
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def own_places(known: Iterable[Any]) -> bool:
 
 
 def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever) -> None:
-    install("attribution/methods/embedding_length.py", attribution.methods)
+    install("attribution/methods/embedding_length.py", poslens.attribution.methods)
     assert own_places(METHODS.values())
     pairs = [
         TextPair("a", "tide", "The tide rises twice a day."),
@@ -126,7 +126,7 @@ def no_new_families() -> Iterator[None]:
 
 
 def test_a_family(install: Install, no_new_families: None) -> None:
-    install("attribution/retrievers/overlap.py", attribution.retrievers)
+    install("attribution/retrievers/overlap.py", poslens.attribution.retrievers)
     assert own_places(FAMILIES.values())
     compile(changed("attribution/retrievers/detect.py"), "detect.py", "exec")
     retriever = load(RetrieverSpec("overlap", "Word overlap", "overlap", "builtin:overlap"))
@@ -171,7 +171,7 @@ def no_new_formats() -> Iterator[None]:
 
 
 def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -> None:
-    install("attribution/datasets/dpr.py", attribution.datasets)
+    install("attribution/datasets/dpr.py", poslens.attribution.datasets)
     assert own_places(formats.FORMATS.values())
     passage = {"title": "A way", "text": "It is 4 km."}
     rows = [

@@ -16,14 +16,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.dense import DenseRetriever
-from attribution.types import TextPair
 from bench import gpu, gpu_proof, gpu_speed
 from bench.gpu_proof import halves, kernels, prove, spread
 from bench.gpu_speed import LOOP, PRODUCT, SALIENCY, fitting, measure
 from bench.random_encoder import SIZES, Size, build
 from bench.saliency import pairs
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import TextPair
 
 TINY = {
     "bert": Size(

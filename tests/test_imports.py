@@ -137,7 +137,9 @@ def test_nothing_runs_or_trusts_what_it_reads(path: Path) -> None:
     assert unsafe(parse(path), path) == []
 
 
-@pytest.mark.parametrize("module", ["attribution.curves.curve_summary", "cache.storage.store"])
+@pytest.mark.parametrize(
+    "module", ["poslens.attribution.curves.curve_summary", "poslens.cache.storage.store"]
+)
 def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
     script = (
@@ -163,7 +165,7 @@ def test_the_server_answers_before_the_libraries_of_models_are_imported() -> Non
         "ray",
     )
     script = (
-        "import sys, dashboard.explain.view, dashboard.core.serve; "
+        "import sys, poslens.dashboard.explain.view, poslens.dashboard.server.serve; "
         f"print(sorted(set({slow}) & set(sys.modules)))"
     )
     output = subprocess.run(
@@ -229,7 +231,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = import_graph()
-    assert graph["attribution.retrievers.load"] >= {"attribution.retrievers.detect"}
+    assert graph["poslens.attribution.retrievers.load"] >= {"poslens.attribution.retrievers.detect"}
     assert circle(graph) == []
 
 
@@ -371,7 +373,7 @@ def test_parts_of_pages_that_run_by_themselves_are_guarded() -> None:
         ("import streamlit as st\n@st.fragment\ndef f(): pass", 1),
         ("import streamlit\n@streamlit.fragment(run_every=1)\ndef f(): pass", 1),
         ("from streamlit import fragment\n@fragment\ndef f(): pass", 1),
-        ("from dashboard.widgets.guard import fragment\n@fragment()\ndef f(): pass", 0),
+        ("from poslens.dashboard.widgets.guard import fragment\n@fragment()\ndef f(): pass", 0),
     ],
 )
 def test_the_check_sees_an_unguarded_fragment(code: str, n: int) -> None:

@@ -54,7 +54,7 @@ def test_a_measured_rate_replaces_the_estimate() -> None:
 
 
 def test_the_models_are_presets_of_that_size() -> None:
-    from attribution.retrievers.specs import presets
+    from poslens.attribution.retrievers.specs import presets
 
     assert {name: presets()[name].parameters for name in MODELS} == dict(MODELS)
 

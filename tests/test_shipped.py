@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution import datasets
-from attribution.datasets import SAMPLE
-from attribution.methods import attribute_batches, make_method
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
-from cache.kinds.interventions import intervene
-from cache.shipped.manifest import FOLDER, NAME, shipped_files
-from cache.storage.maintenance import listing
-from dashboard.core.compute import Compute
-from dashboard.interventions import service as interventions
+from poslens.attribution import datasets
+from poslens.attribution.datasets import SAMPLE
+from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
+from poslens.cache.kinds.interventions import intervene
+from poslens.cache.shipped.manifest import FOLDER, NAME, shipped_files
+from poslens.cache.storage.maintenance import listing
+from poslens.compute.compute import Compute
+from poslens.studies.cause import service as interventions
 from tools import shipped as tool
 
 SEED = 20261122

@@ -113,7 +113,7 @@ def test_the_reference_has_every_public_name(pages: dict[Path, Read], site: Path
     reference = pages[site / "reference" / "poslens.html"].anchors
     others = pages[site / "reference" / "attribution.html"].anchors
     assert {f"poslens.{name}" for name in poslens.__all__ if name != "UserError"} <= reference
-    assert "attribution.errors.UserError" in others
+    assert "poslens.attribution.errors.UserError" in others
 
 
 def test_the_first_page_is_the_readme_and_shows_its_picture(

@@ -20,12 +20,12 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
-from attribution.retrievers.detect import families_with, family_of
-from attribution.retrievers.specs import RetrieverSpec, presets
-from dashboard.__main__ import app
-from dashboard.core.answers import Source
-from dashboard.core.settings import SETTINGS
+from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
+from poslens.attribution.retrievers.detect import families_with, family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec, presets
+from poslens.commands.answers import Source
+from poslens.compute.settings import SETTINGS
+from poslens.dashboard.__main__ import app
 from tools.json_shapes import DRAFT, Field, Schema, fields_of, flat, line_of, words
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -142,7 +142,9 @@ def answers_of() -> dict[str, Any]:
     for name, command in commands(whole):
         shapes = getattr(command.callback, "answers", None)
         if shapes is None and name != "run":
-            raise ValueError(f"{name} does not say what it answers: see dashboard/core/answers.py")
+            raise ValueError(
+                f"{name} does not say what it answers: see poslens/commands/answers.py"
+            )
         for asked, shape in (shapes or {}).items():
             found[f"{name} {asked}".strip()] = shape
     return found

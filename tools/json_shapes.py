@@ -1,4 +1,4 @@
-"""What the shapes of `dashboard/core/answers.py` say, as a JSON Schema and as rows of a table."""
+"""What the shapes of `poslens/commands/answers.py` say, as a JSON Schema and as rows of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import (
     is_typeddict,
 )
 
-from dashboard.core.answers import Lines, Source
+from poslens.commands.answers import Lines, Source
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

@@ -20,39 +20,39 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from attribution import datasets
-from attribution.curves.positions import length_bucket
-from attribution.curves.projection import METRICS, Layout
-from attribution.datasets import SAMPLE, SAMPLE_BIAS, DataSet
-from attribution.datasets.types import spread_evenly
-from attribution.errors import UserError
-from attribution.evaluation.bias_pairs import lacking, pairs_for
-from attribution.evaluation.faithfulness import Parameters
-from attribution.interventions.ablation import ablation_method
-from attribution.interventions.relocation import movable, relocation_method
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec, data_folder
-from attribution.types import Method, TextPair
-from cache.exchange.other_rows import OTHER
-from cache.exchange.parquet_file import ATTRIBUTION, SealedWriter
-from cache.exchange.transfer import rows_of
-from cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
-from cache.storage.codec import identity, loosened
-from cache.storage.maintenance import StoredFile, listing
-from cache.storage.store import Store
-from dashboard.bias import service as bias
-from dashboard.core.compute import Compute
-from dashboard.core.provenance import poslens_version
-from dashboard.core.runs import Job
-from dashboard.faithfulness import service as faithfulness
-from dashboard.interventions import service as interventions
-from dashboard.map import service as maps
-from dashboard.map.service import TextMap
-from dashboard.passport import service as passports
-from dashboard.ranking import service as ranking
+from poslens.attribution import datasets
+from poslens.attribution.curves.positions import length_bucket
+from poslens.attribution.curves.projection import METRICS, Layout
+from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS, DataSet
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_pairs import lacking, pairs_for
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.exchange.other_rows import OTHER
+from poslens.cache.exchange.parquet_file import ATTRIBUTION, SealedWriter
+from poslens.cache.exchange.transfer import rows_of
+from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
+from poslens.cache.storage.codec import identity, loosened
+from poslens.cache.storage.maintenance import StoredFile, listing
+from poslens.cache.storage.store import Store
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import poslens_version
+from poslens.compute.runs import Job
+from poslens.studies.bias import service as bias
+from poslens.studies.cause import service as interventions
+from poslens.studies.faithfulness import service as faithfulness
+from poslens.studies.map import service as maps
+from poslens.studies.map.service import TextMap
+from poslens.studies.passport import service as passports
+from poslens.studies.ranking import service as ranking
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")

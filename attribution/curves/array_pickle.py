@@ -2,7 +2,7 @@
 
 A pickle names functions and calls them. Here every name it may use stands for a small class or
 function of this module that makes float arrays from bytes; numpy itself is never called by it.
-Read it in a process of its own all the same (`attribution.curves.published`): sizes in it may lie.
+Read it in a process of its own all the same (`curves/published.py`): sizes in it may lie.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import (
+from poslens.attribution.curves.bootstrap import (
     Estimate,
     Values,
     intervals,
     n_groups,
     with_ends,
 )
-from attribution.curves.positions import POSITIONS, Resampling, positions
-from attribution.errors import UserError
-from attribution.types import N_BINS, Method, PositionCurve, as_array
+from poslens.attribution.curves.positions import POSITIONS, Resampling, positions
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 
 
 @dataclass(frozen=True, slots=True)

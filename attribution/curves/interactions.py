@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.text import sentences, unit_of, words
-from attribution.types import Array, Attribution, TextPair, TokenizedText, as_array
+from poslens.attribution.text import sentences, unit_of, words
+from poslens.attribution.types import Array, Attribution, TextPair, TokenizedText, as_array
 
 RowLevel = Literal["word", "token"]
 ColumnLevel = Literal["word", "token", "sentence", "bin"]

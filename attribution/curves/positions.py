@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.text import inside, unit_of
-from attribution.types import (
+from poslens.attribution.text import inside, unit_of
+from poslens.attribution.types import (
     N_BINS,
     Array,
     Attribution,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 MIN_POINTS = 5
 METRICS = {"embeddings": "cosine", "curves": "correlation"}

@@ -4,7 +4,7 @@ Measures are the JSON of PosIR's `ndcg_PSI_analysis.py`: model -> `eng-pol` (que
 `nDCG@10`, `PSI`, and both with a length bucket behind, `nDCG@10(Q1)`. nDCG@10 is the mean over
 queries, but nDCG@10(Q1) the mean over the 20 evidence bins of that bucket
 (`EvidenceProfile.mean_of_bins`); PSI is 1 - min / max over filled bins, which cut positions as
-`attribution.evaluation.evidence_profile.evidence_bin` does. Bins themselves are not published, so
+`evidence_bin` of `evaluation/evidence_profile.py` does. Bins themselves are not published, so
 PSI cannot be computed again from the file.
 
 Curves are a pickled list of arrays of 100 numbers, or an .npz file with the array `curves`
@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution import isolated
-from attribution.curves import array_pickle
-from attribution.curves.positions import LENGTH_BUCKETS
-from attribution.datasets.streams import MEGABYTE
-from attribution.errors import UserError
-from attribution.paths import open_regular
-from attribution.types import N_BINS, Array, as_array
+from poslens.attribution import isolated
+from poslens.attribution.curves import array_pickle
+from poslens.attribution.curves.positions import LENGTH_BUCKETS
+from poslens.attribution.datasets.streams import MEGABYTE
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import open_regular
+from poslens.attribution.types import N_BINS, Array, as_array
 
 MAX_BYTES = 20 * MEGABYTE
 MAX_CURVES = 200_000

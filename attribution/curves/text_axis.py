@@ -15,16 +15,23 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered
-from attribution.curves.curve_summary import nothing_stored
-from attribution.curves.positions import (
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered
+from poslens.attribution.curves.curve_summary import nothing_stored
+from poslens.attribution.curves.positions import (
     content_scores,
     document_curve,
     document_magnitudes,
     normalize,
     positions,
 )
-from attribution.types import N_BINS, Array, Attribution, Method, PositionCurve, TokenizedText
+from poslens.attribution.types import (
+    N_BINS,
+    Array,
+    Attribution,
+    Method,
+    PositionCurve,
+    TokenizedText,
+)
 
 Floats = NDArray[np.float64]
 

@@ -14,13 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from attribution.datasets import formats, sources
-from attribution.datasets.corpus import Collection, from_pairs
-from attribution.datasets.formats import detect
-from attribution.datasets.own import read_upload
-from attribution.datasets.types import DataSet, Rejection
-from attribution.errors import UserError
-from attribution.types import TextPair
+from poslens.attribution.datasets import formats, sources
+from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.formats import detect
+from poslens.attribution.datasets.own import read_upload
+from poslens.attribution.datasets.types import DataSet, Rejection
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import TextPair
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

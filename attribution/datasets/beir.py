@@ -17,13 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import languages
-from attribution.datasets.corpus import Collection, Document, gather, grade
-from attribution.datasets.formats import Format, register
-from attribution.datasets.row import NOT_UTF8, Row
-from attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
-from attribution.datasets.tables import json_row, rows, suffix
-from attribution.datasets.types import (
+from poslens.attribution.datasets import languages
+from poslens.attribution.datasets.corpus import Collection, Document, gather, grade
+from poslens.attribution.datasets.formats import Format, register
+from poslens.attribution.datasets.row import NOT_UTF8, Row
+from poslens.attribution.datasets.streams import (
+    File,
+    has_foreign_bytes,
+    json_lines,
+    open_text,
+)
+from poslens.attribution.datasets.tables import json_row, rows, suffix
+from poslens.attribution.datasets.types import (
     DataSet,
     Judgement,
     LostDocument,
@@ -32,9 +37,9 @@ from attribution.datasets.types import (
     collect,
     pairs_of,
 )
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import TextPair
 
 _SPLITS = ("test", "dev", "validation", "val", "train")
 JUDGEMENTS = (".tsv", ".jsonl", ".parquet")

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets.corpus import Collection
-from attribution.datasets.formats import Format, files_of, register
-from attribution.datasets.row import Row
-from attribution.datasets.streams import File
-from attribution.datasets.tables import json_rows
-from attribution.datasets.types import DataSet, Rejection, checked_id, collect
-from attribution.errors import UserError, printable
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.formats import Format, files_of, register
+from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.tables import json_rows
+from poslens.attribution.datasets.types import DataSet, Rejection, checked_id, collect
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 QUERY = ("query", "queries")
 DOCUMENTS = (("document_1", "doc1"), ("document_2", "doc2"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from attribution.datasets.types import (
+from poslens.attribution.datasets.types import (
     DataSet,
     Groups,
     Judgement,
@@ -24,9 +24,9 @@ from attribution.datasets.types import (
     Rejection,
     checked_id,
 )
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import beir, languages, tables
-from attribution.datasets.corpus import Collection, Document
-from attribution.datasets.formats import Format, files_of, register
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.row import Row
-from attribution.datasets.streams import File
-from attribution.datasets.types import DataSet, Rejection, checked_id, collect, label
-from attribution.errors import UserError
-from attribution.types import TextPair
+from poslens.attribution.datasets import beir, languages, tables
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.datasets.formats import Format, files_of, register
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import (
+    DataSet,
+    Rejection,
+    checked_id,
+    collect,
+    label,
+)
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import TextPair
 
 TEXTS = ("text", "document")
 IDS = ("_id", "id", "doc_id", "document_id")

@@ -15,15 +15,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import parquet, tables
-from attribution.datasets.formats import files_below, register
-from attribution.datasets.passages import PassageReader
-from attribution.datasets.row import Row
-from attribution.datasets.streams import File
-from attribution.datasets.types import Groups, Judgement, Passages, Rejection
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import TextPair
+from poslens.attribution.datasets import parquet, tables
+from poslens.attribution.datasets.formats import files_below, register
+from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import TextPair
 
 COLUMNS = ("content", "question", "span_class")
 GROUPS = Groups(

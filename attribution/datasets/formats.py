@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.datasets import tables
-from attribution.datasets.corpus import Collection, from_pairs
-from attribution.datasets.streams import File
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
-from attribution.paths import exists, is_folder
+from poslens.attribution.datasets import tables
+from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import exists, is_folder
 
 LANGUAGE = r"[A-Za-z]{2,3}(?:-[A-Za-z]{4})?"
 """A language as PosIR's folders name it: `eng` or, with its script, `eng-Latn`."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.sources import (
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.sources import (
     Part,
     Source,
     checked_name,
@@ -24,7 +24,7 @@ from attribution.datasets.sources import (
     unreachable,
     written,
 )
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 PREFIX = "ir_datasets:"
 _SPLITS = ("test", "dev", "train")

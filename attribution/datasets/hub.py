@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attribution.datasets.sources import Source, register
-from attribution.errors import UserError
+from poslens.attribution.datasets.sources import Source, register
+from poslens.attribution.errors import UserError
 
 PREFIX = "hf:"
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from attribution.datasets.corpus import Collection, Document, gather
-from attribution.datasets.formats import Format, register
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.streams import File
-from attribution.datasets.tables import csv_rows
-from attribution.datasets.types import (
+from poslens.attribution.datasets.corpus import Collection, Document, gather
+from poslens.attribution.datasets.formats import Format, register
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.tables import csv_rows
+from poslens.attribution.datasets.types import (
     DataSet,
     Judgement,
     Rejection,
@@ -32,9 +32,9 @@ from attribution.datasets.types import (
     label,
     pairs_of,
 )
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import TextPair
 
 Version = Literal["original", "english"]
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attribution.datasets import tables
-from attribution.datasets.formats import Format, files_of, register
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.row import Row
-from attribution.datasets.streams import MEGABYTE, File
-from attribution.datasets.types import DataSet, Rejection, collect, label
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.datasets import tables
+from poslens.attribution.datasets.formats import Format, files_of, register
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.streams import MEGABYTE, File
+from poslens.attribution.datasets.types import DataSet, Rejection, collect, label
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 NEEDED = ("query", "document")
 OPTIONAL = (

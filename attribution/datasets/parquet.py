@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from attribution import isolated
-from attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
-from attribution.datasets.streams import MEGABYTE, File, open_bytes
-from attribution.errors import UserError
+from poslens.attribution import isolated
+from poslens.attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
+from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes
+from poslens.attribution.errors import UserError
 
 _SHIPPED = Path(__file__).parent / "sample"
 _MAX_MEMORY = 4 << 30

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.datasets.corpus import Collection, Document, gather
-from attribution.datasets.formats import Format
-from attribution.datasets.streams import File
-from attribution.datasets.types import (
+from poslens.attribution.datasets.corpus import Collection, Document, gather
+from poslens.attribution.datasets.formats import Format
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import (
     DataSet,
     Groups,
     Judgement,

@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import parquet
-from attribution.datasets.corpus import Collection, Document, gather, grade
-from attribution.datasets.formats import LANGUAGE, Format, register
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.row import Row
-from attribution.datasets.streams import File
-from attribution.datasets.types import (
+from poslens.attribution.datasets import parquet
+from poslens.attribution.datasets.corpus import Collection, Document, gather, grade
+from poslens.attribution.datasets.formats import LANGUAGE, Format, register
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import (
     DataSet,
     Judgement,
     LostDocument,
@@ -36,9 +36,9 @@ from attribution.datasets.types import (
     label,
     pairs_of,
 )
-from attribution.errors import UserError, printable
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 _COLUMNS = {
     "queries.parquet": ("_id", "text", "pos_char_span", "pos_char_length", "pos_token_length"),

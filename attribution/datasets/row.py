@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attribution.datasets.streams import File
-from attribution.errors import UserError
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.errors import UserError
 
 NOT_UTF8 = "the row is not UTF-8 text: save the file as UTF-8"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import beir
-from attribution.errors import UserError, printable
-from attribution.retrievers.specs import data_folder
+from poslens.attribution.datasets import beir
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.retrievers.specs import data_folder
 
 
 @dataclass(frozen=True, slots=True)

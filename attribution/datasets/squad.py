@@ -22,11 +22,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets import parquet, tables
-from attribution.datasets.formats import files_below, register
-from attribution.datasets.passages import PassageReader
-from attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
-from attribution.datasets.types import (
+from poslens.attribution.datasets import parquet, tables
+from poslens.attribution.datasets.formats import files_below, register
+from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
+from poslens.attribution.datasets.types import (
     Groups,
     Judgement,
     Passages,
@@ -34,9 +34,9 @@ from attribution.datasets.types import (
     checked_id,
     label,
 )
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 SUFFIXES = (".json", ".json.gz")
 LIMIT = 500 * MEGABYTE

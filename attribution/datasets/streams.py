@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from attribution.errors import UserError
-from attribution.paths import open_regular
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import open_regular
 
 MEGABYTE = 1_000_000
 MAX_LINE = 12_500_000

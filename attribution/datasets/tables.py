@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from attribution.datasets import parquet
-from attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
-from attribution.datasets.streams import (
+from poslens.attribution.datasets import parquet
+from poslens.attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
+from poslens.attribution.datasets.streams import (
     MAX_LINE,
     MEGABYTE,
     File,
@@ -22,7 +22,7 @@ from attribution.datasets.streams import (
     json_lines,
     open_text,
 )
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 

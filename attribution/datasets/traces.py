@@ -23,15 +23,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attribution.datasets.corpus import Collection
-from attribution.datasets.formats import files_below, register
-from attribution.datasets.passages import PassageReader
-from attribution.datasets.streams import MEGABYTE, File, json_lines, open_text
-from attribution.datasets.tables import json_object
-from attribution.datasets.types import Judgement, Passages, Rejection, checked_id, label
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import TextPair
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.formats import files_below, register
+from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.streams import MEGABYTE, File, json_lines, open_text
+from poslens.attribution.datasets.tables import json_object
+from poslens.attribution.datasets.types import (
+    Judgement,
+    Passages,
+    Rejection,
+    checked_id,
+    label,
+)
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import TextPair
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 LIMIT = 500 * MEGABYTE

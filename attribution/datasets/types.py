@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from attribution.errors import UserError, printable
-from attribution.types import Pairs, TextPair
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.types import Pairs, TextPair
 
 T = TypeVar("T")
 

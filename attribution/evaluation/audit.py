@@ -21,14 +21,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import SEED, Estimate, Values, estimate, intervals
-from attribution.datasets.corpus import Document
-from attribution.errors import UserError
-from attribution.evaluation.chunks import WHOLE, Chunks
-from attribution.evaluation.document_index import Ints
-from attribution.interventions.relocation import pieces
-from attribution.text import require_sentences, sentences, words
-from attribution.types import Method
+from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, estimate, intervals
+from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.chunks import WHOLE, Chunks
+from poslens.attribution.evaluation.document_index import Ints
+from poslens.attribution.interventions.relocation import pieces
+from poslens.attribution.text import require_sentences, sentences, words
+from poslens.attribution.types import Method
 
 TOP = 10
 N_BINS = 10

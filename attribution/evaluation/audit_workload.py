@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attribution.batching import estimated_tokens
-from attribution.datasets.corpus import Collection
-from attribution.errors import UserError
-from attribution.evaluation.audit import Frequent, frequent_words, probes
-from attribution.evaluation.chunks import Chunks
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import Frequent, frequent_words, probes
+from poslens.attribution.evaluation.chunks import Chunks
 
 SURVEYED = 200
 """Documents that the estimate reads; a larger corpus is put at their mean."""

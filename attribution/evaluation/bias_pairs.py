@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from attribution.datasets.types import DataSet, spread_evenly
-from attribution.errors import UserError
-from attribution.evaluation.bias_tests import TESTS, DocumentPair
-from attribution.text import require_sentences, sentences
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.datasets.types import DataSet, spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
+from poslens.attribution.text import require_sentences, sentences
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def _is_colder(data: DataSet) -> bool:
 
 
 def _row(pair: TextPair) -> str:
-    """`<bias>/<id>` of a pair that attribution.datasets.colder read; else empty."""
+    """`<bias>/<id>` of a pair that poslens.attribution.datasets.colder read; else empty."""
     row, _, side = pair.pair_id.rpartition("/")
     return row if side in ("1", "2") and row.startswith(f"{pair.domain}/") else ""
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from attribution.curves.bootstrap import numbered
-from attribution.errors import UserError
-from attribution.types import ROUNDING, TextPair, as_array
+from poslens.attribution.curves.bootstrap import numbered
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import ROUNDING, TextPair, as_array
 
 FEW = 10
 """Below so many documents a result is shown with a warning."""

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.retrievers.dense import DenseRetriever
-from attribution.text import words
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.text import words
 
 _FORM = re.compile(r"(windows|late):(\d{1,9})(?::(\d{1,9}))?")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attribution.errors import UserError
-from attribution.types import Attribution
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Attribution
 
 
 @dataclass(frozen=True, slots=True)

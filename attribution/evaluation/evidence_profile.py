@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import SEED, Values, numbered
+from poslens.attribution.curves.bootstrap import SEED, Values, numbered
 
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999

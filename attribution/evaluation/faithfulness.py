@@ -22,15 +22,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import batches, run_batches
-from attribution.curves.bootstrap import SEED
-from attribution.curves.positions import aggregated, evidence_share
-from attribution.errors import UserError
-from attribution.methods import METHODS
-from attribution.methods.occlusion import units
-from attribution.methods.perturbation import Perturbed, perturbed
-from attribution.retrievers.base import Retriever
-from attribution.types import Array, Attribution, Method, TextPair, TokenizedText, as_array
+from poslens.attribution.batching import batches, run_batches
+from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.curves.positions import aggregated, evidence_share
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS
+from poslens.attribution.methods.occlusion import units
+from poslens.attribution.methods.perturbation import Perturbed, perturbed
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.types import (
+    Array,
+    Attribution,
+    Method,
+    TextPair,
+    TokenizedText,
+    as_array,
+)
 
 Unit = Literal["word", "token", "sentence"]
 UNITS: tuple[Unit, ...] = ("word", "token", "sentence")

@@ -8,10 +8,10 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attribution.curves.bootstrap import Estimate, band, estimate
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Faithfulness, Parameters
-from attribution.types import Array, Method, as_array
+from poslens.attribution.curves.bootstrap import Estimate, band, estimate
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.types import Array, Method, as_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from attribution.curves.bootstrap import Estimate, estimate
-from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import agresti_coull
-from attribution.interventions.relocation import tokens_of
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.scoring import score_texts
-from attribution.text import sentences
-from attribution.types import Method
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import agresti_coull
+from poslens.attribution.interventions.relocation import tokens_of
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.text import sentences
+from poslens.attribution.types import Method
 
 NEEDLES = 20
 MIN_LENGTH, MAX_LENGTH = 64, 1_000_000

@@ -15,12 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import Estimate, Values, estimate, intervals, with_ends
-from attribution.datasets.corpus import Query
-from attribution.datasets.types import Groups
-from attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
-from attribution.evaluation.ranking_measures import CUTOFF_MEASURES, NDCG
-from attribution.types import Array
+from poslens.attribution.curves.bootstrap import (
+    Estimate,
+    Values,
+    estimate,
+    intervals,
+    with_ends,
+)
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.datasets.types import Groups
+from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
+from poslens.attribution.evaluation.ranking_measures import CUTOFF_MEASURES, NDCG
+from poslens.attribution.types import Array
 
 
 @dataclass(frozen=True, slots=True)

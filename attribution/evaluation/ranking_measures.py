@@ -15,13 +15,16 @@ import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import Estimate, estimate
-from attribution.curves.positions import LENGTH_BUCKETS, length_bucket
-from attribution.datasets.corpus import Collection, Query
-from attribution.errors import UserError
-from attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
-from attribution.evaluation.search import Ranking
-from attribution.types import Array, as_array
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.datasets.corpus import Collection, Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.evidence_profile import (
+    EvidenceProfile,
+    evidence_profile,
+)
+from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.types import Array, as_array
 
 NDCG, MRR, RECALL, SUCCESS = "nDCG@10", "MRR@10", "Recall@100", "S@10 per query"
 MEASURES: Mapping[str, str] = {

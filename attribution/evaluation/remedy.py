@@ -14,19 +14,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import SEED, Estimate, Statistic, Values, estimate, numbered
-from attribution.evaluation.evidence_profile import (
+from poslens.attribution.curves.bootstrap import (
+    SEED,
+    Estimate,
+    Statistic,
+    Values,
+    estimate,
+    numbered,
+)
+from poslens.attribution.evaluation.evidence_profile import (
     N_EVIDENCE_BINS,
     evidence_bin,
     evidence_profile,
     psi_of_bins,
 )
-from attribution.evaluation.position_groups import (
+from poslens.attribution.evaluation.position_groups import (
     group_means,
     group_rows,
     harmonic_of_groups,
 )
-from attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.ranking_measures import NDCG
 
 Scores = NDArray[np.floating]
 

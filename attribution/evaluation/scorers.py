@@ -11,14 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attribution.batching import estimated_tokens
-from attribution.errors import Stopped, UserError
-from attribution.retrievers.base import Pooled, Representation, Separate
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.family import Search
-from attribution.retrievers.late_interaction import Vectors
-from attribution.retrievers.scoring import Turn, in_batches
-from attribution.types import Side
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers.base import Pooled, Representation, Separate
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.family import Search
+from poslens.attribution.retrievers.late_interaction import Vectors
+from poslens.attribution.retrievers.scoring import Turn, in_batches
+from poslens.attribution.types import Side
 
 _QUERIES_AT_ONCE = 512
 

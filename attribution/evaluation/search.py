@@ -13,13 +13,13 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from attribution.batching import estimated_tokens
-from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Stopped, Unavailable, UserError
-from attribution.evaluation.scorers import Scorer
-from attribution.retrievers.base import Joint
-from attribution.retrievers.scoring import in_batches
-from attribution.types import Array, TextPair, as_array
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.scorers import Scorer
+from poslens.attribution.retrievers.base import Joint
+from poslens.attribution.retrievers.scoring import in_batches
+from poslens.attribution.types import Array, TextPair, as_array
 
 DEPTH = 100
 """Documents kept of each query: what Recall@100 looks at."""
@@ -184,7 +184,7 @@ def search_lexical(
     stopped."""
     import bm25s
 
-    from attribution.retrievers.lexical import terms_of
+    from poslens.attribution.retrievers.lexical import terms_of
 
     best = TopK(len(collection.queries))
     rows = _rows(collection, own_corpus)

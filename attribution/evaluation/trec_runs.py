@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.datasets.corpus import Collection
-from attribution.datasets.row import NOT_UTF8
-from attribution.datasets.streams import File, has_foreign_bytes, open_text
-from attribution.datasets.types import Rejection, checked_id
-from attribution.errors import UserError
-from attribution.evaluation.search import DEPTH, Ranking
-from attribution.types import as_array
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.row import NOT_UTF8
+from poslens.attribution.datasets.streams import File, has_foreign_bytes, open_text
+from poslens.attribution.datasets.types import Rejection, checked_id
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.search import DEPTH, Ranking
+from poslens.attribution.types import as_array
 
 _FIELDS = 6
 _PORTION = 4 * DEPTH

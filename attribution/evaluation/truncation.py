@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.errors import UserError
-from attribution.retrievers.base import Separate
-from attribution.text import words
-from attribution.types import Method
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Separate
+from poslens.attribution.text import words
+from poslens.attribution.types import Method
 
 Embed = Callable[[str], NDArray[np.floating]]
 """The vector [H] of a text."""

@@ -20,15 +20,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from attribution.batching import batches, run_batches
-from attribution.errors import UserError
-from attribution.interventions.filler import filler, filler_note
-from attribution.interventions.relocation import read_share, require_shares, tokens_of
-from attribution.methods.perturbation import perturbed
-from attribution.retrievers.base import Representation, Retriever, reads_jointly
-from attribution.retrievers.scoring import Known, score_texts
-from attribution.text import unit_of, words
-from attribution.types import Array, Method, TextPair, TokenizedText, as_array
+from poslens.attribution.batching import batches, run_batches
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.filler import filler, filler_note
+from poslens.attribution.interventions.relocation import (
+    read_share,
+    require_shares,
+    tokens_of,
+)
+from poslens.attribution.methods.perturbation import perturbed
+from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
+from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.text import unit_of, words
+from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array
 
 Replacement = Literal["delete", "mask", "filler"]
 REPLACEMENTS: tuple[Replacement, ...] = ("delete", "mask", "filler")

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import Estimate, estimate
-from attribution.curves.positions import rank_correlation, rank_correlations, resample
-from attribution.interventions.ablation import Ablation
-from attribution.interventions.relocation import Relocation
-from attribution.types import Array, Method, as_array
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.positions import (
+    rank_correlation,
+    rank_correlations,
+    resample,
+)
+from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.types import Array, Method, as_array
 
 Values = NDArray[np.float64]
 N_GRID = 11

@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from attribution.errors import Stopped, UserError
-from attribution.interventions.ablation import of_tokens
-from attribution.interventions.relocation import read_share, require_shares, tokens_of
-from attribution.retrievers.base import Retriever, reads_jointly, separate
-from attribution.retrievers.scoring import Known, score_texts
-from attribution.types import Array, Method, TextPair, as_array
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.interventions.ablation import of_tokens
+from poslens.attribution.interventions.relocation import (
+    read_share,
+    require_shares,
+    tokens_of,
+)
+from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
+from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.types import Array, Method, TextPair, as_array
 
 Way = Literal["prefix", "positions"]
 PREFIXES = (0, 32, 64, 128, 256)

@@ -16,15 +16,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.bootstrap import MIN_DOCUMENTS, SEED, Estimate, band, estimate
-from attribution.curves.curve_summary import primacy_recency_index
-from attribution.curves.positions import POSITIONS
-from attribution.errors import UserError
-from attribution.interventions.filler import filler
-from attribution.interventions.relocation import pieces
-from attribution.methods import make_method
-from attribution.text import require_sentences, sentences
-from attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
+from poslens.attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    SEED,
+    Estimate,
+    band,
+    estimate,
+)
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.curves.positions import POSITIONS
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.filler import filler
+from poslens.attribution.interventions.relocation import pieces
+from poslens.attribution.methods import make_method
+from poslens.attribution.text import require_sentences, sentences
+from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
 
 Values = NDArray[np.float64]
 Control = Literal["unrelated", "shuffled", "filler", "profile"]

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attribution.errors import UserError
-from attribution.retrievers.base import Retriever, encode
-from attribution.retrievers.scoring import Known, score_texts
-from attribution.text import require_sentences, script_without_sentences, sentences
-from attribution.types import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Retriever, encode
+from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.text import require_sentences, script_without_sentences, sentences
+from poslens.attribution.types import (
     ROUNDING,
     Array,
     EvidenceSpan,

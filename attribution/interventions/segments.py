@@ -20,18 +20,24 @@ from typing import Literal
 import numpy as np
 import torch
 
-from attribution.curves.bootstrap import SEED
-from attribution.errors import UserError
-from attribution.interventions.ablation import Span, parts_of, require_edges, stepped, token_edges
-from attribution.interventions.filler import filler, filler_note
-from attribution.interventions.relocation import Pieces, read_share, require_shares
-from attribution.retrievers.base import Pooled, Retriever
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.family import Capability
-from attribution.retrievers.scoring import read_texts
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.text import require_sentences, sentences, words
-from attribution.types import Array, Method, TextPair, TokenizedText, as_array
+from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import (
+    Span,
+    parts_of,
+    require_edges,
+    stepped,
+    token_edges,
+)
+from poslens.attribution.interventions.filler import filler, filler_note
+from poslens.attribution.interventions.relocation import Pieces, read_share, require_shares
+from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import require_sentences, sentences, words
+from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array
 
 Cut = Literal["segments", "shuffled", "thirds"]
 CUTS: tuple[Cut, ...] = ("segments", "shuffled", "thirds")

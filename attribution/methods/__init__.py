@@ -6,7 +6,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from attribution.methods.base import (
+from poslens.attribution.methods.base import (
     CURVE_PARAMETERS,
     METHODS,
     POSIR_CURVE,
@@ -14,7 +14,12 @@ from attribution.methods.base import (
     Parameter,
     make_method,
 )
-from attribution.methods.run import Outcome, attribute_batch, attribute_batches, pair_batches
+from poslens.attribution.methods.run import (
+    Outcome,
+    attribute_batch,
+    attribute_batches,
+    pair_batches,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

@@ -15,12 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, Aggregate, curve_params
-from attribution.errors import UserError
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability, Family
-from attribution.types import Attribution, Method, TextPair, TokenizedText
+from poslens.attribution.curves.positions import (
+    NORMALIZATIONS,
+    RESAMPLINGS,
+    Aggregate,
+    curve_params,
+)
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability, Family
+from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 """Takes the retrievers that have what its entry `needs`, which a type cannot say: hence Any."""

@@ -13,20 +13,32 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.methods.base import Clock, MethodEntry, Parameter, build_batch, register
-from attribution.methods.gradients import times_gradient
-from attribution.methods.linearised import linearised
-from attribution.methods.matrix import many_gradients, share_matrices
-from attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
-from attribution.methods.propagation import bert_layers, propagate
-from attribution.methods.shares import BIASES, Shares, read_linear, shares_of
-from attribution.retrievers.base import Retriever, encode
-from attribution.retrievers.cross_encoder import CrossEncoderRetriever
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods.base import (
+    Clock,
+    MethodEntry,
+    Parameter,
+    build_batch,
+    register,
+)
+from poslens.attribution.methods.gradients import times_gradient
+from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.matrix import many_gradients, share_matrices
+from poslens.attribution.methods.passes import (
+    Read,
+    Rounds,
+    encode_once,
+    one_round,
+    texts_of,
+)
+from poslens.attribution.methods.propagation import bert_layers, propagate
+from poslens.attribution.methods.shares import BIASES, Shares, read_linear, shares_of
+from poslens.attribution.retrievers.base import Retriever, encode
+from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, TextPair
 
 TOLERANCE = 1e-3
 """Largest completeness error, relative to the score's parts, of a model that counts as linearised;

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attribution.batching import checkpoint
-from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
-from attribution.methods.passes import distinct
-from attribution.retrievers.base import Additive, ExactScore
-from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from poslens.attribution.methods.passes import distinct
+from poslens.attribution.retrievers.base import Additive, ExactScore
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, TextPair
 
 
 def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attribution.methods.base import Clock, build_batch
-from attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
-from attribution.retrievers.base import Embedded, compare, reads_jointly, separate
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.methods.base import Clock, build_batch
+from poslens.attribution.methods.passes import (
+    Read,
+    Rounds,
+    encode_once,
+    one_round,
+    texts_of,
+)
+from poslens.attribution.retrievers.base import Embedded, compare, reads_jointly, separate
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Attribution, Method, TextPair
 
 if TYPE_CHECKING:
     from captum.attr import GradientAttribution

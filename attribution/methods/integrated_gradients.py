@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attribution.batching import checkpoint
-from attribution.methods.base import Clock, MethodEntry, Parameter, build, register
-from attribution.methods.passes import distinct
-from attribution.methods.perturbation import Varied, varied
-from attribution.retrievers.base import (
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from poslens.attribution.methods.passes import distinct
+from poslens.attribution.methods.perturbation import Varied, varied
+from poslens.attribution.retrievers.base import (
     Embedded,
     Representation,
     compare,
     reads_jointly,
     separate,
 )
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, Side, TextPair
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, Side, TextPair
 
 STEPS = (16, 32, 64, 128, 256, 512)
 """Steps of integrated gradients that `auto` tries until the delta is small."""

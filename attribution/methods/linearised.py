@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attribution.errors import UserError
-from attribution.methods.frozen import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods.frozen import (
     Attached,
     FrozenLayerNorm,
     Mixed,

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attribution.batching import batch_tokens, checkpoint
-from attribution.methods.passes import Read, distinct, one_round
-from attribution.methods.shares import Shares, read_linear
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Side, TextPair
+from poslens.attribution.batching import batch_tokens, checkpoint
+from poslens.attribution.methods.passes import Read, distinct, one_round
+from poslens.attribution.methods.shares import Shares, read_linear
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side, TextPair
 
 LEAST = 8
 """Query tokens at least whose gradients run through the document encoder together: what they share

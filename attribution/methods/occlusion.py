@@ -10,18 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attribution.methods.base import (
+from poslens.attribution.methods.base import (
     Clock,
     MethodEntry,
     Parameter,
     build_batch,
     register,
 )
-from attribution.methods.perturbation import Kept, Perturbed, perturbed
-from attribution.retrievers.base import Embedded, reads_jointly
-from attribution.retrievers.family import Capability
-from attribution.text import sentences, unit_of, words
-from attribution.types import Attribution, Method, TextPair, TokenizedText
+from poslens.attribution.methods.perturbation import Kept, Perturbed, perturbed
+from poslens.attribution.retrievers.base import Embedded, reads_jointly
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.text import sentences, unit_of, words
+from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 
 def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attribution.batching import batch_tokens, checkpoint
-from attribution.retrievers.base import Representation, Separate
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Side, TextPair
+from poslens.attribution.batching import batch_tokens, checkpoint
+from poslens.attribution.retrievers.base import Representation, Separate
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side, TextPair
 
 
 @dataclass(frozen=True, slots=True)

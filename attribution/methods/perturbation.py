@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from attribution.batching import checkpoint
-from attribution.retrievers.base import (
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.retrievers.base import (
     Embedded,
     Representation,
     Retriever,
@@ -17,9 +17,9 @@ from attribution.retrievers.base import (
     embedded,
     encode,
 )
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.scoring import size
-from attribution.types import Side, TextPair
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.scoring import size
+from poslens.attribution.types import Side, TextPair
 
 BATCH_TOKENS = 8192
 """Tokens of perturbed copies that run together on a CPU; a GPU takes eight times as many."""

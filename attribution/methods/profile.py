@@ -16,13 +16,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.methods.base import Clock, MethodEntry, build_batch, register
-from attribution.methods.passes import distinct
-from attribution.retrievers.base import Pooled
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, TextPair, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods.base import Clock, MethodEntry, build_batch, register
+from poslens.attribution.methods.passes import distinct
+from poslens.attribution.retrievers.base import Pooled
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 FIRST, MOST = 4, 32
 """Cotangents to begin with, and at most. Their number doubles until `TOLERANCE` is met."""

@@ -14,11 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.retrievers.calibrated_attention import Calibrator, calibrate, calibrator_of
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Side
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.calibrated_attention import (
+    Calibrator,
+    calibrate,
+    calibrator_of,
+)
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side
 
 MAX_TOKENS = 512
 """Longest text: at 512 tokens MiniLM needs about a gigabyte, a base-sized BERT two."""

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from attribution.batching import (
+from poslens.attribution.batching import (
     Halving,
     batch_tokens,
     batches,
     estimated_tokens,
     stoppable,
 )
-from attribution.errors import Stopped, UserError
-from attribution.methods.base import METHODS, MethodEntry
-from attribution.retrievers.base import Retriever, reads_jointly
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods.base import METHODS, MethodEntry
+from poslens.attribution.retrievers.base import Retriever, reads_jointly
+from poslens.attribution.types import Attribution, Method, TextPair
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attribution.methods.base import MethodEntry, register
-from attribution.methods.gradients import Score, attribute_both_sides, keeping_graph
-from attribution.retrievers.base import Embedded
-from attribution.retrievers.family import Capability
-from attribution.types import Attribution, Method, TextPair
+from poslens.attribution.methods.base import MethodEntry, register
+from poslens.attribution.methods.gradients import Score, attribute_both_sides, keeping_graph
+from poslens.attribution.retrievers.base import Embedded
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, TextPair
 
 
 def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:

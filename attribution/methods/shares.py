@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.methods.gradients import times_gradient
-from attribution.methods.linearised import linearised
-from attribution.methods.passes import Read, Rounds, one_round
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Side
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods.gradients import times_gradient
+from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.passes import Read, Rounds, one_round
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side
 
 BIASES = ("explicit", "decompx", "absdot")
 """Where constants go: all into the bias share; the first layer's value bias to the token whose

@@ -25,7 +25,9 @@ MODULES = frozenset(
 )
 """Classes of sentence-transformers that a `modules.json` or a Router may name."""
 
-CALIBRATED_TRANSFORMER = "attribution.retrievers.calibrated_transformer.CalibratedTransformer"
+CALIBRATED_TRANSFORMER = (
+    "poslens.attribution.retrievers.calibrated_transformer.CalibratedTransformer"
+)
 """The one class of ours that a `modules.json` may name: of a calibrated model that was exported."""
 
 TRANSFORMERS = frozenset({"Transformer", "MLMTransformer", "CalibratedTransformer"})

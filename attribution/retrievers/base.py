@@ -15,10 +15,10 @@ from typing import Any, Literal, Protocol, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Array, Side, TextPair, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Array, Side, TextPair, TokenizedText
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.retrievers.calibration import Calibration
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.calibration import Calibration
 
 Rows = Literal["mean", "first", "last"]
 

@@ -17,10 +17,10 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 
-from attribution.errors import UserError
-from attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
-from attribution.retrievers.calibrated_attention import Rows, attach, calibrator_of
-from attribution.retrievers.calibration import Calibration
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
+from poslens.attribution.retrievers.calibrated_attention import Rows, attach, calibrator_of
+from poslens.attribution.retrievers.calibration import Calibration
 
 SETTINGS = "calibration.json"
 

@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 WORD = "calibrated"
 

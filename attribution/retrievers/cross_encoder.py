@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.dense import require_vectors
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Side, TextPair, Token, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.dense import require_vectors
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Side, TextPair, Token, TokenizedText
 
 _QUERY, _DOCUMENT = "\ue000", "\ue001"
 """Characters for private use, to find out where a chat template puts the two texts."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Side, TextPair, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.types import Side, TextPair, TokenizedText
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -392,7 +392,7 @@ class _Reached(Exception):
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:
-    from attribution.retrievers.dense_loading import load_encoders  # here: slow to import
+    from poslens.attribution.retrievers.dense_loading import load_encoders  # here: slow to import
 
     model, query_model = load_encoders(spec, files, place)
     return DenseRetriever(model, spec, place.precision, query_model)

@@ -15,16 +15,20 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
 from torch import nn
 
-from attribution.batching import out_of_memory
-from attribution.errors import UserError
-from attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
-from attribution.retrievers.calibrated_attention import ROWS, Rows, attach
-from attribution.retrievers.calibrated_transformer import CalibratedTransformer
-from attribution.retrievers.family import Placement
-from attribution.retrievers.library_model import require_complete
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.safe_files import header
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
+from poslens.attribution.batching import out_of_memory
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
+from poslens.attribution.retrievers.calibrated_attention import ROWS, Rows, attach
+from poslens.attribution.retrievers.calibrated_transformer import CalibratedTransformer
+from poslens.attribution.retrievers.family import Placement
+from poslens.attribution.retrievers.library_model import require_complete
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.safe_files import header
+from poslens.attribution.retrievers.specs import (
+    ModelFiles,
+    RetrieverSpec,
+    runs_bidirectional,
+)
 
 ROOM = 0.8
 """Part of a GPU's memory that weights may take; the rest is for what is computed with them."""

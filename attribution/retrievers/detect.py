@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attribution.errors import UserError
-from attribution.retrievers import (  # noqa: F401 (each registers its family)
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import (  # noqa: F401 (each registers its family)
     dense,
     endpoint,
     late_interaction,
@@ -16,10 +16,10 @@ from attribution.retrievers import (  # noqa: F401 (each registers its family)
     seq2seq,
     sparse,
 )
-from attribution.retrievers.family import FAMILIES, Capability, Family
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.safe_files import DamagedFolder
-from attribution.retrievers.specs import RetrieverSpec, presets
+from poslens.attribution.retrievers.family import FAMILIES, Capability, Family
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 
 
 def families() -> tuple[Family, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attribution.types import Side, TokenizedText
+from poslens.attribution.types import Side, TokenizedText
 
 
 @dataclass(frozen=True, slots=True)

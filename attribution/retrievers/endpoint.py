@@ -18,15 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attribution.errors import Unavailable, UserError
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.endpoint_address import address_of
-from attribution.retrievers.endpoint_client import TOLERANCE, Scores, Vectors, client_of
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.text import MAX_CHARACTERS, words
-from attribution.types import Array, Side, TextPair, Token, TokenizedText
+from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.endpoint_address import address_of
+from poslens.attribution.retrievers.endpoint_client import (
+    TOLERANCE,
+    Scores,
+    Vectors,
+    client_of,
+)
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.text import MAX_CHARACTERS, words
+from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText
 
 NOTHING_LEFT = "."
 

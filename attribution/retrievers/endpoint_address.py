@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from attribution.errors import UserError
-from attribution.retrievers.specs import ENDPOINT, RetrieverSpec
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import ENDPOINT, RetrieverSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _MAX_KEY = 4096

@@ -22,12 +22,12 @@ from typing import Any, Protocol
 import httpx2
 import numpy as np
 
-from attribution.batching import checkpoint
-from attribution.errors import Stopped, Unavailable, UserError
-from attribution.retrievers.endpoint_address import Address, key_name, key_of
-from attribution.retrievers.endpoint_answer import Bound, of_scores, of_vectors
-from attribution.retrievers.endpoint_connection import Connection
-from attribution.types import Array
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.retrievers.endpoint_address import Address, key_name, key_of
+from poslens.attribution.retrievers.endpoint_answer import Bound, of_scores, of_vectors
+from poslens.attribution.retrievers.endpoint_connection import Connection
+from poslens.attribution.types import Array
 
 MAX_WAIT_S = 120.0
 """Longest wait that a server may ask for."""

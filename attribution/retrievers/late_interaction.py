@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.retrievers.base import ExactScore, LibraryCheck
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.library_model import load_model
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Side, TextPair, Token, TokenizedText, as_array
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import ExactScore, LibraryCheck
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.library_model import load_model
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.types import Side, TextPair, Token, TokenizedText, as_array
 
 if TYPE_CHECKING:
     from sentence_transformers.base.modules import Transformer

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attribution.errors import UserError
-from attribution.retrievers.base import ExactScore, LibraryCheck
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.text import MAX_CHARACTERS, words
-from attribution.types import Side, TextPair, Token, TokenizedText, as_array
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import ExactScore, LibraryCheck
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.text import MAX_CHARACTERS, words
+from poslens.attribution.types import Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
 
@@ -83,7 +83,7 @@ def corpus_of(spec: RetrieverSpec) -> str:
 def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     """`spec` with the statistics of a data set known by name; as it is for other families and
     for texts of no data set."""
-    from attribution import datasets
+    from poslens.attribution import datasets
 
     if spec.source != SOURCE or dataset not in datasets.names():
         return spec
@@ -108,7 +108,7 @@ def dataset_statistics(name: str) -> Statistics:
 
 def _documents(dataset: str) -> tuple[str, ...]:
     """The distinct documents of a data set, in its order."""
-    from attribution import datasets
+    from poslens.attribution import datasets
 
     return tuple(dict.fromkeys(pair.document for pair in datasets.read(dataset).pairs))
 

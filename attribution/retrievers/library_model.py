@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from attribution.retrievers.family import Placement
-from attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.retrievers.family import Placement
+from poslens.attribution.retrievers.specs import RetrieverSpec
 
 
 def load_model(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attribution.retrievers import resolve
-from attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
 
 
 def configured_apart(spec: RetrieverSpec) -> int | None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
-from attribution.batching import out_of_memory
-from attribution.errors import UserError
-from attribution.retrievers import detect
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.family import Placement
-from attribution.retrievers.model_folder import Contents, contents
-from attribution.retrievers.model_rules import has_code, require_known
-from attribution.retrievers.package_weights import require_minilm
-from attribution.retrievers.resolve import comes_packaged, locate
-from attribution.retrievers.safe_files import DamagedFolder
-from attribution.retrievers.specs import (
+from poslens.attribution.batching import out_of_memory
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import detect
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.family import Placement
+from poslens.attribution.retrievers.model_folder import Contents, contents
+from poslens.attribution.retrievers.model_rules import has_code, require_known
+from poslens.attribution.retrievers.package_weights import require_minilm
+from poslens.attribution.retrievers.resolve import comes_packaged, locate
+from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.specs import (
     CODE_SETTING,
     NOWHERE,
     ModelFiles,

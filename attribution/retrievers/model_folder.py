@@ -21,7 +21,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
-from attribution.retrievers.safe_files import (
+from poslens.attribution.retrievers.safe_files import (
     CONFIG_BYTES,
     VOCABULARY_BYTES,
     DamagedFolder,

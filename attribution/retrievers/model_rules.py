@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from attribution.retrievers.allowed_names import (
+from poslens.attribution.retrievers.allowed_names import (
     ATTENTION,
     DTYPE,
     IMPORTABLE,
@@ -22,8 +22,8 @@ from attribution.retrievers.allowed_names import (
     is_activation,
     is_module,
 )
-from attribution.retrievers.model_folder import Contents
-from attribution.retrievers.safe_files import DamagedFolder, header
+from poslens.attribution.retrievers.model_folder import Contents
+from poslens.attribution.retrievers.safe_files import DamagedFolder, header
 
 MOST = (
     (re.compile(r"labels?$"), 100_000),

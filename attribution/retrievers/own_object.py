@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attribution.batching import checkpoint
-from attribution.errors import Unavailable, UserError
-from attribution.retrievers.endpoint import EmbeddingEndpoint
-from attribution.retrievers.endpoint_client import PROBE
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.specs import OBJECT, ModelFiles, RetrieverSpec
-from attribution.types import Array
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
+from poslens.attribution.retrievers.endpoint_client import PROBE
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.specs import OBJECT, ModelFiles, RetrieverSpec
+from poslens.attribution.types import Array
 
 BATCH = 32
 """Texts in one call of `encode`."""

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 MINILM_SHA256 = "c006c9485a9bef2b32fa4211f98d5bc526db0fde6c16cd541e38233f4eced8ea"
 """Over places and contents of the files that are read, as `minilm_digest` makes it."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from attribution.errors import UserError
-from attribution.retrievers import calibration, endpoint_address, model_rules
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.package_weights import minilm_folder
-from attribution.retrievers.safe_files import DamagedFolder
-from attribution.retrievers.specs import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.specs import (
     BM25,
     CONFIGURED,
     PLANTED,
@@ -77,7 +77,7 @@ def register_endpoint(value: str) -> RetrieverSpec:
 
 
 def _family_of(folder: Path) -> str:
-    from attribution.retrievers.detect import family_of_folder  # loads torch
+    from poslens.attribution.retrievers.detect import family_of_folder  # loads torch
 
     return family_of_folder(folder).name
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from attribution.paths import IrregularFileError, open_regular
+from poslens.attribution.paths import IrregularFileError, open_regular
 
 MIB = 1 << 20
 CONFIG_BYTES = 16 * MIB

@@ -17,8 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.batching import R, T, batch_tokens, batches, estimated_tokens, run_batches
-from attribution.retrievers.base import (
+from poslens.attribution.batching import (
+    R,
+    T,
+    batch_tokens,
+    batches,
+    estimated_tokens,
+    run_batches,
+)
+from poslens.attribution.retrievers.base import (
     Joint,
     Representation,
     Retriever,
@@ -27,8 +34,8 @@ from attribution.retrievers.base import (
     reads_jointly,
     separate,
 )
-from attribution.retrievers.late_interaction import Vectors
-from attribution.types import Array, Side, TextPair, as_array
+from poslens.attribution.retrievers.late_interaction import Vectors
+from poslens.attribution.types import Array, Side, TextPair, as_array
 
 Text = tuple[str, str]
 """A query and a document."""

@@ -11,14 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from attribution.batching import out_of_memory
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.methods.decomposition import TOLERANCE
-from attribution.retrievers.base import LibraryCheck, Retriever
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.scoring import score_texts
-from attribution.types import TextPair
+from poslens.attribution.batching import out_of_memory
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.methods.decomposition import TOLERANCE
+from poslens.attribution.retrievers.base import LibraryCheck, Retriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.types import TextPair
 
 PROBE = TextPair(
     "probe",

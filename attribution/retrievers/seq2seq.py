@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
-from attribution.retrievers.dense import require_vectors
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.family import Capability, Family, Placement, register
-from attribution.retrievers.library_model import load_model
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.safe_files import DamagedFolder
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import Side, TextPair, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
+from poslens.attribution.retrievers.dense import require_vectors
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.library_model import load_model
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.types import Side, TextPair, TokenizedText
 
 ANSWERS = ("true", "false")
 """monoT5's words for relevant and not relevant."""

@@ -9,8 +9,8 @@ import logging
 from contextlib import redirect_stderr
 from pathlib import Path
 
-from attribution.errors import UserError
-from attribution.retrievers.hub import OnProgress
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.hub import OnProgress
 
 POSITIONS = 8192
 

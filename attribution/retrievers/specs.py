@@ -11,11 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from attribution.errors import UserError
-from attribution.paths import expanded
-from attribution.retrievers.calibration import Calibration, decimals, rounded
-from attribution.retrievers.model_folder import Contents, contents
-from attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import expanded
+from poslens.attribution.retrievers.calibration import Calibration, decimals, rounded
+from poslens.attribution.retrievers.model_folder import Contents, contents
+from poslens.attribution.retrievers.safe_files import DamagedFolder
 
 PLANTED = Path(__file__).parent / "planted"
 

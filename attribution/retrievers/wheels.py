@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from attribution.errors import UserError
-from attribution.retrievers.hub import OnProgress
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.hub import OnProgress
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.25

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 
 @contextmanager

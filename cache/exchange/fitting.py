@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cache.exchange.other_rows import EMBEDDING, MAP, OTHER
-from cache.exchange.parquet_file import ATTRIBUTION, Source, opened
-from cache.kinds.schemas import schema_for
-from cache.storage.codec import unpack_fields, unpack_floats
-from cache.storage.schema import Misfit, Owner
+from poslens.cache.exchange.other_rows import EMBEDDING, MAP, OTHER
+from poslens.cache.exchange.parquet_file import ATTRIBUTION, Source, opened
+from poslens.cache.kinds.schemas import schema_for
+from poslens.cache.storage.codec import unpack_fields, unpack_floats
+from poslens.cache.storage.schema import Misfit, Owner
 
 _MAX_NAME, _MAX_REASON, _MAX_FIELDS = 4000, 5000, 64 << 20
 _SIDES = ("query", "document")

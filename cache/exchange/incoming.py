@@ -1,6 +1,6 @@
 """What strangers' files of results must be before anything of them is stored.
 
-A child reads each file to its end first (see attribution.isolated) and decodes every result in it.
+A child reads each file to its end first (attribution/isolated.py) and decodes every result in it.
 A file with a damaged row is refused as a whole. Rows beside attributions that are whole but no
 results of their kind are left out and counted: no page meets them later.
 """
@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from attribution.errors import UserError, printable
-from attribution.isolated import Limits, Reader
-from attribution.paths import open_regular
-from attribution.types import Method
-from cache.exchange import other_rows
-from cache.exchange.parquet_file import ATTRIBUTION, are_plain, opened
-from cache.storage.codec import DamagedPayload, decode, identity, is_whole
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.isolated import Limits, Reader
+from poslens.attribution.paths import open_regular
+from poslens.attribution.types import Method
+from poslens.cache.exchange import other_rows
+from poslens.cache.exchange.parquet_file import ATTRIBUTION, are_plain, opened
+from poslens.cache.storage.codec import DamagedPayload, decode, identity, is_whole
 
 LIMITS = Limits(memory=3 << 30, seconds=None)
 UPLOAD = Limits(memory=1 << 30, seconds=120)
@@ -70,7 +70,7 @@ def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArra
     answer = reader.call(checked, arguments, data, damaged=damaged)
     if not answer:
         return None
-    from cache.exchange.fitting import fitting  # loads torch, as adding these rows does
+    from poslens.cache.exchange.fitting import fitting  # loads torch, as adding these rows does
 
     # A child of its own: its limits begin after its imports.
     with Reader(reader.limits) as other:

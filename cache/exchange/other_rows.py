@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from attribution.errors import printable
-from attribution.types import Method
-from cache.exchange.parquet_file import ROW
-from cache.storage.codec import has_whole_fields, unpack_floats
-from cache.storage.files import Files, ModelKey
+from poslens.attribution.errors import printable
+from poslens.attribution.types import Method
+from poslens.cache.exchange.parquet_file import ROW
+from poslens.cache.storage.codec import has_whole_fields, unpack_floats
+from poslens.cache.storage.files import Files, ModelKey
 
 OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
 """Kinds of rows: the first two are followed by what the owner calls the kind, or the side."""
@@ -88,8 +88,8 @@ def _is_whole(row: dict[str, Any]) -> bool:
 def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
     """Add rows that the file lacks, inside a transaction: how many, and how many were left out
     because the file has a result of the same item with another text."""
-    from cache.kinds import embeddings
-    from cache.storage import results  # both load torch, which reading a file needs not
+    from poslens.cache.kinds import embeddings
+    from poslens.cache.storage import results  # both load torch, which reading a file needs not
 
     added = conflicts = 0
     db.execute(results.SCHEMA)

@@ -20,17 +20,17 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attribution.errors import UserError, printable
-from attribution.types import Method
-from cache.exchange.rows import ENTRY
-from cache.storage.files import ModelKey
+from poslens.attribution.errors import UserError, printable
+from poslens.attribution.types import Method
+from poslens.cache.exchange.rows import ENTRY
+from poslens.cache.storage.files import ModelKey
 
 FORMAT = 2
 """1 had no magnitudes of curves."""
 ATTRIBUTION = "attribution"
 ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
 """A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
-cache.exchange.other_rows)."""
+poslens.cache.exchange.other_rows)."""
 
 FILE = pa.schema(
     [

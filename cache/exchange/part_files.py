@@ -24,17 +24,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from attribution.errors import Stopped, UserError
-from attribution.isolated import Reader
-from attribution.types import Attribution, Method, TextPair
-from cache.exchange.incoming import LIMITS, require_readable, require_whole
-from cache.exchange.parquet_file import ROW, SealedWriter, Source, attributions, opened
-from cache.exchange.rows import ENTRY, curve_columns, ingested
-from cache.exchange.transfer import Report, Taken, take
-from cache.keys import method_fingerprint, text_fingerprint
-from cache.storage.blocks import variant_params
-from cache.storage.encoded import Encoded, encoded
-from cache.storage.store import ModelKey, Store, latest
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.isolated import Reader
+from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
+from poslens.cache.exchange.parquet_file import (
+    ROW,
+    SealedWriter,
+    Source,
+    attributions,
+    opened,
+)
+from poslens.cache.exchange.rows import ENTRY, curve_columns, ingested
+from poslens.cache.exchange.transfer import Report, Taken, take
+from poslens.cache.keys import method_fingerprint, text_fingerprint
+from poslens.cache.storage.blocks import variant_params
+from poslens.cache.storage.encoded import Encoded, encoded
+from poslens.cache.storage.store import ModelKey, Store, latest
 
 MANIFEST = "manifest.json"
 _SUFFIX = ".parquet"

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from attribution.curves.positions import document_curve, document_magnitudes
-from attribution.types import N_BINS, Array, Method
-from cache.keys import signed, unsigned
-from cache.storage import blocks
-from cache.storage.blocks import Serials, variant_params
-from cache.storage.codec import DamagedPayload, decode, identity
-from cache.storage.files import Files, ModelKey
-from cache.storage.index import RESULT, Index, index_of
+from poslens.attribution.curves.positions import document_curve, document_magnitudes
+from poslens.attribution.types import N_BINS, Array, Method
+from poslens.cache.keys import signed, unsigned
+from poslens.cache.storage import blocks
+from poslens.cache.storage.blocks import Serials, variant_params
+from poslens.cache.storage.codec import DamagedPayload, decode, identity
+from poslens.cache.storage.files import Files, ModelKey
+from poslens.cache.storage.index import RESULT, Index, index_of
 
 ENTRY = pa.schema(
     [

@@ -16,26 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from attribution.curves.positions import curve_params
-from attribution.curves.text_axis import is_over_text
-from attribution.errors import Stopped, UserError
-from attribution.isolated import Reader
-from attribution.paths import open_regular
-from attribution.types import Method
-from cache.exchange import other_rows
-from cache.exchange.atomic_file import replacing
-from cache.exchange.incoming import LIMITS, require_readable, require_whole
-from cache.exchange.parquet_file import (
+from poslens.attribution.curves.positions import curve_params
+from poslens.attribution.curves.text_axis import is_over_text
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.isolated import Reader
+from poslens.attribution.paths import open_regular
+from poslens.attribution.types import Method
+from poslens.cache.exchange import other_rows
+from poslens.cache.exchange.atomic_file import replacing
+from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
+from poslens.cache.exchange.parquet_file import (
     ATTRIBUTION,
     SealedWriter,
     Source,
     attributions,
     opened,
 )
-from cache.exchange.rows import add as add_entries
-from cache.exchange.rows import entries
-from cache.storage.maintenance import StoredFile, listing
-from cache.storage.store import Store
+from poslens.cache.exchange.rows import add as add_entries
+from poslens.cache.exchange.rows import entries
+from poslens.cache.storage.maintenance import StoredFile, listing
+from poslens.cache.storage.store import Store
 
 Report = Callable[[int, int], None]
 _ROWS = 4000
@@ -182,7 +182,7 @@ def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
 
 def _known_texts(store: Store, source: Source, rows: pa.RecordBatch) -> dict[tuple[str, str], str]:
     """The texts that the store has of these rows' pairs."""
-    from cache.keys import unsigned
+    from poslens.cache.keys import unsigned
 
     found: dict[tuple[str, str], str] = {}
     with store.reading(source.model, source.method) as db:
@@ -284,6 +284,6 @@ def _fitting(
     """Which rows are results of their kind [N]; None where all are attributions."""
     if pc.all(own).as_py():
         return None
-    from cache.exchange.fitting import fits  # loads torch, as adding these rows does
+    from poslens.cache.exchange.fitting import fits  # loads torch, as adding these rows does
 
     return fits(source, rows)

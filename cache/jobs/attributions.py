@@ -1,7 +1,7 @@
 """Attribute a whole data set.
 
 Where batches are computed is an executor's matter: one device of this process (`OneDevice`) or
-actors elsewhere (`cache.jobs.ray_executor`).
+actors elsewhere (`poslens.cache.jobs.ray_executor`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from attribution.errors import UserError
-from attribution.types import Method, TextPair
-from cache.jobs import loop
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import method_fingerprint, text_fingerprint
-from cache.storage.encoded import Encoded, encoded, joined
-from cache.storage.store import ModelKey
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs import loop
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import method_fingerprint, text_fingerprint
+from poslens.cache.storage.encoded import Encoded, encoded, joined
+from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
     # Both load torch, which only a device in this process needs.
-    from attribution.methods import Outcome
-    from attribution.retrievers.base import Retriever
+    from poslens.attribution.methods import Outcome
+    from poslens.attribution.retrievers.base import Retriever
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class OneDevice:
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Of like length, longest first."""
-        from attribution.methods import pair_batches
-        from attribution.retrievers.base import reads_jointly
+        from poslens.attribution.methods import pair_batches
+        from poslens.attribution.retrievers.base import reads_jointly
 
         retriever = self._retriever
         return pair_batches(
@@ -122,8 +122,8 @@ class OneDevice:
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """One after the other; taking turns batch by batch lets others in."""
-        from attribution.batching import Halving
-        from attribution.methods import attribute_batch
+        from poslens.attribution.batching import Halving
+        from poslens.attribution.methods import attribute_batch
 
         halving = Halving()
         for batch in batches:

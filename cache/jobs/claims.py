@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 _TIMEOUT_S = 60
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from attribution.errors import Stopped, UserError
-from attribution.types import Method
-from cache.jobs import loop
-from cache.jobs.loop import Progress, RunOptions
-from cache.storage.results import Results
-from cache.storage.store import ModelKey
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.types import Method
+from poslens.cache.jobs import loop
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.storage.results import Results
+from poslens.cache.storage.store import ModelKey
 
 Item = TypeVar("Item")
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from attribution.errors import Stopped, Unavailable
-from cache.jobs.claims import Claims
+from poslens.attribution.errors import Stopped, Unavailable
+from poslens.cache.jobs.claims import Claims
 
 Item = TypeVar("Item")
 Computed = TypeVar("Computed")

@@ -22,16 +22,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from attribution.batching import Halving
-from attribution.errors import UserError
-from attribution.methods import attribute_batch, pair_batches
-from attribution.retrievers.base import Retriever, reads_jointly
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method, TextPair
-from cache.jobs.attributions import Computed, computed
-from cache.keys import used_model
-from cache.storage.encoded import Encoded, encoded, joined
+from poslens.attribution.batching import Halving
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import attribute_batch, pair_batches
+from poslens.attribution.retrievers.base import Retriever, reads_jointly
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.attributions import Computed, computed
+from poslens.cache.keys import used_model
+from poslens.cache.storage.encoded import Encoded, encoded, joined
 
 IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
 LOADS = 3  # times in a row, for each worker, that none may come up
@@ -81,8 +81,8 @@ class _Worker:
     def _loaded(self) -> Retriever:
         import torch
 
-        from attribution.retrievers.load import load
-        from attribution.retrievers.self_check import check_retriever
+        from poslens.attribution.retrievers.load import load
+        from poslens.attribution.retrievers.self_check import check_retriever
 
         if self._retriever is None:
             if not torch.cuda.is_available():

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Stopped, Unavailable, UserError
-from attribution.evaluation.audit import (
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.audit import (
     ORDERS,
     Frequent,
     Probes,
@@ -28,26 +28,26 @@ from attribution.evaluation.audit import (
     audit_method,
     frequent_words,
 )
-from attribution.evaluation.chunks import (
-    WHOLE,
-    Chunks,
-    no_late_chunks,
-    require_fit,
+from poslens.attribution.evaluation.chunks import WHOLE, Chunks, no_late_chunks, require_fit
+from poslens.attribution.evaluation.truncation import (
+    TRUNCATION,
+    Truncation,
+    long_texts,
+    truncation,
 )
-from attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
-from attribution.retrievers.base import Retriever, is_pooled
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import LexicalRetriever
-from attribution.retrievers.specs import RetrieverSpec
-from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, RunOptions
-from cache.kinds.audit_index import Index, IndexBuilder, block_size
-from cache.kinds.audit_queries import Queries
-from cache.kinds.rankings import fingerprint
-from cache.storage.results import Key, Results, Stored, itself
-from cache.storage.schema import Schema
-from cache.storage.store import ModelKey
+from poslens.attribution.retrievers.base import Retriever, is_pooled
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.audit_index import Index, IndexBuilder, block_size
+from poslens.cache.kinds.audit_queries import Queries
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.storage.results import Key, Results, Stored, itself
+from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.store import ModelKey
 
 Stage = Callable[[str], None]
 

@@ -14,24 +14,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attribution.batching import estimated_tokens
-from attribution.datasets.corpus import Collection
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.audit import Order, shuffled
-from attribution.evaluation.chunks import Chunks, late_vectors, windows_of
-from attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
-from attribution.evaluation.scorers import readable
-from attribution.retrievers.base import Pooled, Retriever
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.lexical import LexicalRetriever, terms_of
-from attribution.retrievers.scoring import in_batches
-from attribution.types import Method
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import text_digest
-from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.storage.results import Key, Results
-from cache.storage.schema import Packed, Schema
-from cache.storage.store import ModelKey
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.audit import Order, shuffled
+from poslens.attribution.evaluation.chunks import Chunks, late_vectors, windows_of
+from poslens.attribution.evaluation.document_index import (
+    Ints,
+    LexicalIndex,
+    Ranks,
+    VectorIndex,
+)
+from poslens.attribution.evaluation.scorers import readable
+from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.scoring import in_batches
+from poslens.attribution.types import Method
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import text_digest
+from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
+from poslens.cache.storage.results import Key, Results
+from poslens.cache.storage.schema import Packed, Schema
+from poslens.cache.storage.store import ModelKey
 
 CPU_BLOCK, BLOCK = 16, 256
 """Documents whose texts are in memory at a time, and after which a run reports progress and can be

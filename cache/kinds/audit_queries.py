@@ -11,17 +11,17 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from attribution.batching import estimated_tokens
-from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.audit import Frequent, Probes, probes
-from attribution.evaluation.audit_workload import Workload
-from attribution.evaluation.scorers import readable
-from attribution.retrievers.base import Pooled, Retriever
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.lexical import LexicalRetriever, terms_of
-from attribution.retrievers.scoring import Turn, read_texts
-from cache.jobs.loop import RunOptions
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.audit import Frequent, Probes, probes
+from poslens.attribution.evaluation.audit_workload import Workload
+from poslens.attribution.evaluation.scorers import readable
+from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.scoring import Turn, read_texts
+from poslens.cache.jobs.loop import RunOptions
 
 _TIMED = 16
 """Documents whose first characters are timed; of four of them the whole."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.bias_tests import DocumentPair, PairScores
-from attribution.interventions.relocation import evidence_read
-from attribution.retrievers.base import Retriever, encode
-from attribution.retrievers.scoring import Known, score_texts
-from attribution.types import Method
-from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import text_fingerprint
-from cache.kinds.interventions import known_texts
-from cache.storage.results import Key, Results
-from cache.storage.schema import Schema
-from cache.storage.store import ModelKey
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
+from poslens.attribution.interventions.relocation import evidence_read
+from poslens.attribution.retrievers.base import Retriever, encode
+from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.types import Method
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import text_fingerprint
+from poslens.cache.kinds.interventions import known_texts
+from poslens.cache.storage.results import Key, Results
+from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.store import ModelKey
 
 BIAS_SCORES = Method("bias_scores", {"version": 2})
 """What the scores are kept under: raise the version when they change."""

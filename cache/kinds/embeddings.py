@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.curves.projection import Layout, project
-from attribution.errors import Stopped, Unavailable
-from attribution.retrievers.base import Pooled
-from attribution.retrievers.scoring import read_texts
-from attribution.types import Array, Method, Side
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import text_digest
-from cache.storage.codec import pack_floats, unpack_floats
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.curves.projection import Layout, project
+from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.retrievers.base import Pooled
+from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.types import Array, Method, Side
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import text_digest
+from poslens.cache.storage.codec import pack_floats, unpack_floats
+from poslens.cache.storage.store import ModelKey, Store
 
 EMBEDDING = Method("embedding")
 """Embeddings are no method's own; the store keeps them under this name."""

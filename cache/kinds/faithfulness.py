@@ -11,21 +11,21 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import (
     Faithfulness,
     Parameters,
     RandomOrders,
     deletion_insertion,
 )
-from attribution.methods import attribute_batches
-from attribution.retrievers.base import Retriever
-from attribution.types import Attribution, Method, TextPair
-from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, RunOptions
-from cache.storage.results import Results, pair_key
-from cache.storage.schema import Owner, Schema
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.methods import attribute_batches
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.storage.results import Results, pair_key
+from poslens.cache.storage.schema import Owner, Schema
+from poslens.cache.storage.store import ModelKey, Store
 
 RANDOM_ORDER = Method("random_order")
 """Random orders are no method's own; their scores are kept under this one for all to share."""

@@ -11,27 +11,32 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from attribution.errors import UserError
-from attribution.interventions.ablation import Ablation, ablation
-from attribution.interventions.displacement import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import Ablation, ablation
+from poslens.attribution.interventions.displacement import (
     Displacement,
     behind_prefix,
     shifted_positions,
 )
-from attribution.interventions.relocation import Relocation, relocation
-from attribution.interventions.segments import EditCurves, SegmentCurve, edit_curves, segment_curve
-from attribution.retrievers.base import Pooled, Representation, Retriever
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.family import Capability
-from attribution.retrievers.scoring import Known, score_texts, size
-from attribution.types import Array, Method, TextPair, as_array
-from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, RunOptions
-from cache.kinds.embeddings import EmbeddingStore, embedded
-from cache.recent import Recent
-from cache.storage.results import Key, Results, pair_key
-from cache.storage.schema import Owner, Schema
-from cache.storage.store import ModelKey
+from poslens.attribution.interventions.relocation import Relocation, relocation
+from poslens.attribution.interventions.segments import (
+    EditCurves,
+    SegmentCurve,
+    edit_curves,
+    segment_curve,
+)
+from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.retrievers.scoring import Known, score_texts, size
+from poslens.attribution.types import Array, Method, TextPair, as_array
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
+from poslens.cache.recent import Recent
+from poslens.cache.storage.results import Key, Results, pair_key
+from poslens.cache.storage.schema import Owner, Schema
+from poslens.cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves
 ShouldStop = Callable[[], bool]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.evaluation.needle import NeedleCell
-from cache.storage.results import Key, Results
-from cache.storage.schema import Schema
+from poslens.attribution.evaluation.needle import NeedleCell
+from poslens.cache.storage.results import Key, Results
+from poslens.cache.storage.schema import Schema
 
 SCHEMA = Schema(NeedleCell, names={"n_repeated": "repeated"})
 

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attribution.datasets.corpus import Collection, Query, corpus_digest
-from attribution.errors import Stopped, Unavailable
-from attribution.evaluation.scorers import scorer
-from attribution.evaluation.search import (
+from poslens.attribution.datasets.corpus import Collection, Query, corpus_digest
+from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.evaluation.scorers import scorer
+from poslens.attribution.evaluation.search import (
     BLOCK,
     DEPTH,
     GPU_BLOCK,
@@ -32,18 +32,22 @@ from attribution.evaluation.search import (
     search,
     search_lexical,
 )
-from attribution.interventions.relocation import evidence_read, require_shares, tokens_of
-from attribution.retrievers.base import Joint, Pooled, Retriever, separate
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import LexicalRetriever
-from attribution.types import Method, Side
-from cache.jobs.items import compute_missing
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import file_digest
-from cache.kinds.embeddings import EmbeddingStore, OnTexts, embedded
-from cache.storage.results import Key, Results, itself
-from cache.storage.schema import Packed, Schema
-from cache.storage.store import ModelKey
+from poslens.attribution.interventions.relocation import (
+    evidence_read,
+    require_shares,
+    tokens_of,
+)
+from poslens.attribution.retrievers.base import Joint, Pooled, Retriever, separate
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
+from poslens.attribution.types import Method, Side
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import file_digest
+from poslens.cache.kinds.embeddings import EmbeddingStore, OnTexts, embedded
+from poslens.cache.storage.results import Key, Results, itself
+from poslens.cache.storage.schema import Packed, Schema
+from poslens.cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
 _MAX_SEARCH = 512 << 20

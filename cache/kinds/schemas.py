@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Parameters
-from attribution.types import Method
-from cache.kinds import bias, interventions, needles, rankings
-from cache.kinds.audit import REACHES, TRUNCATIONS
-from cache.kinds.audit_index import CHUNK_VECTORS
-from cache.kinds.faithfulness import FAITHFULNESS, RANDOM_ORDER, RANDOM_ORDERS, schema_of
-from cache.storage.schema import Schema
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.types import Method
+from poslens.cache.kinds import bias, interventions, needles, rankings
+from poslens.cache.kinds.audit import REACHES, TRUNCATIONS
+from poslens.cache.kinds.audit_index import CHUNK_VECTORS
+from poslens.cache.kinds.faithfulness import (
+    FAITHFULNESS,
+    RANDOM_ORDER,
+    RANDOM_ORDERS,
+    schema_of,
+)
+from poslens.cache.storage.schema import Schema
 
 _SCHEMAS: dict[str, Schema[Any]] = {
     **interventions.SCHEMAS,

@@ -1,5 +1,5 @@
 """Unpack all that ships below a cache's folder, at the lowest priority, so that no page has to:
-`python -m cache.shipped FOLDER`, which the dashboard starts beside its first page."""
+`python -m poslens.cache.shipped FOLDER`, which the dashboard starts beside its first page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from cache.shipped.layer import Shipped
+from poslens.cache.shipped.layer import Shipped
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):

@@ -17,12 +17,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from attribution.errors import UserError
-from attribution.types import Method
-from cache.shipped.manifest import FOLDER, ShippedFile, shipped_files
-from cache.storage import index
-from cache.storage.files import ModelKey
-from cache.storage.store import Store
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
+from poslens.cache.shipped.manifest import FOLDER, ShippedFile, shipped_files
+from poslens.cache.storage import index
+from poslens.cache.storage.files import ModelKey
+from poslens.cache.storage.store import Store
 
 UNPACKED = "shipped"
 _ABANDONED_S = 3600
@@ -77,7 +77,7 @@ class Shipped:
     def _unpack(self, file: ShippedFile, folder: Path) -> None:
         """Fill a folder beside it, which takes its name once it is whole."""
         # Here: it takes pyarrow's reader of Parquet, which a page of other results needs not.
-        from cache.exchange.transfer import take_stream
+        from poslens.cache.exchange.transfer import take_stream
 
         data = _content(self._source, file)
         part = folder.with_name(f".{folder.name}.{os.getpid()}")

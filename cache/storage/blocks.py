@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.curves import positions
-from attribution.curves.text_axis import over_text
-from attribution.types import N_BINS, Array, Method, TextPair
-from cache.keys import text_number
+from poslens.attribution.curves import positions
+from poslens.attribution.curves.text_axis import over_text
+from poslens.attribution.types import N_BINS, Array, Method, TextPair
+from poslens.cache.keys import text_number
 
 ROW = pa.schema(
     [

@@ -18,9 +18,9 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from attribution.errors import UserError
-from attribution.types import Array, Attribution, Method, TextPair, TokenizedText
-from cache.keys import text_fingerprint
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Array, Attribution, Method, TextPair, TokenizedText
+from poslens.cache.keys import text_fingerprint
 
 FORMAT = 2
 MAX_RAW = 64 << 20

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from attribution.errors import UserError
-from cache.storage.network_share import refuse_network_share
+from poslens.attribution.errors import UserError
+from poslens.cache.storage.network_share import refuse_network_share
 
 LOCKS = "locks"
 VERSION = 2

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attribution.curves.positions import score_curves
-from attribution.curves.text_axis import curves_of, is_over_text
-from attribution.types import N_BINS, Array, Attribution, Method, TextPair, TokenizedText
-from cache.storage.codec import PackedText, encode, pack_text
+from poslens.attribution.curves.positions import score_curves
+from poslens.attribution.curves.text_axis import curves_of, is_over_text
+from poslens.attribution.types import (
+    N_BINS,
+    Array,
+    Attribution,
+    Method,
+    TextPair,
+    TokenizedText,
+)
+from poslens.cache.storage.codec import PackedText, encode, pack_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
-from attribution.errors import UserError
-from attribution.types import Method
-from cache.keys import method_fingerprint
-from cache.storage.connections import borrowed, checkpoint, founded, locked, release, retire
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
+from poslens.cache.keys import method_fingerprint
+from poslens.cache.storage.connections import (
+    borrowed,
+    checkpoint,
+    founded,
+    locked,
+    release,
+    retire,
+)
 
 LAYOUT = "v2"
 _TOUCH_S = 3600

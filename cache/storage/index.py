@@ -16,9 +16,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.types import N_BINS, Array
-from cache.columns import PairColumns
-from cache.storage.blocks import CurveRows, Serials, numbers, read_blocks, read_curves
+from poslens.attribution.types import N_BINS, Array
+from poslens.cache.columns import PairColumns
+from poslens.cache.storage.blocks import (
+    CurveRows,
+    Serials,
+    numbers,
+    read_blocks,
+    read_curves,
+)
 
 KEPT_BYTES = 512 << 20
 """How much of all files together a process remembers; the least recently used are dropped."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from attribution.errors import UserError
-from attribution.types import Method
-from cache.keys import unsigned
-from cache.storage import blocks
-from cache.storage.blocks import Block
-from cache.storage.codec import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
+from poslens.cache.keys import unsigned
+from poslens.cache.storage import blocks
+from poslens.cache.storage.blocks import Block
+from poslens.cache.storage.codec import (
     DamagedPayload,
     decode,
     identity,
@@ -28,9 +28,9 @@ from cache.storage.codec import (
     unpack_fields,
     unpack_floats,
 )
-from cache.storage.connections import LOCKS, locked
-from cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
-from cache.storage.index import forget
+from poslens.cache.storage.connections import LOCKS, locked
+from poslens.cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
+from poslens.cache.storage.index import forget
 
 _ROWS = 256
 _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)

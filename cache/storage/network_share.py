@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 
 _SHARED = {
     "nfs",

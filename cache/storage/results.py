@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from attribution.types import Method, TextPair
-from cache.keys import text_fingerprint
-from cache.recent import Recent
-from cache.storage.codec import pack_fields, unpack_fields
-from cache.storage.schema import Misfit, Owner, Schema
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.keys import text_fingerprint
+from poslens.cache.recent import Recent
+from poslens.cache.storage.codec import pack_fields, unpack_fields
+from poslens.cache.storage.schema import Misfit, Owner, Schema
+from poslens.cache.storage.store import ModelKey, Store
 
 Item = TypeVar("Item")
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from typing import (
 
 import numpy as np
 
-from attribution.errors import UserError
-from attribution.types import Method
-from cache.storage.codec import Fields
-from cache.storage.files import ModelKey
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
+from poslens.cache.storage.codec import Fields
+from poslens.cache.storage.files import ModelKey
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]

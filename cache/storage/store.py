@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from attribution.curves.positions import positions
-from attribution.types import N_BINS, Array, Attribution, Method, TextPair
-from cache.columns import PairColumns, columns_of
-from cache.keys import text_number
-from cache.storage import blocks
-from cache.storage.blocks import Serials, variant_params
-from cache.storage.codec import DamagedPayload, decode, identity_of
-from cache.storage.encoded import Encoded, curve_columns, encoded
-from cache.storage.files import LAYOUT, Files, ModelKey
-from cache.storage.index import FAILED, RESULT, Index, index_of
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
+from poslens.cache.columns import PairColumns, columns_of
+from poslens.cache.keys import text_number
+from poslens.cache.storage import blocks
+from poslens.cache.storage.blocks import Serials, variant_params
+from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
+from poslens.cache.storage.encoded import Encoded, curve_columns, encoded
+from poslens.cache.storage.files import LAYOUT, Files, ModelKey
+from poslens.cache.storage.index import FAILED, RESULT, Index, index_of
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
@@ -234,7 +234,7 @@ class Store(Files):
             if not (index.damaged or index.damaged_curves):
                 return answer
         # Flipped bytes in a block: its summaries are made again from the results.
-        from cache.storage.maintenance import mend
+        from poslens.cache.storage.maintenance import mend
 
         mend(self, model, method)
         with index.lock, self.reading(model, method) as db:

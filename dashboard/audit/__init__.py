@@ -1,1 +1,1 @@
-"""Audit: which passages of a corpus its own index cannot find."""
+"""Audit: which passages can the index not find?"""

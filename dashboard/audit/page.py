@@ -8,21 +8,21 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.audit import PROBES, TOP, Reach
-from attribution.evaluation.chunks import Chunks, chunks_of
-from dashboard.audit import service as audits
-from dashboard.audit import tables
-from dashboard.audit.figures import dark_curves
-from dashboard.audit.service import Audit, Index, Setup
-from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Job
-from dashboard.drawing.palettes import Style
-from dashboard.widgets import choices, links, panels, url_state
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import any_active, failed_items, run_board
-from dashboard.widgets.tables import chosen_row, show_table
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import PROBES, TOP, Reach
+from poslens.attribution.evaluation.chunks import Chunks, chunks_of
+from poslens.compute.runs import Job
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.figures.palettes import Style
+from poslens.studies.audit import service as audits
+from poslens.studies.audit import tables
+from poslens.studies.audit.figures import dark_curves
+from poslens.studies.audit.service import Audit, Index, Setup
 
 CHUNKS = ["whole", "windows:64:16", "windows:128:32", "windows:256:64", "late:64", "late:128"]
 

@@ -1,1 +1,1 @@
-"""The page Bias tests and its command."""
+"""Bias tests: what do models prefer?"""

@@ -7,31 +7,31 @@ from contextlib import suppress
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.datasets import SAMPLE_BIAS
-from attribution.errors import UserError
-from attribution.evaluation.bias_pairs import (
+from poslens.attribution.datasets import SAMPLE_BIAS
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_pairs import (
     PLACES,
     Pairs,
     lacking,
     pairs_for,
     unknown_files,
 )
-from attribution.evaluation.bias_tests import TESTS, DocumentPair
-from attribution.methods import METHODS, make_method
-from attribution.types import Provenance
-from dashboard.bias import service as bias_service
-from dashboard.bias.figures import MEASURES, bar, bias_chart
-from dashboard.bias.service import Tested
-from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Job
-from dashboard.core.waiting import wait
-from dashboard.drawing.curves import Style
-from dashboard.widgets import choices, links, panels, url_state
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.reading_panel import readable_pairs
-from dashboard.widgets.run_board import any_active, failed_items, run_board
-from dashboard.widgets.sending import agreed
-from dashboard.widgets.tables import chosen_row, show_table
+from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.types import Provenance
+from poslens.compute.runs import Job
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.waiting import wait
+from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.reading_panel import readable_pairs
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.sending import agreed
+from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.figures.curves import Style
+from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.figures import MEASURES, bar, bias_chart
+from poslens.studies.bias.service import Tested
 
 MAX_PAIRS = 250  # as many a test as the paper has
 

@@ -1,1 +1,1 @@
-"""The page Compare."""
+"""Compare: two models on the same pair."""

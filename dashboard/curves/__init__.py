@@ -1,1 +1,1 @@
-"""The page Curves and its commands."""
+"""Curves: attribution by position, averaged over a data set."""

@@ -10,31 +10,31 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.positions import BANDS
-from attribution.curves.text_axis import over_text
-from attribution.errors import UserError
-from attribution.methods import METHODS
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method
-from dashboard.core.compute import DataSetCurve
-from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Job
-from dashboard.core.selection import Selection
-from dashboard.curves.words import (
+from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.curves.text_axis import over_text
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.compute.compute import DataSetCurve
+from poslens.compute.runs import Job
+from poslens.compute.selection import Selection
+from poslens.dashboard.cause import null_controls
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from poslens.dashboard.widgets.run_board import failed_items, run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.export.files import curve_frame
+from poslens.figures.curves import Style, mean_curves
+from poslens.studies.curves.words import (
     over_what,
     read_unlike,
     small,
     too_few,
     why_no_number,
 )
-from dashboard.drawing.curves import Style, mean_curves
-from dashboard.export.files import curve_frame
-from dashboard.interventions import null_controls
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from dashboard.widgets.run_board import failed_items, run_board
-from dashboard.widgets.tables import show_table
 
 WATCH_S = 3.0
 

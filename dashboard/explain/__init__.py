@@ -1,1 +1,1 @@
-"""The page Explain and its command."""
+"""Explain: which words of a document carry the score?"""

@@ -11,20 +11,20 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.positions import positions, rank_correlation
-from attribution.curves.text_axis import curve_over_text
-from attribution.methods import METHODS
-from attribution.text import words
-from dashboard.core.provenance import in_units
-from dashboard.drawing.curves import Style, difference, quantity, rank_scatter
-from dashboard.explain.figures import BOTH, DATA_SET, PAIR
-from dashboard.explain.minus import minus_panes
-from dashboard.explain.service import Difference, word_scores
-from dashboard.explain.subject import Subject
-from dashboard.heatmap import Fact, Head, Pane, Rail, View
-from dashboard.widgets import panels
-from dashboard.widgets.pair_picker import open_pair
-from dashboard.widgets.tables import rows_key
+from poslens.attribution.curves.positions import positions, rank_correlation
+from poslens.attribution.curves.text_axis import curve_over_text
+from poslens.attribution.methods import METHODS
+from poslens.attribution.text import words
+from poslens.compute.provenance import in_units
+from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR
+from poslens.dashboard.explain.subject import Subject
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.pair_picker import open_pair
+from poslens.dashboard.widgets.tables import rows_key
+from poslens.figures.curves import Style, difference, quantity, rank_scatter
+from poslens.heatmap import Fact, Head, Pane, Rail, View
+from poslens.studies.explain.minus import minus_panes
+from poslens.studies.explain.service import Difference, word_scores
 
 _OPENED = "just opened of the furthest"
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from attribution.curves.positions import positions
-from attribution.interventions.null_controls import CONTROLS, Control
-from attribution.types import Attribution
-from dashboard.core.compute import Explained
-from dashboard.drawing.curves import Style, pair_curves, quantity
-from dashboard.explain import service
-from dashboard.explain.service import Average
-from dashboard.explain.subject import of_curves, sources
-from dashboard.widgets import panels
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.interventions.null_controls import CONTROLS, Control
+from poslens.attribution.types import Attribution
+from poslens.compute.compute import Explained
+from poslens.dashboard.explain.subject import of_curves, sources
+from poslens.dashboard.widgets import panels
+from poslens.figures.curves import Style, pair_curves, quantity
+from poslens.studies.explain import service
+from poslens.studies.explain.service import Average
 
 BOTH, PAIR, DATA_SET = "both", "this pair", "data set"
 

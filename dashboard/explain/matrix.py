@@ -6,16 +6,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.interactions import Interactions, interactions
-from attribution.retrievers.detect import family_of
-from dashboard.core.compute import Explained
-from dashboard.core.own_texts import service_for
-from dashboard.core.waiting import wait
-from dashboard.drawing.curves import Style
-from dashboard.drawing.matrix import interaction_matrix, tall, unit_rails
-from dashboard.drawing.plain import plain
-from dashboard.explain.service import evidence_range
-from dashboard.widgets import panels
+from poslens.attribution.curves.interactions import Interactions, interactions
+from poslens.attribution.retrievers.detect import family_of
+from poslens.compute.compute import Explained
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.waiting import wait
+from poslens.dashboard.widgets import panels
+from poslens.figures.curves import Style
+from poslens.figures.matrix import interaction_matrix, tall, unit_rails
+from poslens.figures.plain import plain
+from poslens.studies.explain.service import evidence_range
 
 _PAGE_PX = 360  # a phone's figure: labels that fit there fit anywhere
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from attribution.datasets import DataSet
-from attribution.types import Method
-from dashboard.explain.view import explained, pair_view
-from dashboard.heatmap.data import MAX_COLUMNS
-from dashboard.widgets import choices, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.pair_picker import choose_pair
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.types import Method
+from poslens.dashboard.explain.view import explained, pair_view
+from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.pair_picker import choose_pair
+from poslens.heatmap.data import MAX_COLUMNS
 
 
 @fragment()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attribution.datasets import DataSet
-from attribution.interventions.null_controls import Control, null_method
-from attribution.types import Attribution, Method, Provenance
-from dashboard.core.compute import Explained
-from dashboard.core.own_texts import service_for
-from dashboard.core.provenance import with_control
-from dashboard.core.runs import Job
-from dashboard.core.waiting import wait
-from dashboard.explain import service
-from dashboard.explain.service import Average, Difference
-from dashboard.interventions import null_controls
-from dashboard.interventions import service as interventions
-from dashboard.widgets import choices, panels
-from dashboard.widgets.sending import agreed
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.interventions.null_controls import Control, null_method
+from poslens.attribution.types import Attribution, Method, Provenance
+from poslens.compute.compute import Explained
+from poslens.compute.provenance import with_control
+from poslens.compute.runs import Job
+from poslens.dashboard.cause import null_controls
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.waiting import wait
+from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets.sending import agreed
+from poslens.studies.cause import service as interventions
+from poslens.studies.explain import service
+from poslens.studies.explain.service import Average, Difference
 
 
 class Subject:

@@ -10,27 +10,28 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.types import Attribution, Method, Provenance, TextPair
-from dashboard.core.compute import Explained
-from dashboard.core.own_texts import service_for
-from dashboard.core.runs import duration
-from dashboard.core.waiting import stopped, wait
-from dashboard.curves.words import MIN_PAIRS, why_no_number
-from dashboard.drawing.curves import Style
-from dashboard.explain import comparison, service
-from dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
-from dashboard.explain.matrix import matrix_view, terms_view
-from dashboard.explain.service import Average, Difference
-from dashboard.explain.subject import Subject, sources
-from dashboard.export.files import curve_frame
-from dashboard.heatmap import Pane, View
-from dashboard.interventions import null_controls
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.heads import head
-from dashboard.widgets.run_board import any_active, run_board
-from dashboard.widgets.sending import agreed
-from dashboard.widgets.tables import NOTHING, show_table
+from poslens.attribution.types import Attribution, Method, Provenance, TextPair
+from poslens.compute.compute import Explained
+from poslens.compute.runs import duration
+from poslens.dashboard.cause import null_controls
+from poslens.dashboard.explain import comparison
+from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
+from poslens.dashboard.explain.matrix import matrix_view, terms_view
+from poslens.dashboard.explain.subject import Subject, sources
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.waiting import stopped, wait
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets.sending import agreed
+from poslens.dashboard.widgets.tables import NOTHING, show_table
+from poslens.export.files import curve_frame
+from poslens.figures.curves import Style
+from poslens.heatmap import Pane, View
+from poslens.studies.curves.words import MIN_PAIRS, why_no_number
+from poslens.studies.explain import service
+from poslens.studies.explain.heads import head
+from poslens.studies.explain.service import Average, Difference
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0

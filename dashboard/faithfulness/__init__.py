@@ -1,1 +1,1 @@
-"""The page Faithfulness."""
+"""Faithfulness: which method's order of the words agrees with what the words do?"""

@@ -9,24 +9,27 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Faithfulness, Parameters
-from attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
-from attribution.methods import METHODS, make_method
-from attribution.types import Method, Provenance
-from dashboard.core.own_texts import service_for
-from dashboard.core.provenance import of_faithfulness, of_faithfulness_set
-from dashboard.core.runs import Job
-from dashboard.core.waiting import wait
-from dashboard.drawing.curves import Style
-from dashboard.faithfulness import service as faithfulness_service
-from dashboard.faithfulness.figures import deletion_insertion, gains, scalable
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.pair_picker import choose_pair
-from dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from dashboard.widgets.run_board import any_active, failed_items, run_board
-from dashboard.widgets.tables import show_table
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.evaluation.faithfulness_summary import (
+    FaithfulnessSummary,
+    summarize,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.types import Method, Provenance
+from poslens.compute.provenance import of_faithfulness, of_faithfulness_set
+from poslens.compute.runs import Job
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.waiting import wait
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.pair_picker import choose_pair
+from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.curves import Style
+from poslens.studies.faithfulness import service as faithfulness_service
+from poslens.studies.faithfulness.figures import deletion_insertion, gains, scalable
 
 PARAMETERS = Parameters()
 

@@ -1,1 +1,1 @@
-"""The page Map."""
+"""Map: which documents, queries or curves are alike?"""

@@ -9,22 +9,22 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.curve_summary import primacy_recency_index
-from attribution.curves.projection import METRICS, Layout
-from attribution.errors import UserError
-from attribution.methods import METHODS
-from attribution.types import Provenance, TextPair
-from dashboard.core.own_texts import service_for
-from dashboard.core.provenance import of_map
-from dashboard.core.runs import Job
-from dashboard.core.selection import evidence_position
-from dashboard.drawing.curves import Style
-from dashboard.map import service as map_service
-from dashboard.map.figures import MANY, point_map
-from dashboard.map.service import CurveMap, StoredMap, TextMap
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import run_board
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.curves.projection import METRICS, Layout
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS
+from poslens.attribution.types import Provenance, TextPair
+from poslens.compute.provenance import of_map
+from poslens.compute.runs import Job
+from poslens.compute.selection import evidence_position
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import run_board
+from poslens.figures.curves import Style
+from poslens.studies.map import service as map_service
+from poslens.studies.map.figures import MANY, point_map
+from poslens.studies.map.service import CurveMap, StoredMap, TextMap
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (

@@ -6,17 +6,17 @@ from contextlib import suppress
 
 import streamlit as st
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.retrievers.specs import RetrieverSpec
-from dashboard.core.own_texts import service_for
-from dashboard.passport import service as passports
-from dashboard.passport.document import FORMATS, document_bytes
-from dashboard.passport.service import Passport
-from dashboard.passport.subject import Part
-from dashboard.widgets import choices, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import any_active, run_board
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.studies.passport import service as passports
+from poslens.studies.passport.document import FORMATS, document_bytes
+from poslens.studies.passport.service import Passport
+from poslens.studies.passport.subject import Part
 
 WIDTH = 480
 

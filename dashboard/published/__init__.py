@@ -1,1 +1,1 @@
-"""The page Published."""
+"""Published: curves that others published."""

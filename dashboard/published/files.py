@@ -9,10 +9,14 @@ from typing import TypeVar
 
 import streamlit as st
 
-from attribution.curves import published
-from attribution.curves.published import CURVE_SUFFIXES, PublishedCurves, PublishedMeasures
-from attribution.errors import UserError
-from dashboard.drawing.plain import plain
+from poslens.attribution.curves import published
+from poslens.attribution.curves.published import (
+    CURVE_SUFFIXES,
+    PublishedCurves,
+    PublishedMeasures,
+)
+from poslens.attribution.errors import UserError
+from poslens.figures.plain import plain
 
 T = TypeVar("T")
 _KEPT = "published files"

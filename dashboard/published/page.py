@@ -5,14 +5,14 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.curves.published import figure_5
-from dashboard.core.provenance import of_published
-from dashboard.drawing.curves import Style
-from dashboard.published import files as published_files
-from dashboard.published.service import curves_frame, curves_summary
-from dashboard.ranking.figures import published_curves
-from dashboard.widgets import panels
-from dashboard.widgets.tables import show_table
+from poslens.attribution.curves.published import figure_5
+from poslens.compute.provenance import of_published
+from poslens.dashboard.published import files as published_files
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.curves import Style
+from poslens.studies.published.service import curves_frame, curves_summary
+from poslens.studies.ranking.figures import published_curves
 
 CITATION = (
     "Figure 5 of PosIR: Zeng et al. 2026, [arXiv:2601.08363](https://arxiv.org/abs/2601.08363), "

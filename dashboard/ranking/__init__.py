@@ -1,1 +1,1 @@
-"""The page Ranking and its command."""
+"""Ranking: how good are the rankings, and do they depend on the position of the evidence?"""

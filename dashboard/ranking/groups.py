@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.datasets.types import Groups
-from dashboard.drawing.palettes import Style
-from dashboard.ranking import tables
-from dashboard.ranking.figures import position_groups
-from dashboard.ranking.service import Measured, group_provenance
-from dashboard.widgets import panels
-from dashboard.widgets.tables import show_table
+from poslens.attribution.datasets.types import Groups
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.palettes import Style
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.figures import position_groups
+from poslens.studies.ranking.service import Measured, group_provenance
 
 
 def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> None:

@@ -9,32 +9,32 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.methods import POSIR_CURVE, make_method
-from attribution.retrievers import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Provenance
-from dashboard.core.compute import DataSetCurve
-from dashboard.core.own_texts import service_for
-from dashboard.core.runs import Job
-from dashboard.curves.words import too_few
-from dashboard.drawing import curves as curve_figures
-from dashboard.drawing.curves import Style
-from dashboard.ranking import groups as ranking_groups
-from dashboard.ranking import published as published_results
-from dashboard.ranking import queries as ranking_queries
-from dashboard.ranking import service as ranking_service
-from dashboard.ranking import tables
-from dashboard.ranking.figures import evidence_bins, length_buckets
-from dashboard.ranking.run_choice import notes as run_notes
-from dashboard.ranking.run_choice import ranked_runs, run_choice
-from dashboard.ranking.service import Measured, Ranked, Setup
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from dashboard.widgets.run_board import run_board
-from dashboard.widgets.tables import show_table
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.methods import POSIR_CURVE, make_method
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
+from poslens.compute.compute import DataSetCurve
+from poslens.compute.runs import Job
+from poslens.dashboard.ranking import groups as ranking_groups
+from poslens.dashboard.ranking import published as published_results
+from poslens.dashboard.ranking import queries as ranking_queries
+from poslens.dashboard.ranking.run_choice import notes as run_notes
+from poslens.dashboard.ranking.run_choice import ranked_runs, run_choice
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from poslens.dashboard.widgets.run_board import run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures import curves as curve_figures
+from poslens.figures.curves import Style
+from poslens.studies.curves.words import too_few
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.figures import evidence_bins, length_buckets
+from poslens.studies.ranking.service import Measured, Ranked, Setup
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"

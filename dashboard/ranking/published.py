@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from dashboard.published import files as published_files
-from dashboard.published.service import measures_frame
-from dashboard.ranking import tables
-from dashboard.ranking.service import Measured
-from dashboard.widgets import panels
-from dashboard.widgets.tables import show_table
+from poslens.dashboard.published import files as published_files
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.tables import show_table
+from poslens.studies.published.service import measures_frame
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.service import Measured
 
 
 def section(found: Sequence[Measured], dataset: str) -> None:

@@ -7,14 +7,19 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from attribution.evaluation.ranking_measures import NDCG, TOP
-from dashboard.core import access
-from dashboard.ranking import tables
-from dashboard.ranking.runs import AGAINST, DIFFERENCE, difference_words, differences_frame
-from dashboard.ranking.service import Measured
-from dashboard.ranking.tables import FILTERS
-from dashboard.widgets import links, panels, url_state
-from dashboard.widgets.tables import chosen_row
+from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
+from poslens.dashboard.server import access
+from poslens.dashboard.widgets import links, panels, url_state
+from poslens.dashboard.widgets.tables import chosen_row
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.runs import (
+    AGAINST,
+    DIFFERENCE,
+    difference_words,
+    differences_frame,
+)
+from poslens.studies.ranking.service import Measured
+from poslens.studies.ranking.tables import FILTERS
 
 
 def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note: str = "") -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from attribution.datasets import Collection
-from attribution.evaluation import trec_runs
-from attribution.evaluation.trec_runs import TrecRun
-from dashboard.ranking.runs import RankedRun, ranked_run
-from dashboard.ranking.service import Setup
-from dashboard.widgets import panels
+from poslens.attribution.datasets import Collection
+from poslens.attribution.evaluation import trec_runs
+from poslens.attribution.evaluation.trec_runs import TrecRun
+from poslens.dashboard.widgets import panels
+from poslens.studies.ranking.runs import RankedRun, ranked_run
+from poslens.studies.ranking.service import Setup
 
 MOST = 4
 """Runs that stand beside the models at most."""

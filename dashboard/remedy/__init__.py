@@ -1,1 +1,1 @@
-"""Remedy: what calibrated attention does to a model's position bias, and at what price."""
+"""Remedy: does calibrated attention reduce a position bias, and at what cost?"""

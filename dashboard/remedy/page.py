@@ -5,23 +5,23 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import streamlit as st
 
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.retrievers.specs import RetrieverSpec
-from dashboard.core.own_texts import service_for
-from dashboard.drawing.curves import Style, mean_curves
-from dashboard.interventions.service import DEFAULT_PAIRS
-from dashboard.ranking import service as ranking_service
-from dashboard.ranking.service import Setup
-from dashboard.remedy import curves as remedy_curves
-from dashboard.remedy import service as remedies
-from dashboard.remedy import tables
-from dashboard.remedy.curves import CurveChoice
-from dashboard.remedy.figures import front
-from dashboard.remedy.service import Point, Remedy
-from dashboard.widgets import choices, links, panels
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import any_active, run_board
-from dashboard.widgets.tables import chosen_row, show_table
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.figures.curves import Style, mean_curves
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking.service import Setup
+from poslens.studies.remedy import curves as remedy_curves
+from poslens.studies.remedy import service as remedies
+from poslens.studies.remedy import tables
+from poslens.studies.remedy.curves import CurveChoice
+from poslens.studies.remedy.figures import front
+from poslens.studies.remedy.service import Point, Remedy
 
 STRENGTHS = [number / 10 for number in range(1, 11)]
 BASKETS = [16, 32, 64, 128, 256]

@@ -10,27 +10,27 @@ import pandas as pd
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.datasets.types import spread_evenly
-from attribution.errors import UserError
-from attribution.retrievers import resolve
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from dashboard.core import own_texts
-from dashboard.core.compute import service
-from dashboard.core.protocols import posir_ranking_spec, posir_spec
-from dashboard.core.selection import ANY, ANYWHERE, Filters, Selection, facets
-from dashboard.drawing.plain import plain
-from dashboard.widgets import url_state
-from dashboard.widgets.fetch_panel import fetch_panel
-from dashboard.widgets.method_choice import method as method
-from dashboard.widgets.method_choice import methods as methods
-from dashboard.widgets.method_choice import say_unfit as say_unfit
-from dashboard.widgets.method_choice import unfit_methods as unfit_methods
-from dashboard.widgets.model_limits import model_limits
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute.compute import service
+from poslens.compute.protocols import posir_ranking_spec, posir_spec
+from poslens.compute.selection import ANY, ANYWHERE, Filters, Selection, facets
+from poslens.dashboard.server import own_texts
+from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets.fetch_panel import fetch_panel
+from poslens.dashboard.widgets.method_choice import method as method
+from poslens.dashboard.widgets.method_choice import methods as methods
+from poslens.dashboard.widgets.method_choice import say_unfit as say_unfit
+from poslens.dashboard.widgets.method_choice import unfit_methods as unfit_methods
+from poslens.dashboard.widgets.model_limits import model_limits
+from poslens.figures.plain import plain
 
 T = TypeVar("T")
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.retrievers.hub import Size
-from attribution.retrievers.specs import RetrieverSpec
-from dashboard.cache_page.service import size
-from dashboard.core import fetching, rights
-from dashboard.core.compute import service
-from dashboard.drawing.plain import plain
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.run_board import on_board
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.hub import Size
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute import fetching
+from poslens.compute.compute import service
+from poslens.dashboard.server import rights
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import on_board
+from poslens.figures.plain import plain
+from poslens.storage.service import size
 
 
 def fetch_panel(names: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from typing import ParamSpec
 
 import streamlit as st
 
-from attribution.errors import UserError
-from dashboard.drawing.plain import plain
+from poslens.attribution.errors import UserError
+from poslens.figures.plain import plain
 
 P = ParamSpec("P")
 

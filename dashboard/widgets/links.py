@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from attribution import datasets
-from attribution.methods import CURVE_PARAMETERS, METHODS
-from attribution.types import Method
-from dashboard.core import own_texts
-from dashboard.drawing.plain import plain
-from dashboard.heatmap.data import MAX_COLUMNS
-from dashboard.widgets.tables import chosen_row
+from poslens.attribution import datasets
+from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
+from poslens.attribution.types import Method
+from poslens.dashboard.server import own_texts
+from poslens.dashboard.widgets.tables import chosen_row
+from poslens.figures.plain import plain
+from poslens.heatmap.data import MAX_COLUMNS
 
 _Asked = dict[str, str | Sequence[str]]
 _CARRIED = "to."

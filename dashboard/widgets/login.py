@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard.core import access, people
-from dashboard.drawing.plain import plain
-from dashboard.widgets.guard import guarded
+from poslens.dashboard.server import access, people
+from poslens.dashboard.widgets.guard import guarded
+from poslens.figures.plain import plain
 
 
 def entered() -> bool:

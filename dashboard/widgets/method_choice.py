@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
-from attribution.methods.base import Parameter
-from attribution.retrievers import resolve
-from attribution.types import Method
-from dashboard.core.compute import service
-from dashboard.drawing.plain import plain
-from dashboard.widgets import url_state
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
+from poslens.attribution.methods.base import Parameter
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.types import Method
+from poslens.compute.compute import service
+from poslens.dashboard.widgets import url_state
+from poslens.figures.plain import plain
 
 
 def title(name: str) -> str:

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.retrievers import calibration, limits, resolve
-from attribution.retrievers.specs import CONFIGURED
-from dashboard.drawing.plain import plain
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import calibration, limits, resolve
+from poslens.attribution.retrievers.specs import CONFIGURED
+from poslens.figures.plain import plain
 
 
 def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str) -> None:

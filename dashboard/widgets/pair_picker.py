@@ -11,13 +11,14 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.text import words
-from attribution.types import Method, TextPair
-from cache.storage.store import StoredCurves
-from dashboard.core.own_texts import service_for
-from dashboard.core.selection import (
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import words
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.storage.store import StoredCurves
+from poslens.compute.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
+from poslens.compute.orders import HELP as ORDER_HELP
+from poslens.compute.selection import (
     FACETS,
     Filters,
     Selection,
@@ -25,14 +26,13 @@ from dashboard.core.selection import (
     evidence_position,
     facets,
 )
-from dashboard.drawing.plain import plain
-from dashboard.widgets import url_state
-from dashboard.widgets.choices import filters, spec, statistics
-from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
-from dashboard.widgets.orders import HELP as ORDER_HELP
-from dashboard.widgets.reading_panel import readable_pairs
-from dashboard.widgets.tables import NOTHING, rows_key, with_values
-from dashboard.widgets.typed_text import OWN, typed_text
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets.choices import filters, spec, statistics
+from poslens.dashboard.widgets.reading_panel import readable_pairs
+from poslens.dashboard.widgets.tables import NOTHING, rows_key, with_values
+from poslens.dashboard.widgets.typed_text import OWN, typed_text
+from poslens.figures.plain import plain
 
 MAX_LISTED = 1000
 """Pairs that the list holds; of more, those around the chosen one. The table has them all."""

@@ -12,24 +12,16 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from attribution.methods import METHODS
-from attribution.types import Method, Provenance, TextPair
-from cache.recent import Recent
-from dashboard.core import readings
-from dashboard.core.compute import Explained, service
-from dashboard.drawing.curves import (
-    PRESETS,
-    Style,
-)
-from dashboard.drawing.figure_base import (
-    Provenances,
-    caption_line,
-    caption_text,
-    provenance_entries,
-)
-from dashboard.drawing.palettes import PALETTES
-from dashboard.drawing.plain import plain as plain
-from dashboard.export.files import (
+from poslens.attribution.methods import METHODS
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.recent import Recent
+from poslens.compute import readings
+from poslens.compute.compute import Explained, service
+from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.guard import guarded as guarded
+from poslens.dashboard.widgets.heatmap import heatmap
+from poslens.export.files import (
     FIGURE_FORMATS,
     MEDIA_TYPES,
     TABLE_FORMATS,
@@ -39,15 +31,20 @@ from dashboard.export.files import (
     table_files,
     zipped,
 )
-from dashboard.heatmap import Pane, View
-from dashboard.heatmap.component import heatmap
-from dashboard.heatmap.data import MAX_COLUMNS
-from dashboard.heatmap.results import heatmap_bytes as heatmap_bytes
-from dashboard.heatmap.results import labels as labels
-from dashboard.heatmap.results import panes as panes
-from dashboard.widgets import url_state
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.guard import guarded as guarded
+from poslens.figures.curves import PRESETS, Style
+from poslens.figures.figure_base import (
+    Provenances,
+    caption_line,
+    caption_text,
+    provenance_entries,
+)
+from poslens.figures.palettes import PALETTES
+from poslens.figures.plain import plain as plain
+from poslens.heatmap import Pane, View
+from poslens.heatmap.data import MAX_COLUMNS
+from poslens.heatmap.results import heatmap_bytes as heatmap_bytes
+from poslens.heatmap.results import labels as labels
+from poslens.heatmap.results import panes as panes
 
 _CLEAR = "rgba(0,0,0,0)"
 BESIDE_PX = 450

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from attribution.errors import UserError
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from dashboard.core import readings
-from dashboard.core.compute import service
-from dashboard.drawing.plain import plain
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute import readings
+from poslens.compute.compute import service
+from poslens.figures.plain import plain
 
 _TOLD_S = 0.25
 

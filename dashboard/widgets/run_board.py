@@ -9,12 +9,12 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from attribution.errors import UserError
-from dashboard.core import people
-from dashboard.core.runs import Job, Run, duration
-from dashboard.drawing.plain import plain
-from dashboard.widgets.guard import fragment
-from dashboard.widgets.tables import no_result
+from poslens.attribution.errors import UserError
+from poslens.compute.runs import Job, Run, duration
+from poslens.dashboard.server import people
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.tables import no_result
+from poslens.figures.plain import plain
 
 _ON_BOARDS = "runs on boards"
 STRIP_S = 4.0

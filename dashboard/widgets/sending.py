@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import streamlit as st
 
-from attribution.methods import METHODS
-from attribution.retrievers.endpoint_cost import Cost
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method, TextPair
-from dashboard.core.compute import Compute
-from dashboard.core.runs import Job
-from dashboard.drawing.plain import plain
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.endpoint_cost import Cost
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.figures.plain import plain
 
 LEVEL = "level"
 """The parameter that says what occlusion takes out at a time, and the key of its widget."""

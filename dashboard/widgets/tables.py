@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard.drawing.plain import plain
+from poslens.figures.plain import plain
 
 SHOWN_FAILURES = 1000
 NOTHING = "–"

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from attribution.errors import UserError
-from attribution.text import clean
-from attribution.types import EvidenceSpan, TextPair
-from dashboard.drawing.plain import plain
-from dashboard.widgets import url_state
-from dashboard.widgets.choices import uploader
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets.choices import uploader
+from poslens.figures.plain import plain
 
 OWN = "Own text"
 """What the address calls texts that are typed."""

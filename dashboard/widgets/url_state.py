@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 import streamlit as st
 
-from dashboard.drawing.plain import plain
+from poslens.figures.plain import plain
 
 MAX_IN_LINK = 32_000
 """Bytes of an address that texts may take: the server takes 64 KiB of it and all headers

@@ -279,10 +279,10 @@ def use(folder: Path) -> str:
     Raises:
         AssertionError: the sentence is none.
     """
-    from attribution.errors import UserError
-    from attribution.methods import METHODS, make_method
-    from attribution.retrievers import load, resolve
-    from attribution.retrievers.self_check import PROBE, check_retriever
+    from poslens.attribution.errors import UserError
+    from poslens.attribution.methods import METHODS, make_method
+    from poslens.attribution.retrievers import load, resolve
+    from poslens.attribution.retrievers.self_check import PROBE, check_retriever
 
     resolve._registered.clear()
     try:

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from transformers.utils import logging
 
-from attribution.errors import UserError
-from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_families, tiny_models
 
 PAIRS = (

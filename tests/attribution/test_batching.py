@@ -12,14 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution import methods
-from attribution.batching import Halving, batches, out_of_memory, run_batches
-from attribution.errors import Stopped, UserError
-from attribution.methods import attribute_batches, make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.types import TextPair
-from cache.jobs.attributions import OneDevice
+from poslens.attribution import methods
+from poslens.attribution.batching import Halving, batches, out_of_memory, run_batches
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.attributions import OneDevice
 
 METHOD = make_method("saliency")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution import isolated
-from attribution.errors import UserError
-from attribution.isolated import Limits, Reader
+from poslens.attribution import isolated
+from poslens.attribution.errors import UserError
+from poslens.attribution.isolated import Limits, Reader
 
 ROOT = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
@@ -75,7 +75,7 @@ def known_to_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
         "_CHILD",
         f"import importlib.util as u, sys; s = u.spec_from_file_location({__name__!r}, "
         f"{__file__!r}); m = sys.modules[{__name__!r}] = u.module_from_spec(s); "
-        "s.loader.exec_module(m); from attribution.isolated import serve; serve()",
+        "s.loader.exec_module(m); from poslens.attribution.isolated import serve; serve()",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attribution.paths import IrregularFileError, open_regular
+from poslens.attribution.paths import IrregularFileError, open_regular
 
 ROOT = Path(__file__).parents[2]
 DEVICE = Path("/dev/zero")
@@ -20,7 +20,7 @@ DEVICE = Path("/dev/zero")
 READ = """
 import resource, sys
 from pathlib import Path
-from attribution.errors import UserError
+from poslens.attribution.errors import UserError
 {imports}
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 try:
@@ -88,7 +88,7 @@ def test_a_data_set_with_an_irregular_file_is_refused(tmp_path: Path, kind: str,
         (tmp_path / "qrels" / "test.tsv").unlink()
     replaced(tmp_path / name, kind)
     said = answer(
-        "from attribution.datasets import beir",
+        "from poslens.attribution.datasets import beir",
         "beir.read(Path(sys.argv[1]), 'mine')",
         tmp_path,
     )
@@ -99,14 +99,15 @@ def test_a_data_set_with_an_irregular_file_is_refused(tmp_path: Path, kind: str,
 def test_an_irregular_file_of_rankings_or_results_is_refused(tmp_path: Path, kind: str) -> None:
     path = replaced(tmp_path / "run.trec", kind)
     said = answer(
-        "from attribution.evaluation.trec_runs import register",
+        "from poslens.attribution.evaluation.trec_runs import register",
         "register('mine', Path(sys.argv[1]))",
         path,
     )
     assert said.startswith("run.trec cannot be read (not a regular file)")
     path = replaced(tmp_path / "results.parquet", kind)
     said = answer(
-        "from cache.exchange.transfer import import_file\nfrom cache.storage.store import Store",
+        "from poslens.cache.exchange.transfer import import_file\n"
+        "from poslens.cache.storage.store import Store",
         "import_file(Store(Path(sys.argv[2])), Path(sys.argv[1]))",
         path,
         tmp_path / "cache",

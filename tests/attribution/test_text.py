@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attribution.errors import UserError
-from attribution.text import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import (
     MAX_CHARACTERS,
     clean,
     inside,
@@ -17,7 +17,7 @@ from attribution.text import (
     unit_of,
     words,
 )
-from attribution.types import EvidenceSpan, Token, TokenizedText
+from poslens.attribution.types import EvidenceSpan, Token, TokenizedText
 
 TEXTS = {
     "eng": "Dr. Smith paid $3.50 on 5 Jan. 2020. It's well-known, isn't it? Yes! (See p. 4.)",

@@ -7,10 +7,10 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from attribution.curves.positions import positions
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.types import (
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.types import (
     Attribution,
     EvidenceSpan,
     Method,

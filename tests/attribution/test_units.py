@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from attribution.curves.positions import Aggregate, aggregated, unit_scores
-from attribution.datasets import DataSet
-from attribution.evaluation.faithfulness import Parameters, _order
-from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.text import words
-from attribution.types import TextPair, Token, TokenizedText
+from poslens.attribution.curves.positions import Aggregate, aggregated, unit_scores
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.evaluation.faithfulness import Parameters, _order
+from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.text import words
+from poslens.attribution.types import TextPair, Token, TokenizedText
 
 UNITS = np.array([0, 0, -1, 2, 0, 2])
 SCORES = np.array([1.0, -4.0, 99.0, 0.5, 4.0, 1.5], dtype=np.float32)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.methods import make_method
-from attribution.types import Attribution, TextPair, Token, TokenizedText
-from cache.storage.store import Store
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
+from poslens.cache.storage.store import Store
 
 Make = Callable[..., tuple[TextPair, Attribution]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from dataclasses import replace
 
-from attribution.datasets import DataSet
-from attribution.types import Pairs, TextPair
-from cache.columns import PairColumns, columns_of
-from cache.keys import text_fingerprint, text_number
-from cache.recent import forget_made
-from dashboard.core.selection import Filters, facets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.types import Pairs, TextPair
+from poslens.cache.columns import PairColumns, columns_of
+from poslens.cache.keys import text_fingerprint, text_number
+from poslens.cache.recent import forget_made
+from poslens.compute.selection import Filters, facets
 
 PAIRS = (
     TextPair("a", "when", "Fog lifts.", dataset="one"),

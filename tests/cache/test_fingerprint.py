@@ -15,15 +15,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import cache.keys
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.load import load, plan
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from attribution.types import EvidenceSpan, TextPair
-from cache.digests import Digests, key_of
-from cache.keys import (
+import poslens.cache.keys
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.load import load, plan
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.digests import Digests, key_of
+from poslens.cache.keys import (
     file_digest,
     files_fingerprint,
     model_fingerprint,
@@ -236,13 +236,15 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     path = tmp_path / "model.safetensors"
     path.write_bytes(os.urandom(2 << 20))
-    monkeypatch.setattr(cache.keys.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)
+    monkeypatch.setattr(
+        poslens.cache.keys.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10
+    )
     return path
 
 
 def restart() -> None:
     """Forget what a process remembers."""
-    cache.keys._digests.clear()
+    poslens.cache.keys._digests.clear()
 
 
 def test_a_large_file_is_read_once_in_many_starts(

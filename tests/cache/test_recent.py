@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.recent import SLOW_S, WAIT, Recent, RecentWhileSame, forget_made
+from poslens.cache.recent import SLOW_S, WAIT, Recent, RecentWhileSame, forget_made
 
 
 def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:

@@ -24,14 +24,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from attribution.methods import make_method
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Method, TextPair
-from cache.jobs.attributions import OneDevice, precompute
-from cache.jobs.loop import Progress, RunOptions
-from cache.keys import used_model
-from cache.storage.encoded import Encoded
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.attributions import OneDevice, precompute
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import used_model
+from poslens.cache.storage.encoded import Encoded
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 PORTION = 16  # pairs in a batch; while many actors work, several batches come at a time
@@ -91,8 +91,8 @@ def kill(
     spec: RetrieverSpec, pairs: Sequence[TextPair], root: Path, actors: int, kills: int
 ) -> Outcome:
     """Kill `kills` actors in a run over `pairs`; what must be zero is lost, doubled, wrong."""
-    from attribution.retrievers.load import load
-    from cache.jobs.ray_executor import RayExecutor
+    from poslens.attribution.retrievers.load import load
+    from poslens.cache.jobs.ray_executor import RayExecutor
 
     chance = random.Random(0)
     key = used_model(spec, "cpu", "auto").fingerprint

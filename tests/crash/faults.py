@@ -34,17 +34,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attribution.curves.curve_summary import summarize
-from attribution.errors import UserError
-from attribution.isolated import Reader
-from attribution.retrievers.base import Retriever
-from attribution.types import TextPair
-from cache.exchange.part_files import PartFolder, PartWriter, ingest
-from cache.exchange.transfer import export, import_file, merge
-from cache.jobs.attributions import OneDevice, precompute
-from cache.storage import connections, index
-from cache.storage.maintenance import compact, listing, verify
-from cache.storage.store import Store
+from poslens.attribution.curves.curve_summary import summarize
+from poslens.attribution.errors import UserError
+from poslens.attribution.isolated import Reader
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.types import TextPair
+from poslens.cache.exchange.part_files import PartFolder, PartWriter, ingest
+from poslens.cache.exchange.transfer import export, import_file, merge
+from poslens.cache.jobs.attributions import OneDevice, precompute
+from poslens.cache.storage import connections, index
+from poslens.cache.storage.maintenance import compact, listing, verify
+from poslens.cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL, Telling, lexical, some_pairs, sound
 
 ROOT = Path(__file__).parents[2]

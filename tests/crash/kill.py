@@ -25,15 +25,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.methods import make_method
-from attribution.retrievers.base import Retriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import Method, TextPair
-from cache.jobs.attributions import OneDevice, precompute
-from cache.storage import index
-from cache.storage.encoded import Encoded
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.attributions import OneDevice, precompute
+from poslens.cache.storage import index
+from poslens.cache.storage.encoded import Encoded
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("terms")
 POINT = make_method("terms", {"resampling": "point"})

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from cache.storage import index
-from cache.storage.store import Store
+from poslens.attribution.errors import UserError
+from poslens.cache.storage import index
+from poslens.cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL, kill, lexical, some_pairs
 from tests.load.store import result
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution import datasets
-from attribution.retrievers import resolve
-from dashboard.core.compute import service
+from poslens.attribution import datasets
+from poslens.attribution.retrievers import resolve
+from poslens.compute.compute import service
 
 
 @pytest.fixture

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.evaluation.audit import audit_method
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.evaluation.chunks import WHOLE
-from attribution.evaluation.faithfulness import Parameters
-from attribution.interventions.relocation import relocation_method
-from attribution.interventions.segments import documents_of, edits_method
-from attribution.methods import make_method
-from cache.kinds import bias as bias_scores
-from cache.kinds.bias import BIAS_SCORES
-from cache.kinds.faithfulness import FaithfulnessStore
-from cache.kinds.interventions import causes
-from cache.storage.store import ModelKey
-from dashboard.audit import service as audits
-from dashboard.core.compute import Compute, service
-from dashboard.widgets.choices import spec
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.evaluation.audit import audit_method
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.chunks import WHOLE
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.interventions.segments import documents_of, edits_method
+from poslens.attribution.methods import make_method
+from poslens.cache.kinds import bias as bias_scores
+from poslens.cache.kinds.bias import BIAS_SCORES
+from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.interventions import causes
+from poslens.cache.storage.store import ModelKey
+from poslens.compute.compute import Compute, service
+from poslens.dashboard.widgets.choices import spec
+from poslens.studies.audit import service as audits
 from tests.support.pages import open_page
 
 TERMS = make_method("terms")

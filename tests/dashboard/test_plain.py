@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.drawing.plain import plain
+from poslens.figures.plain import plain
 
 ROOT = Path(__file__).parents[2]
 FILES = [

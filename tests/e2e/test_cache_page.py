@@ -7,10 +7,10 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from attribution import datasets
-from attribution.methods import make_method
-from attribution.retrievers.resolve import resolve
-from dashboard.core.compute import Compute
+from poslens.attribution import datasets
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
 from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_app import no_error, ready
 

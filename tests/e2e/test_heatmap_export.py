@@ -11,10 +11,10 @@ import pytest
 from choreographer.browsers import Chromium
 from PIL import Image
 
-from attribution.errors import UserError
-from dashboard.export import browser
-from dashboard.heatmap import Pane, View
-from dashboard.heatmap.standalone import to_html, to_image
+from poslens.attribution.errors import UserError
+from poslens.export import browser
+from poslens.heatmap import Pane, View
+from poslens.heatmap.standalone import to_html, to_image
 
 TEXT = "Ice <melts> & flows\nعام جديد \x00 冰川 " + "more words " * 200
 TOKENS = tuple((match.start(), match.end(), 1.0) for match in re.finditer(r"\S+", TEXT))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from dashboard.heatmap import View
-from dashboard.heatmap.standalone import to_image
+from poslens.heatmap import View
+from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show
 from tests.e2e.test_heatmap_links import (
     DOCUMENT,

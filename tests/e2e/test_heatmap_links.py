@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import CDPSession, Page, expect
 
-from attribution.types import Attribution, Method, Token, TokenizedText
-from dashboard.heatmap import Pane, View, pane
-from dashboard.heatmap.standalone import to_image
+from poslens.attribution.types import Attribution, Method, Token, TokenizedText
+from poslens.heatmap import Pane, View, pane
+from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
 
 QUERY, DOCUMENT = 0, 1  # panes of the first column

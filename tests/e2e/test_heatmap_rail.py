@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from attribution.curves.positions import resample, token_range
-from attribution.types import EvidenceSpan, Token, TokenizedText
-from dashboard.heatmap import Fact, Head, Pane, Rail, View
-from dashboard.heatmap.standalone import to_image
+from poslens.attribution.curves.positions import resample, token_range
+from poslens.attribution.types import EvidenceSpan, Token, TokenizedText
+from poslens.heatmap import Fact, Head, Pane, Rail, View
+from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
 
 WORDS = [f"w{i:03}" for i in range(400)]

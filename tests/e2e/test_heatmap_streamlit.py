@@ -15,8 +15,8 @@ from tests.support.served import ROOT, served
 
 SCRIPT = """
 import streamlit as st
-from dashboard.heatmap import Head, Pane, Rail, View
-from dashboard.heatmap.component import heatmap
+from poslens.heatmap import Head, Pane, Rail, View
+from poslens.dashboard.widgets.heatmap import heatmap
 
 
 st.set_page_config(layout="wide")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from attribution.curves.positions import Aggregate, unit_scores
-from attribution.datasets import DataSet
-from attribution.methods import attribute_batches, make_method
-from dashboard.heatmap import View, pane
-from dashboard.heatmap.assets import drawing_script
-from dashboard.heatmap.standalone import to_html
+from poslens.attribution.curves.positions import Aggregate, unit_scores
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import attribute_batches, make_method
+from poslens.heatmap import View, pane
+from poslens.heatmap.assets import drawing_script
+from poslens.heatmap.standalone import to_html
 
 UNITS = """([pane, level, how]) => unitsOf(segmentText(pane.text), pane, level, how)
     .map(({ start, score, tokens }) => [start, score, tokens.length])"""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard.drawing.plain import parted
+from poslens.figures.plain import parted
 from tests.e2e.conftest import App, idle
 
 HOSTILE = [

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from cache.storage.files import Files
-from cache.storage.maintenance import listing
-from dashboard.widgets.url_state import MAX_IN_LINK
+from poslens.cache.storage.files import Files
+from poslens.cache.storage.maintenance import listing
+from poslens.dashboard.widgets.url_state import MAX_IN_LINK
 from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
 from tests.support.ports import free_port

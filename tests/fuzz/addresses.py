@@ -223,8 +223,8 @@ class Fault:
 def prepare(folder: Path) -> None:
     """Make a small random model and a few short pairs known as `tiny` and `few`: what a page
     computes takes no time, so that there is time for many addresses."""
-    from attribution import datasets
-    from attribution.retrievers import resolve
+    from poslens.attribution import datasets
+    from poslens.attribution.retrievers import resolve
     from tests.support import tiny_models
 
     (folder / "model").mkdir()

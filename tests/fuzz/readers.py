@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attribution import isolated
-from attribution.curves.published import curves_of, read_measures
-from attribution.datasets import (
+from poslens.attribution import isolated
+from poslens.attribution.curves.published import curves_of, read_measures
+from poslens.attribution.datasets import (
     beir,
     colder,
     documents,
@@ -35,12 +35,12 @@ from attribution.datasets import (
     squad,
     traces,
 )
-from attribution.datasets.corpus import Collection, from_pairs
-from attribution.datasets.streams import File
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.trec_runs import placed, read_run
-from dashboard.check.baseline import parse
+from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.trec_runs import placed, read_run
+from poslens.studies.check.baseline import parse
 from tests.fuzz.mutations import COLUMNS, damaged, json_text, odd_column, odd_json
 
 Random = random.Random

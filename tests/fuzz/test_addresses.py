@@ -11,7 +11,7 @@ from tests.fuzz.addresses import PAGES, Query, fuzz, fuzz_widgets, opened, prepa
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
-    from attribution import datasets
+    from poslens.attribution import datasets
 
     if "few" not in datasets.names():
         prepare(tmp_path_factory.mktemp("addresses"))
@@ -45,7 +45,7 @@ def test_a_link_drops_nothing_that_the_session_keeps() -> None:
 def test_a_data_set_that_is_gone_is_one_sentence(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attribution import datasets
+    from poslens.attribution import datasets
 
     file = tmp_path / "gone.jsonl"
     file.write_text('{"query": "a", "document": "b"}')
@@ -71,7 +71,7 @@ def test_a_sample_of_damaged_widget_states() -> None:
 def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dashboard.core import model_pool
+    from poslens.compute import model_pool
 
     def ends(*_: object) -> None:
         raise SystemExit(3)

@@ -47,7 +47,7 @@ def test_damaged_files_end_in_data_or_in_one_sentence(
 def test_the_fuzz_sees_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "csv", lambda draw, folder: 1 / 0)  # type: ignore[arg-type]
     with monkeypatch.context() as kept:
-        from attribution import isolated
+        from poslens.attribution import isolated
 
         for owner, attribute in (
             (isolated, "call"),

@@ -41,8 +41,8 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.typing import Subprotocol
 
-from cache.storage.files import Files
-from cache.storage.maintenance import listing
+from poslens.cache.storage.files import Files
+from poslens.cache.storage.maintenance import listing
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]

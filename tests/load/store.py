@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.curves.positions import curve_params, document_curve
-from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-from cache.storage import index
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.curves.positions import curve_params, document_curve
+from poslens.attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+from poslens.cache.storage import index
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
 METHOD = Method("saliency", {"version": 1}, curve_params())

@@ -24,12 +24,13 @@ from sentence_transformers import SentenceTransformer
 from transformers.utils import logging as transformers_logging
 
 import poslens
-from attribution.curves.positions import document_curve
-from attribution.methods import attribute_batches, make_method
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
-from poslens import calls, saved_models
+from poslens import api as calls
+from poslens import saved_models
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
 from poslens.inputs import option_words
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
@@ -318,7 +319,7 @@ def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) ->
 
 def test_libraries_are_as_they_were_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    logger = logging.getLogger("attribution.retrievers")
+    logger = logging.getLogger("poslens.attribution.retrievers")
 
     def state() -> tuple[object, ...]:
         bars = transformers_logging.is_progress_bar_enabled()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from attribution.types import TextPair
-from cache.storage.results import Results, pair_key
-from cache.storage.schema import Schema
+from poslens.attribution.types import TextPair
+from poslens.cache.storage.results import Results, pair_key
+from poslens.cache.storage.schema import Schema
 
 
 @dataclass(frozen=True)

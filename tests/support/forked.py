@@ -124,12 +124,12 @@ def _main() -> None:
     import bm25s  # noqa: F401
     import sentence_transformers  # noqa: F401
 
-    import dashboard.__main__
-    import dashboard.bias.service
-    import dashboard.export.files
-    import dashboard.ranking.service  # noqa: F401
+    import poslens.dashboard.__main__
+    import poslens.export.files
+    import poslens.studies.bias.service
+    import poslens.studies.ranking.service  # noqa: F401
 
-    del sys.modules["dashboard.__main__"]  # each child runs it anew
+    del sys.modules["poslens.dashboard.__main__"]  # each child runs it anew
     gc.collect()
     gc.freeze()  # a child's collector would copy every page of what is loaded
     working: set[int] = set()

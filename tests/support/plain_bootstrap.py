@@ -1,4 +1,4 @@
-"""Intervals of `attribution.curves.bootstrap`, computed one number at a time from the textbook."""
+"""Intervals of the bootstrap, computed one number at a time from the textbook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-from attribution.curves.bootstrap import N_BOOTSTRAP, SEED, Values, intervals
+from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, SEED, Values, intervals
 
 
 def student_level(n: int, level: float = 0.95) -> float:

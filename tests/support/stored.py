@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attribution.types import N_BINS, Array, Method
-from cache.exchange.rows import entries
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.types import N_BINS, Array, Method
+from poslens.cache.exchange.rows import entries
+from poslens.cache.storage.store import ModelKey, Store
 
 _ALL = 1 << 30
 

@@ -59,7 +59,7 @@ class SourceDocument:
 
 @cache
 def _tokenizer() -> Tokenizer:
-    from attribution.retrievers.package_weights import minilm_folder
+    from poslens.attribution.retrievers.package_weights import minilm_folder
 
     tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
     tokenizer.no_truncation()
@@ -132,7 +132,7 @@ def same_subject(documents: Iterable[SourceDocument]) -> list[str]:
     """Documents of a language that share too many words of four letters or more which no other
     document of it has: they tell the same things, and a query of one is answered by the other,
     which is not judged."""
-    from attribution.retrievers.lexical import terms_of
+    from poslens.attribution.retrievers.lexical import terms_of
 
     having: dict[tuple[str, str], list[str]] = {}
     for document in documents:

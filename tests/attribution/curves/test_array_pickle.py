@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution.curves.array_pickle import NotArrays, arrays
-from attribution.curves.published import read_curves
-from attribution.errors import UserError
+from poslens.attribution.curves.array_pickle import NotArrays, arrays
+from poslens.attribution.curves.published import read_curves
+from poslens.attribution.errors import UserError
 
 CURVES = np.random.default_rng(0).random((5, 100))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap as scipy_bootstrap
 
-from attribution.curves import bootstrap
-from attribution.curves.bootstrap import (
+from poslens.attribution.curves import bootstrap
+from poslens.attribution.curves.bootstrap import (
     MAX_DRAWS,
     MIN_DOCUMENTS,
     Estimate,

@@ -7,12 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attribution.curves.bootstrap import MIN_DOCUMENTS
-from attribution.curves.curve_summary import CurveSummary, primacy_recency_index
-from attribution.curves.curve_summary import summarize as summarize_curves
-from attribution.curves.positions import BANDS, band, document_curve, document_magnitudes, positions
-from attribution.methods import make_method
-from attribution.types import Attribution, Token, TokenizedText
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
+from poslens.attribution.curves.curve_summary import CurveSummary, primacy_recency_index
+from poslens.attribution.curves.curve_summary import summarize as summarize_curves
+from poslens.attribution.curves.positions import (
+    BANDS,
+    band,
+    document_curve,
+    document_magnitudes,
+    positions,
+)
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, Token, TokenizedText
 from tests.support.plain_bootstrap import plain_bca
 
 METHOD = make_method("saliency")

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.curves.interactions import COLUMN_BINS, interactions
-from attribution.methods import make_method
-from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
+from poslens.attribution.curves.interactions import COLUMN_BINS, interactions
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    TextPair,
+    Token,
+    TokenizedText,
+)
 
 METHOD = make_method("decomposition", {"matrix": "yes"})
 SPECIAL = Token("[CLS]", 0, 0, is_special=True)

@@ -15,9 +15,13 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import bootstrap, spearmanr
 
-from attribution.curves.bootstrap import Estimate
-from attribution.curves.curve_summary import center_of_mass, primacy_recency_index, summarize
-from attribution.curves.positions import (
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import (
+    center_of_mass,
+    primacy_recency_index,
+    summarize,
+)
+from poslens.attribution.curves.positions import (
     BANDS,
     NORMALIZATIONS,
     RESAMPLINGS,
@@ -37,9 +41,15 @@ from attribution.curves.positions import (
     token_range,
     unit_scores,
 )
-from attribution.errors import UserError
-from attribution.methods import POSIR_CURVE, make_method
-from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import POSIR_CURVE, make_method
+from poslens.attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    Method,
+    Token,
+    TokenizedText,
+)
 from tests.support.plain_bootstrap import drawn_means, student_level
 
 POINT = positions("point")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.curves.projection import METRICS, Layout, comparable, project
-from attribution.errors import UserError
+from poslens.attribution.curves.projection import METRICS, Layout, comparable, project
+from poslens.attribution.errors import UserError
 
 
 def clusters(n: int = 40) -> np.ndarray:

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.curves import published
-from attribution.curves.curve_summary import center_of_mass
-from attribution.curves.positions import LENGTH_BUCKETS, positions
-from attribution.curves.published import (
+from poslens.attribution.curves import published
+from poslens.attribution.curves.curve_summary import center_of_mass
+from poslens.attribution.curves.positions import LENGTH_BUCKETS, positions
+from poslens.attribution.curves.published import (
     figure_5,
     model_of,
     read_bytes,
     read_curves,
     read_measures,
 )
-from attribution.errors import UserError
-from attribution.evaluation.evidence_profile import evidence_profile
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.evidence_profile import evidence_profile
 
 REFERENCE = next(
     (

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from attribution.curves import bootstrap
-from attribution.curves.bootstrap import N_BOOTSTRAP, SEED
-from attribution.curves.positions import document_curve, resample
-from attribution.curves.text_axis import average, curves_of, is_over_text, over_text
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.types import Attribution, Method, PositionCurve, Token, TokenizedText
+from poslens.attribution.curves import bootstrap
+from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, SEED
+from poslens.attribution.curves.positions import document_curve, resample
+from poslens.attribution.curves.text_axis import average, curves_of, is_over_text, over_text
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import (
+    Attribution,
+    Method,
+    PositionCurve,
+    Token,
+    TokenizedText,
+)
 from tests.support.plain_bootstrap import plain_bca
 
 PLAIN = make_method("saliency", {"normalization": "none"})

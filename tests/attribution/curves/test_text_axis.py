@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from attribution.curves.positions import token_range
-from attribution.curves.text_axis import curve_over_text, token_shares
-from attribution.methods import make_method
-from attribution.types import Attribution, EvidenceSpan, Token, TokenizedText
+from poslens.attribution.curves.positions import token_range
+from poslens.attribution.curves.text_axis import curve_over_text, token_shares
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, EvidenceSpan, Token, TokenizedText
 
 
 def text_of(*spans: tuple[int, int], full: int | None = None) -> TokenizedText:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attribution.datasets import parquet
+from poslens.attribution.datasets import parquet
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution.curves.published import read_measures
-from attribution.datasets import beir, colder, multiclaim, posir, read_upload
-from attribution.datasets.corpus import grade
-from attribution.datasets.streams import File
-from attribution.errors import UserError
+from poslens.attribution.curves.published import read_measures
+from poslens.attribution.datasets import beir, colder, multiclaim, posir, read_upload
+from poslens.attribution.datasets.corpus import grade
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.errors import UserError
 
 GOOD = {"query": "when", "document": "Fog lifts."}
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution import datasets, isolated
-from attribution.datasets import beir, detect, languages, posir
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
+from poslens.attribution import datasets, isolated
+from poslens.attribution.datasets import beir, detect, languages, posir
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = [

@@ -14,12 +14,18 @@ import pytest
 import pytrec_eval
 import torch
 
-from attribution import datasets
-from attribution.datasets import beir, formats, multiclaim, posir
-from attribution.datasets.corpus import Collection, Document, Query, corpus_digest, grade
-from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import NDCG, RECALL, measure
-from attribution.evaluation.search import rankings, search, search_lexical
+from poslens.attribution import datasets
+from poslens.attribution.datasets import beir, formats, multiclaim, posir
+from poslens.attribution.datasets.corpus import (
+    Collection,
+    Document,
+    Query,
+    corpus_digest,
+    grade,
+)
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import NDCG, RECALL, measure
+from poslens.attribution.evaluation.search import rankings, search, search_lexical
 
 Texts = dict[str, str]
 

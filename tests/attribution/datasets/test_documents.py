@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution import datasets
-from attribution.datasets import formats
-from attribution.datasets.types import Rejection
-from attribution.errors import UserError
-from attribution.interventions.segments import documents_of
+from poslens.attribution import datasets
+from poslens.attribution.datasets import formats
+from poslens.attribution.datasets.types import Rejection
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.segments import documents_of
 
 ROWS = [("a", "Tides", "The Moon pulls."), ("b", "", "Rain falls.")]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution import datasets
-from attribution.datasets import detect, formats
-from attribution.errors import UserError
+from poslens.attribution import datasets
+from poslens.attribution.datasets import detect, formats
+from poslens.attribution.errors import UserError
 
 CLASSES = ("beginning", "middle", "end")
 ROWS: list[dict[str, Any]] = [

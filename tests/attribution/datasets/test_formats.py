@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution import datasets
-from attribution.datasets import colder, detect, formats, hub, multiclaim, posir
-from attribution.datasets.languages import iso_639_3
-from attribution.datasets.streams import File
-from attribution.errors import UserError
-from attribution.interventions.filler import filler, filler_note
-from attribution.types import EvidenceSpan
+from poslens.attribution import datasets
+from poslens.attribution.datasets import colder, detect, formats, hub, multiclaim, posir
+from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.filler import filler, filler_note
+from poslens.attribution.types import EvidenceSpan
 
 
 @pytest.fixture(autouse=True)

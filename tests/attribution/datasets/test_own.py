@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution import datasets
-from attribution.datasets import own, read_upload
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
-from attribution.types import EvidenceSpan
+from poslens.attribution import datasets
+from poslens.attribution.datasets import own, read_upload
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import EvidenceSpan
 
 DOCUMENT = "Fog forms over cold water. It lifts at noon."
 FULL = {
@@ -257,7 +257,7 @@ def test_malformed_lines_of_json(line: bytes, reason: str) -> None:
 
 
 def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attribution.datasets.streams.MAX_LINE", 64)
+    monkeypatch.setattr("poslens.attribution.datasets.streams.MAX_LINE", 64)
     good = b'{"query": "q", "document": "d"}\n'
     for length in (65, 64 * 3, 64 * 3 + 5):
         found = read_upload("x.jsonl", good + b"x" * length + b"\n" + good)

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution import datasets
-from attribution.datasets import posir, posir_selection
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution import datasets
+from poslens.attribution.datasets import posir, posir_selection
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 DOCUMENT = "Fog forms over cold water. It lifts at noon."
 Rows = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from attribution.datasets import DataSet
+from poslens.attribution.datasets import DataSet
 from tools.sample import build
 
 

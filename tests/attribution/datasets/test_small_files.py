@@ -57,9 +57,9 @@ SMALL = {
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from attribution.datasets import read_upload
-from attribution.errors import UserError
-from attribution.curves.published import read_curves
+from poslens.attribution.datasets import read_upload
+from poslens.attribution.errors import UserError
+from poslens.attribution.curves.published import read_curves
 path = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

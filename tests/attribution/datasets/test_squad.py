@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution.datasets import detect, formats
-from attribution.errors import UserError
-from attribution.types import EvidenceSpan
+from poslens.attribution.datasets import detect, formats
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import EvidenceSpan
 
 FOG = "Fog forms over cold water. It lifts at noon, when the air is warm."
 TIDE = "The tide rises twice a day."

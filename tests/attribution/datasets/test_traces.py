@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from attribution.datasets import detect, formats
-from attribution.errors import UserError
+from poslens.attribution.datasets import detect, formats
+from poslens.attribution.errors import UserError
 
 FOG, TIDE = "Fog lifts at noon.", "The tide turns twice a day."
 FLAT: dict[str, Any] = {

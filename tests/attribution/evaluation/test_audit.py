@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.datasets.corpus import Document
-from attribution.errors import UserError
-from attribution.evaluation.audit import (
+from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import (
     Reach,
     dark_curve,
     dark_share,
@@ -24,7 +24,12 @@ from attribution.evaluation.audit import (
     won_back,
     worst,
 )
-from attribution.evaluation.document_index import NOT_FOUND, LexicalIndex, Ranks, VectorIndex
+from poslens.attribution.evaluation.document_index import (
+    NOT_FOUND,
+    LexicalIndex,
+    Ranks,
+    VectorIndex,
+)
 
 N_DOCUMENTS, N_SENTENCES, LENGTH = 12, 10, 5
 CORPUS = [

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from attribution import datasets
-from attribution.datasets import DataSet, formats
-from attribution.datasets.types import spread_evenly
-from attribution.errors import UserError
-from attribution.evaluation.bias_pairs import (
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet, formats
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_pairs import (
     PLACES,
     available,
     build,
@@ -19,9 +19,9 @@ from attribution.evaluation.bias_pairs import (
     pairs_for,
     unknown_files,
 )
-from attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
-from attribution.text import sentences
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
+from poslens.attribution.text import sentences
+from poslens.attribution.types import EvidenceSpan, TextPair
 from tools.sample import build_bias as sample_bias
 
 DOCUMENT = "Tea is hot. Fog lifts at noon. Ice melts. Salt dissolves."

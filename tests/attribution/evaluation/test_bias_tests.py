@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attribution.errors import UserError
-from attribution.evaluation.bias_tests import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_tests import (
     TESTS,
     BiasResult,
     DocumentPair,
@@ -18,7 +18,7 @@ from attribution.evaluation.bias_tests import (
     holm,
     paired_test,
 )
-from attribution.types import TextPair
+from poslens.attribution.types import TextPair
 
 
 def scored(*pairs: tuple[float, float]) -> list[PairScores]:

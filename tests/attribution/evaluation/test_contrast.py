@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.errors import UserError
-from attribution.evaluation.contrast import contrast, negated
-from attribution.types import Attribution, Method, Token, TokenizedText
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.contrast import contrast, negated
+from poslens.attribution.types import Attribution, Method, Token, TokenizedText
 
 
 def attributed(

@@ -6,8 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attribution.evaluation import evidence_profile as evidence_profile_module
-from attribution.evaluation.evidence_profile import evidence_bin, evidence_profile, profile_over
+from poslens.attribution.evaluation import evidence_profile as evidence_profile_module
+from poslens.attribution.evaluation.evidence_profile import (
+    evidence_bin,
+    evidence_profile,
+    profile_over,
+)
 
 
 def test_bins_are_cut_as_pandas_cuts_them() -> None:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attribution.curves.positions import evidence_share
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.faithfulness import (
+from poslens.attribution.curves.positions import evidence_share
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.faithfulness import (
     ERASER_FRACTIONS,
     FRACTIONS,
     Faithfulness,
@@ -25,12 +25,18 @@ from attribution.evaluation.faithfulness import (
     RandomOrders,
     deletion_insertion,
 )
-from attribution.evaluation.faithfulness_summary import summarize
-from attribution.methods import make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
+from poslens.attribution.evaluation.faithfulness_summary import summarize
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    TextPair,
+    Token,
+    TokenizedText,
+)
 
 METHOD = make_method("decomposition")
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -610,7 +616,7 @@ def test_the_batch_changes_nothing(
     pair = TextPair("p", "tide", "the Moon pulls the water nearer to it")
     (attribution,) = attribute(retriever, make_method("saliency"), [pair])
     whole = deletion_insertion(retriever, pair, attribution)
-    monkeypatch.setattr("attribution.methods.perturbation.BATCH_TOKENS", 1)
+    monkeypatch.setattr("poslens.attribution.methods.perturbation.BATCH_TOKENS", 1)
     single = deletion_insertion(retriever, pair, attribution)
     np.testing.assert_allclose(single.deletion, whole.deletion, atol=1e-5)
     np.testing.assert_allclose(

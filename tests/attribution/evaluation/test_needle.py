@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.needle import (
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.needle import (
     Haystacks,
     NeedleCell,
     NeedleGrid,
@@ -17,10 +17,10 @@ from attribution.evaluation.needle import (
     checked_grid,
     needles,
 )
-from attribution.interventions.relocation import tokens_of
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.scoring import score_texts
+from poslens.attribution.interventions.relocation import tokens_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.scoring import score_texts
 
 DOCUMENTS = [
     (" ".join(f"Text {d} says {'so ' * (n % 5)}in line {n}." for n in range(30)), "eng")
@@ -109,7 +109,8 @@ def test_words_of_the_question_are_enough_for_bm25(bm25: Any) -> None:
 
 def test_equal_scores_are_not_found(bm25: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "attribution.evaluation.needle.score_texts", lambda _, pairs, **__: np.zeros(len(pairs))
+        "poslens.attribution.evaluation.needle.score_texts",
+        lambda _, pairs, **__: np.zeros(len(pairs)),
     )
     found = cell(Haystacks(bm25, DOCUMENTS, needles(3)), 100, 0)
     assert found.ranks == (3, 3, 3) and found.found == [False] * 3

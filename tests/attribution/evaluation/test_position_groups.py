@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from attribution.curves.bootstrap import N_BOOTSTRAP, SEED
-from attribution.datasets.corpus import Collection, Document, Query
-from attribution.datasets.types import Groups
-from attribution.evaluation.position_groups import grouped
-from attribution.evaluation.ranking_measures import CUTOFFS, NDCG, evaluate
-from attribution.evaluation.search import Ranking
+from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, SEED
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.types import Groups
+from poslens.attribution.evaluation.position_groups import grouped
+from poslens.attribution.evaluation.ranking_measures import CUTOFFS, NDCG, evaluate
+from poslens.attribution.evaluation.search import Ranking
 from tests.support.plain_bootstrap import plain_bca
 
 GROUPS = Groups("mine", "Mine", "place", ("early", "middle", "late"))

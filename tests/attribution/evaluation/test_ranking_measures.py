@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution.datasets import from_pairs
-from attribution.datasets.corpus import Collection, Document, Query
-from attribution.datasets.types import DataSet
-from attribution.evaluation.ranking_measures import (
+from poslens.attribution.datasets import from_pairs
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.evaluation.ranking_measures import (
     MRR,
     NDCG,
     RECALL,
@@ -25,8 +25,8 @@ from attribution.evaluation.ranking_measures import (
     same_language,
     success_of_pairs,
 )
-from attribution.evaluation.search import Ranking
-from attribution.types import TextPair
+from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.types import TextPair
 
 
 def query(name: str, relevant: dict[str, int], language: str | None = None, **fields) -> Query:

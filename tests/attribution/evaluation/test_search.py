@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution.datasets.corpus import Collection, Document, Query
-from attribution.errors import UserError
-from attribution.evaluation.scorers import Dense, readable, scorer
-from attribution.evaluation.search import (
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.scorers import Dense, readable, scorer
+from poslens.attribution.evaluation.search import (
     Ranking,
     TopK,
     rankings,
@@ -26,8 +26,8 @@ from attribution.evaluation.search import (
     search,
     search_lexical,
 )
-from attribution.retrievers.lexical import statistics_of, terms_of
-from attribution.types import TextPair
+from poslens.attribution.retrievers.lexical import statistics_of, terms_of
+from poslens.attribution.types import TextPair
 from tests.support import tiny_families
 
 TEXTS = [
@@ -64,8 +64,8 @@ def tiny_family(
     tiny_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Any]:
     """`tiny_family("sparse")`: a random model of that family, loaded once."""
-    from attribution.retrievers.load import load
-    from attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.retrievers.load import load
+    from poslens.attribution.retrievers.specs import RetrieverSpec
 
     @cache
     def build(family: str) -> Any:
@@ -220,7 +220,7 @@ def test_dense_scores_are_the_models_own(tiny: Callable[..., object]) -> None:
 def test_other_families_score_as_their_pairs_do(
     family: str, tiny_family: Callable[[str], object]
 ) -> None:
-    from attribution.retrievers.base import encode
+    from poslens.attribution.retrievers.base import encode
 
     retriever = tiny_family(family)
     found = collection()

@@ -10,13 +10,13 @@ from random import Random
 import ir_measures
 import pytest
 
-from attribution.datasets import formats
-from attribution.datasets.corpus import Collection, Document, Query
-from attribution.datasets.streams import File
-from attribution.errors import UserError
-from attribution.evaluation import trec_runs
-from attribution.evaluation.ranking_measures import MEASURES, MRR, measure
-from attribution.evaluation.trec_runs import TrecRun, placed, read_run
+from poslens.attribution.datasets import formats
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation import trec_runs
+from poslens.attribution.evaluation.ranking_measures import MEASURES, MRR, measure
+from poslens.attribution.evaluation.trec_runs import TrecRun, placed, read_run
 
 DOCUMENTS = [f"d{n}" for n in range(30)]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.chunks import (
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.chunks import (
     WHOLE,
     Chunks,
     chunks_of,
@@ -19,10 +19,10 @@ from attribution.evaluation.chunks import (
     require_fit,
     windows_of,
 )
-from attribution.evaluation.truncation import last_word, long_texts, truncation
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import presets
+from poslens.attribution.evaluation.truncation import last_word, long_texts, truncation
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import presets
 
 Tiny = Callable[..., DenseRetriever]
 TEXT = " ".join(f"word{n}" for n in range(300))

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.faithfulness import deletion_insertion
-from attribution.interventions.ablation import (
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.interventions.ablation import (
     REPLACEMENTS,
     ablation,
     ablation_method,
@@ -22,14 +22,19 @@ from attribution.interventions.ablation import (
     parts_of,
     without,
 )
-from attribution.interventions.filler import FILLERS, filler, filler_language, filler_note
-from attribution.interventions.relocation import tokens_of
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.scoring import score_texts
-from attribution.text import words
-from attribution.types import TextPair
+from poslens.attribution.interventions.filler import (
+    FILLERS,
+    filler,
+    filler_language,
+    filler_note,
+)
+from poslens.attribution.interventions.relocation import tokens_of
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.text import words
+from poslens.attribution.types import TextPair
 
 TEXT = "The tide rises twice a day because the Moon pulls the water nearer to it, more strongly."
 PAIR = TextPair("p", "why does the tide rise", TEXT, language="eng")

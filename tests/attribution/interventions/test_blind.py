@@ -16,30 +16,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.curves.bootstrap import estimate
-from attribution.curves.curve_summary import summarize
-from attribution.curves.positions import document_curve
-from attribution.curves.text_axis import average, curves_of, over_text
-from attribution.datasets import DataSet, from_pairs
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.evaluation.bias_tests import paired_test
-from attribution.evaluation.ranking_measures import evaluate
-from attribution.evaluation.scorers import scorer
-from attribution.evaluation.search import rankings, search
-from attribution.interventions.ablation import ablation
-from attribution.interventions.agreement import agreement, relocation_curve
-from attribution.interventions.displacement import position_table
-from attribution.interventions.null_controls import control, minus_null
-from attribution.interventions.relocation import Relocation, relocations
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.text import sentences
-from attribution.types import Array, Attribution, EvidenceSpan, TextPair
-from cache.kinds import bias as bias_scores
-from cache.kinds.rankings import RankingStore
-from cache.storage.store import ModelKey
+from poslens.attribution.curves.bootstrap import estimate
+from poslens.attribution.curves.curve_summary import summarize
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.curves.text_axis import average, curves_of, over_text
+from poslens.attribution.datasets import DataSet, from_pairs
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.bias_tests import paired_test
+from poslens.attribution.evaluation.ranking_measures import evaluate
+from poslens.attribution.evaluation.scorers import scorer
+from poslens.attribution.evaluation.search import rankings, search
+from poslens.attribution.interventions.ablation import ablation
+from poslens.attribution.interventions.agreement import agreement, relocation_curve
+from poslens.attribution.interventions.displacement import position_table
+from poslens.attribution.interventions.null_controls import control, minus_null
+from poslens.attribution.interventions.relocation import Relocation, relocations
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.text import sentences
+from poslens.attribution.types import Array, Attribution, EvidenceSpan, TextPair
+from poslens.cache.kinds import bias as bias_scores
+from poslens.cache.kinds.rankings import RankingStore
+from poslens.cache.storage.store import ModelKey
 
 LIMIT = 128
 SALIENCY = make_method("saliency")

@@ -12,13 +12,13 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from attribution.curves.bootstrap import Estimate
-from attribution.curves.curve_summary import primacy_recency_index
-from attribution.curves.positions import resample
-from attribution.datasets import DataSet
-from attribution.errors import Stopped, UserError
-from attribution.interventions.ablation import Ablation
-from attribution.interventions.agreement import (
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.curves.positions import resample
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.agreement import (
     agreement,
     averaged,
     cells,
@@ -26,13 +26,13 @@ from attribution.interventions.agreement import (
     with_ablation,
     with_relocation,
 )
-from attribution.interventions.displacement import (
+from poslens.attribution.interventions.displacement import (
     behind_prefix,
     displacement_method,
     position_table,
     shifted_positions,
 )
-from attribution.interventions.null_controls import (
+from poslens.attribution.interventions.null_controls import (
     CONTROLS,
     compared,
     control,
@@ -43,11 +43,11 @@ from attribution.interventions.null_controls import (
     minus_null,
     null_method,
 )
-from attribution.interventions.relocation import Relocation
-from attribution.methods import make_method
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 RNG = np.random.default_rng(5)
 RISING = np.linspace(0.2, 1.0, 100)

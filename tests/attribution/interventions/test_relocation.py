@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.interventions.relocation import (
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.relocation import (
     movable,
     pieces,
     rank_among,
@@ -22,11 +22,11 @@ from attribution.interventions.relocation import (
     relocation_method,
     relocations,
 )
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.text import sentences
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.text import sentences
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 WORDS = ("tide", "moon", "harbour", "fox", "salt", "piñas", "水")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from attribution.errors import Stopped, UserError
-from attribution.interventions.segments import (
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.interventions.segments import (
     PLACES,
     SHARES,
     documents_of,
@@ -26,10 +26,10 @@ from attribution.interventions.segments import (
     segments_of,
     thirds,
 )
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import resolve
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 TEXT = "The tide rises. The moon pulls it.\n\nBoats wait for it. Then they leave the harbour."
 PAIR = TextPair("p", "", TEXT)

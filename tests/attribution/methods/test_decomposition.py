@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attribution.batching import reporting, stoppable
-from attribution.datasets import DataSet
-from attribution.errors import Stopped, UserError
-from attribution.methods import attribute_batches, make_method, matrix
-from attribution.methods.decomposition import attribute, position_shares
-from attribution.methods.matrix import share_matrices
-from attribution.methods.shares import shares
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import Side, TextPair, Token, TokenizedText
+from poslens.attribution.batching import reporting, stoppable
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import attribute_batches, make_method, matrix
+from poslens.attribution.methods.decomposition import attribute, position_shares
+from poslens.attribution.methods.matrix import share_matrices
+from poslens.attribution.methods.shares import shares
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side, TextPair, Token, TokenizedText
 from tests.support.literal_decompx import (
     Bert,
     decompose,
@@ -48,7 +48,7 @@ PAIRS = (
 @pytest.fixture(scope="module")
 def exact(minilm: DenseRetriever) -> DenseRetriever:
     """MiniLM in float64."""
-    from attribution.retrievers.load import load
+    from poslens.attribution.retrievers.load import load
 
     return load(minilm.spec, device="cpu", precision="float64")
 
@@ -204,7 +204,7 @@ def test_spread_biases_on_minilm_and_their_limits(
 def test_spread_biases_have_a_longest_text(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attribution.methods.propagation.MAX_TOKENS", 8)
+    monkeypatch.setattr("poslens.attribution.methods.propagation.MAX_TOKENS", 8)
     with pytest.raises(UserError, match="works up to 8 tokens"):
         attribute(tiny("bert"), make_method("decomposition", {"biases": "absdot"}), PAIRS[:1])
 

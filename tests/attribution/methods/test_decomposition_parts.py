@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods.decomposition import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.types import TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.decomposition import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import TextPair
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays where it is.")
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.datasets import DataSet
-from attribution.methods import (
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import (
     input_x_gradient,
     integrated_gradients,
     make_method,
     perturbation,
 )
-from attribution.methods.integrated_gradients import DELTA
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.package_weights import minilm_folder
-from attribution.types import Attribution, TextPair
+from poslens.attribution.methods.integrated_gradients import DELTA
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.types import Attribution, TextPair
 
 PRODUCT = make_method("input_x_gradient")
 INTEGRATED = make_method("integrated_gradients")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.base import Retriever, reads_jointly
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.base import Retriever, reads_jointly
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_families, tiny_models
 
 PAIRS = [

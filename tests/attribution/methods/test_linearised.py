@@ -14,16 +14,16 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import Tensor, nn
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods.decomposition import attribute
-from attribution.methods.linearised import linearised
-from attribution.methods.matrix import share_matrices
-from attribution.methods.passes import one_round
-from attribution.methods.shares import read_linear, shares
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.decomposition import attribute
+from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.matrix import share_matrices
+from poslens.attribution.methods.passes import one_round
+from poslens.attribution.methods.shares import read_linear, shares
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_models
 
 METHOD = make_method("decomposition")
@@ -441,10 +441,10 @@ def test_attention_weights_are_the_same_some_heads_at_a_time(
     retriever = lively(name, torch.float64)
     whole = attribute(retriever, MATRIX, PAIRS)
     padded = attribute(retriever, make_method("decomposition"), PAIRS)
-    monkeypatch.setattr("attribution.methods.frozen.KEPT_BYTES", 0)
-    monkeypatch.setattr("attribution.methods.frozen.PART_BYTES", 1)
-    monkeypatch.setattr("attribution.methods.matrix.LEAST", 1)
-    monkeypatch.setattr("attribution.methods.matrix.batch_tokens", lambda device: 1)
+    monkeypatch.setattr("poslens.attribution.methods.frozen.KEPT_BYTES", 0)
+    monkeypatch.setattr("poslens.attribution.methods.frozen.PART_BYTES", 1)
+    monkeypatch.setattr("poslens.attribution.methods.matrix.LEAST", 1)
+    monkeypatch.setattr("poslens.attribution.methods.matrix.batch_tokens", lambda device: 1)
     again = attribute(retriever, MATRIX, PAIRS)
     again += attribute(retriever, make_method("decomposition"), PAIRS)
     for one, other in zip([*whole, *padded], again, strict=True):

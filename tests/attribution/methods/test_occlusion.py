@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.curves.positions import aggregated
-from attribution.methods import make_method, occlusion, perturbation
-from attribution.methods.occlusion import attribute, units
-from attribution.methods.perturbation import Kept
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.package_weights import minilm_folder
-from attribution.retrievers.scoring import size
-from attribution.types import TextPair
+from poslens.attribution.curves.positions import aggregated
+from poslens.attribution.methods import make_method, occlusion, perturbation
+from poslens.attribution.methods.occlusion import attribute, units
+from poslens.attribution.methods.perturbation import Kept
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.scoring import size
+from poslens.attribution.types import TextPair
 
 LEVELS = ("token", "word", "sentence")
 METHOD = {level: make_method("occlusion", {"level": level}) for level in LEVELS}

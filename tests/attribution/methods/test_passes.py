@@ -15,17 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attribution.batching import batches, estimated_tokens, stoppable
-from attribution.datasets import DataSet
-from attribution.errors import Stopped
-from attribution.methods import METHODS, integrated_gradients, make_method, pair_batches
-from attribution.methods.passes import distinct, encode_once, planned
-from attribution.methods.run import SHARING
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair, Token, TokenizedText
+from poslens.attribution.batching import batches, estimated_tokens, stoppable
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import Stopped
+from poslens.attribution.methods import (
+    METHODS,
+    integrated_gradients,
+    make_method,
+    pair_batches,
+)
+from poslens.attribution.methods.passes import distinct, encode_once, planned
+from poslens.attribution.methods.run import SHARING
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair, Token, TokenizedText
 from tests.support import tiny_families, tiny_models
 
 QUERIES = ("tide rises", "lazy dogs jump over", "fox", "why does the water rise twice")

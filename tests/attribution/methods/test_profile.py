@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from attribution.batching import Halving
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods import profile as profile_module
-from attribution.methods.profile import FIRST, MOST, TOLERANCE, attribute, profile
-from attribution.methods.run import attribute_batch
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.encoded import Encoded
-from attribution.types import TextPair
-from cache.storage.codec import decode, encode, identity_of
+from poslens.attribution.batching import Halving
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods import profile as profile_module
+from poslens.attribution.methods.profile import FIRST, MOST, TOLERANCE, attribute, profile
+from poslens.attribution.methods.run import attribute_batch
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import TextPair
+from poslens.cache.storage.codec import decode, encode, identity_of
 
 METHOD = make_method("profile")
 TEXT = "The tide rises twice a day because the Moon pulls the water nearer to it."
@@ -150,7 +150,7 @@ def test_the_number_of_cotangents_doubles_until_the_error_is_met(
     encoded = retriever.encode_texts([TEXT], "document")
     for tolerance, expected in ((10.0, FIRST), (0.0, MOST)):
         calls.clear()
-        monkeypatch.setattr("attribution.methods.profile.TOLERANCE", tolerance)
+        monkeypatch.setattr("poslens.attribution.methods.profile.TOLERANCE", tolerance)
         _, errors, _ = profile(retriever, encoded)
         assert len(calls) == expected and float(errors[0]) > 0
     assert TOLERANCE == 0.05

@@ -13,13 +13,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.methods import attribute_batches, make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.package_weights import minilm_folder
-from attribution.types import Attribution, TextPair
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.types import Attribution, TextPair
 
 METHOD = make_method("saliency")
 
@@ -246,7 +246,7 @@ def test_an_unknown_word_is_text_and_a_special_token_is_not(minilm: DenseRetriev
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
 def test_gpu_agrees_with_cpu(minilm: DenseRetriever, pairs: list[TextPair]) -> None:
-    from attribution.retrievers.load import load
+    from poslens.attribution.retrievers.load import load
 
     on_gpu = load(minilm.spec, device="cuda")
     for pair in pairs[:5]:

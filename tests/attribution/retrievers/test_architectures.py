@@ -15,13 +15,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair, Token
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair, Token
 
 METHOD = make_method("saliency")
 ARCHITECTURES = {

@@ -13,14 +13,14 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from attribution.errors import UserError
-from attribution.retrievers.calibrated_attention import calibrator_of
-from attribution.retrievers.calibrated_transformer import SETTINGS, export
-from attribution.retrievers.calibration import Calibration
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import RetrieverSpec
-from cache.keys import used_model
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.calibrated_attention import calibrator_of
+from poslens.attribution.retrievers.calibrated_transformer import SETTINGS, export
+from poslens.attribution.retrievers.calibration import Calibration
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.keys import used_model
 
 HOW = Calibration(0.7, 8, 1)
 TEXTS = ["The tide rises twice a day because the Moon pulls the water. " * 3, "a fox"]
@@ -116,7 +116,7 @@ def test_a_damaged_calibration_is_one_sentence(
 def test_no_other_class_of_ours_is_let_in(exported: tuple[DenseRetriever, Path]) -> None:
     _, folder = exported
     modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["type"] = "attribution.retrievers.dense.DenseRetriever"
+    modules[0]["type"] = "poslens.attribution.retrievers.dense.DenseRetriever"
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(UserError, match=r"none that PosLens reads|neither imports"):
         load(spec_of(folder), device="cpu")

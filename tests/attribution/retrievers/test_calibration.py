@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.calibrated_attention import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.calibrated_attention import (
     Calibrator,
     Rows,
     calibrate,
     calibrator_of,
     redistribute,
 )
-from attribution.retrievers.calibration import Calibration
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.detect import settled
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
+from poslens.attribution.retrievers.calibration import Calibration
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import settled
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
 
 LONG = "The tide rises twice a day because the Moon pulls the water. A quick brown fox. "
 PAIRS = [

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import deletion_insertion
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.cross_encoder import CrossEncoderRetriever
-from attribution.retrievers.detect import family_of_folder
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
+from poslens.attribution.retrievers.detect import family_of_folder
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_families
 
 PAIRS = [

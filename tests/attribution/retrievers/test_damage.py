@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers import load, model_folder, resolve
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import load, model_folder, resolve
 from tests.support.forked import Forked
 
 
@@ -51,7 +51,7 @@ def test_the_command_line_says_the_sentence_and_nothing_before_it(
 def test_changed_weights_of_the_package_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attribution.retrievers.package_weights import minilm_folder
+    from poslens.attribution.retrievers.package_weights import minilm_folder
 
     folder = Path(shutil.copytree(minilm_folder(), tmp_path / "model"))
     monkeypatch.setattr(resolve, "minilm_folder", lambda: folder)

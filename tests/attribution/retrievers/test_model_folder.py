@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attribution.errors import UserError
-from attribution.retrievers import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import (
     detect,
     load,
     model_folder,
@@ -25,10 +25,10 @@ from attribution.retrievers import (
     safe_files,
     specs,
 )
-from attribution.retrievers.allowed_names import is_activation, is_module
-from attribution.retrievers.load import plan
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.retrievers.allowed_names import is_activation, is_module
+from poslens.attribution.retrievers.load import plan
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from tests.support import tiny_families
 from tests.support.forked import Forked
 
@@ -399,7 +399,7 @@ def watch(event, args):
             opened.add(path.relative_to(root).as_posix())
     elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect"):
         opened.add(event)
-from attribution.retrievers import load, resolve
+from poslens.attribution.retrievers import load, resolve
 import sentence_transformers, transformers
 sys.addaudithook(watch)
 spec = resolve.register_folder("mine", root)

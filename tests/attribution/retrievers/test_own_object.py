@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.batching import stoppable
-from attribution.errors import Stopped, Unavailable, UserError
-from attribution.interventions.relocation import relocation
-from attribution.methods import METHODS, make_method
-from attribution.retrievers import own_object
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.load import load
-from attribution.retrievers.own_object import BATCH, KEPT, remember
-from attribution.retrievers.scoring import score_texts
-from attribution.retrievers.self_check import check_retriever
-from attribution.types import EvidenceSpan, TextPair
-from cache.keys import used_model
+from poslens.attribution.batching import stoppable
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.interventions.relocation import relocation
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers import own_object
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.own_object import BATCH, KEPT, remember
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.keys import used_model
 from tests.support.endpoint_server import hashed
 
 DOCUMENT = "The moon pulls the sea. The tide turns about every six hours. Harbours print the hours."

@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
-from attribution.retrievers import specs
+from poslens.attribution.retrievers import specs
 from tools.planted import train
 from tools.planted.load import BASE_MODEL, PLANTED, load_planted
 from tools.planted.measure import (

@@ -16,16 +16,16 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.errors import UserError
-from attribution.methods import decomposition, make_method, saliency
-from attribution.retrievers import resolve, specs
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.model_folder import contents
-from attribution.retrievers.model_rules import has_code
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec, presets
-from attribution.types import TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import decomposition, make_method, saliency
+from poslens.attribution.retrievers import resolve, specs
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.model_rules import has_code
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec, presets
+from poslens.attribution.types import TextPair
 
 ARCHITECTURE_OF = {
     "MiniLM": "bert",

@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from attribution.retrievers import specs
-from attribution.retrievers.resolve import installed, known, locate, register_folder, resolve
-from attribution.retrievers.specs import (
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import specs
+from poslens.attribution.retrievers.resolve import (
+    installed,
+    known,
+    locate,
+    register_folder,
+    resolve,
+)
+from poslens.attribution.retrievers.specs import (
     POOLINGS,
     RetrieverSpec,
     data_folder,
@@ -23,7 +29,7 @@ from attribution.retrievers.specs import (
 
 @pytest.fixture(autouse=True)
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attribution.retrievers.resolve._registered", {})
+    monkeypatch.setattr("poslens.attribution.retrievers.resolve._registered", {})
 
 
 def test_presets_are_known_in_their_order() -> None:
@@ -118,7 +124,7 @@ def test_the_hubs_own_copy_goes_first_where_it_is_here(
     monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[..., Path]
 ) -> None:
     hub_id, folder = "sentence-transformers/all-MiniLM-L6-v2", tiny_folder("bert")
-    monkeypatch.setattr("attribution.retrievers.resolve._from_hub", lambda *_: folder)
+    monkeypatch.setattr("poslens.attribution.retrievers.resolve._from_hub", lambda *_: folder)
     assert resolve(hub_id).source == f"hub:{hub_id}"
 
 

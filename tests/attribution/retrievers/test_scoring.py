@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from attribution import batching
-from attribution.errors import Stopped, UserError
-from attribution.methods import METHODS, make_method
-from attribution.retrievers import resolve
-from attribution.retrievers.base import reads_jointly
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.load import load
-from attribution.retrievers.scoring import score_texts, size
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from cache.recent import Recent
+from poslens.attribution import batching
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.base import reads_jointly
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.scoring import score_texts, size
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.recent import Recent
 from tests.support import tiny_families
 
 QUERIES = ["the tide rises", "lazy dogs", "piñas 🚀"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attribution.errors import UserError
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.self_check import check_retriever
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.self_check import check_retriever
 
 
 def test_minilm_passes(minilm: DenseRetriever) -> None:

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import deletion_insertion
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.detect import family_of_folder
-from attribution.retrievers.load import load
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.sparse import SparseRetriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of_folder
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.sparse import SparseRetriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_families
 
 PAIRS = [

@@ -12,15 +12,15 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from attribution.errors import UserError
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.dense import FAMILY, DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.resolve import locate
-from attribution.retrievers.self_check import check_retriever
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import Attribution, TextPair
-from cache.keys import files_fingerprint
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import locate
+from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, TextPair
+from poslens.cache.keys import files_fingerprint
 
 PAIR = TextPair("p", "why twice a day", "The tide rises twice a day because the Moon pulls it.")
 OTHER = TextPair("o", "fox", "lazy dogs jumping over a quick brown fox")
@@ -135,8 +135,8 @@ def test_occlusion_puts_each_encoders_own_padding_in(
 
 @pytest.mark.parametrize("biases", ["explicit", "decompx", "absdot"])
 def test_decomposition_is_complete_on_both_sides(two: DenseRetriever, biases: str) -> None:
-    from attribution.methods.decomposition import spread_vectors
-    from attribution.methods.shares import shares
+    from poslens.attribution.methods.decomposition import spread_vectors
+    from poslens.attribution.methods.shares import shares
 
     (result,) = compute(two, "decomposition", PAIR, matrix="yes", biases=biases)
     assert abs(result.completeness_error or 0.0) <= 1e-5 * abs(result.document_scores).sum()
@@ -157,7 +157,7 @@ def test_decomposition_is_complete_on_both_sides(two: DenseRetriever, biases: st
 def test_integrated_gradients_add_up_on_both_sides(
     two: DenseRetriever, encoders: dict[str, Encoder]
 ) -> None:
-    from attribution.methods.perturbation import perturbed
+    from poslens.attribution.methods.perturbation import perturbed
 
     (result,) = compute(two, "integrated_gradients", PAIR, steps="512")
     for side in ("query", "document"):

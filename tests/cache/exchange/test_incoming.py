@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 from safetensors.numpy import save
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.types import Method
-from cache.exchange.fitting import fitting
-from cache.exchange.incoming import checked
-from cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
-from cache.exchange.transfer import import_file, rows_of
-from cache.kinds.embeddings import EmbeddingStore
-from cache.kinds.interventions import AmongOthers, OtherScores
-from cache.kinds.interventions import others as others_of
-from cache.storage import codec
-from cache.storage.codec import DamagedPayload, decode, identity_of
-from cache.storage.maintenance import listing
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Method
+from poslens.cache.exchange.fitting import fitting
+from poslens.cache.exchange.incoming import checked
+from poslens.cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
+from poslens.cache.exchange.transfer import import_file, rows_of
+from poslens.cache.kinds.embeddings import EmbeddingStore
+from poslens.cache.kinds.interventions import AmongOthers, OtherScores
+from poslens.cache.kinds.interventions import others as others_of
+from poslens.cache.storage import codec
+from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
+from poslens.cache.storage.maintenance import listing
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef", json.dumps({"spec": {"name": "M"}, "weights": "w"}))
@@ -248,8 +248,8 @@ def test_rows_that_unpack_to_many_times_the_file_are_refused() -> None:
 
 
 def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
-    from cache.exchange import other_rows
-    from cache.kinds.embeddings import EMBEDDING
+    from poslens.cache.exchange import other_rows
+    from poslens.cache.kinds.embeddings import EMBEDDING
 
     kept, store = EmbeddingStore(tmp_path), Store(tmp_path)
     kept.put(MODEL, "query", [("fog", np.ones(3, np.float32))])

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-import cache.exchange.part_files
-from attribution import isolated
-from attribution.errors import UserError
-from attribution.methods import make_method
-from cache.exchange.incoming import require_readable
-from cache.exchange.parquet_file import SealedWriter, Source, attributions
-from cache.exchange.part_files import (
+import poslens.cache.exchange.part_files
+from poslens.attribution import isolated
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.cache.exchange.incoming import require_readable
+from poslens.cache.exchange.parquet_file import SealedWriter, Source, attributions
+from poslens.cache.exchange.part_files import (
     MANIFEST,
     PartFolder,
     PartWriter,
@@ -28,8 +28,8 @@ from cache.exchange.part_files import (
     read_manifest,
     verify,
 )
-from cache.exchange.rows import ENTRY
-from cache.storage.store import ModelKey, Store
+from poslens.cache.exchange.rows import ENTRY
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef", '{"weights": "w"}')
@@ -170,8 +170,8 @@ def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
     names = place.parts()
     deadly = f"""
 import os
-from attribution import isolated
-from cache.exchange import incoming
+from poslens.attribution import isolated
+from poslens.cache.exchange import incoming
 read = incoming.checked
 def checked(data, name, path):
     if name == {names[1]!r}:
@@ -203,7 +203,7 @@ def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
     results = [result(f"p{k}") for k in range(4)]
     for each in results:
         writer(place, tmp_path).put(MODEL, METHOD, [each])
-    real, calls = cache.exchange.part_files.take, []
+    real, calls = poslens.cache.exchange.part_files.take, []
 
     def dies(*args, **kwargs):
         calls.append(1)
@@ -211,7 +211,7 @@ def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(cache.exchange.part_files, "take", dies)
+    monkeypatch.setattr(poslens.cache.exchange.part_files, "take", dies)
     with pytest.raises(KeyboardInterrupt):
         ingest(store, place)
     monkeypatch.undo()

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attribution.curves.positions import document_curve
-from attribution.errors import Stopped, UserError
-from attribution.methods import make_method
-from attribution.types import EvidenceSpan
-from cache.exchange import parquet_file
-from cache.exchange.incoming import require_whole
-from cache.exchange.parquet_file import ROW, attributions
-from cache.exchange.rows import entries
-from cache.exchange.transfer import Taken, export, import_file, merge, take_stream
-from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
-from cache.storage.maintenance import listing
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import EvidenceSpan
+from poslens.cache.exchange import parquet_file
+from poslens.cache.exchange.incoming import require_whole
+from poslens.cache.exchange.parquet_file import ROW, attributions
+from poslens.cache.exchange.rows import entries
+from poslens.cache.exchange.transfer import Taken, export, import_file, merge, take_stream
+from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
+from poslens.cache.storage.maintenance import listing
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 
 METHOD = make_method("saliency")
@@ -231,9 +231,9 @@ def test_every_changed_byte_is_found(store: Store, result, tmp_path: Path) -> No
 import io, sys
 from pathlib import Path
 import numpy as np
-from attribution.errors import UserError
-from cache.exchange.transfer import take_stream
-from cache.storage.store import Store
+from poslens.attribution.errors import UserError
+from poslens.cache.exchange.transfer import take_stream
+from poslens.cache.storage.store import Store
 whole = Path(sys.argv[1]).read_bytes()
 rows = []
 for place in np.random.default_rng(int(sys.argv[2])).integers(0, len(whole), 80).tolist():
@@ -298,7 +298,7 @@ def test_a_file_of_a_newer_version_is_a_sentence(
 ) -> None:
     source = Store(tmp_path / "source")
     filled(source, result)
-    monkeypatch.setattr("cache.exchange.parquet_file.FORMAT", parquet_file.FORMAT + 1)
+    monkeypatch.setattr("poslens.cache.exchange.parquet_file.FORMAT", parquet_file.FORMAT + 1)
     data = written(source, tmp_path / "new.parquet").read_bytes()
     monkeypatch.undo()
     rejected(store, data, "was written by a newer PosLens: update this one")
@@ -316,13 +316,13 @@ def test_a_file_of_a_newer_version_is_a_sentence(
 def test_names_that_would_leave_the_folder_are_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
-    import cache.exchange.parquet_file
+    import poslens.cache.exchange.parquet_file
 
     source = Store(tmp_path / "source")
     filled(source, result)
-    real = cache.exchange.parquet_file._described
+    real = poslens.cache.exchange.parquet_file._described
     monkeypatch.setattr(
-        cache.exchange.parquet_file, "_described", lambda source: real(source) | change
+        poslens.cache.exchange.parquet_file, "_described", lambda source: real(source) | change
     )
     data = written(source, tmp_path / "bad.parquet").read_bytes()
     monkeypatch.undo()
@@ -333,18 +333,18 @@ def test_a_payload_under_another_pair_is_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file whole in itself whose rows were exchanged before it was sealed."""
-    import cache.exchange.transfer
+    import poslens.cache.exchange.transfer
 
     source = Store(tmp_path / "source")
     filled(source, result)
-    real = cache.exchange.transfer.attributions
+    real = poslens.cache.exchange.transfer.attributions
 
     def exchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = real(batch).to_pylist()
         rows[0]["payload"], rows[1]["payload"] = rows[1]["payload"], rows[0]["payload"]
         return pa.RecordBatch.from_pylist(rows, schema=real(batch).schema)
 
-    monkeypatch.setattr(cache.exchange.transfer, "attributions", exchanged)
+    monkeypatch.setattr(poslens.cache.exchange.transfer, "attributions", exchanged)
     data = written(source, tmp_path / "bad.parquet").read_bytes()
     rejected(store, data, "The row of set p0 in f.parquet is damaged")
 

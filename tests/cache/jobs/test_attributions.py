@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution import methods
-from attribution.curves.positions import document_curve
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.types import Method, TextPair
-from cache.jobs.attributions import OneDevice, precompute, shard
-from cache.jobs.loop import Progress, RunOptions
-from cache.storage import codec
-from cache.storage.store import ModelKey, Store
+from poslens.attribution import methods
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.attributions import OneDevice, precompute, shard
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.storage import codec
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("tiny-bert", "0123456789abcdef")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from cache.jobs.claims import Claims, at_work
+from poslens.attribution.errors import UserError
+from poslens.cache.jobs.claims import Claims, at_work
 
 ROOT = Path(__file__).parents[3]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cache.jobs.claims import Claims
+from poslens.cache.jobs.claims import Claims
 with Claims(Path(sys.argv[1])) as claims:
     print(sorted(claims.take(sys.argv[2:])), flush=True)
     time.sleep(60)
@@ -30,9 +30,9 @@ JOB = """
 import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-from cache.jobs.attributions import computed, precompute
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+from poslens.cache.jobs.attributions import computed, precompute
+from poslens.cache.storage.store import ModelKey, Store
 
 root, log, n, pause = sys.argv[1:5]
 method = Method("saliency", {"version": 1}, {"normalization": "p99", "resampling": "bin_mean"})

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import Stopped, UserError
-from attribution.types import Method, TextPair
-from cache.jobs.claims import Claims
-from cache.jobs.items import claims_folder, compute_missing
-from cache.jobs.loop import RunOptions
-from cache.storage.store import ModelKey
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.claims import Claims
+from poslens.cache.jobs.items import claims_folder, compute_missing
+from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.storage.store import ModelKey
 from tests.support.counts import Count, counts
 
 ROOT = Path(__file__).parents[3]
@@ -109,9 +109,9 @@ def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
 JOB = """
 import json, sys, time
 from pathlib import Path
-from attribution.types import Method, TextPair
-from cache.jobs.items import compute_missing
-from cache.storage.store import ModelKey
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.storage.store import ModelKey
 from tests.support.counts import Count, counts
 
 root, log, pause = sys.argv[1:4]

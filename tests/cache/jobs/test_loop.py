@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.errors import Stopped
-from cache.jobs import loop
-from cache.jobs.claims import Claims, at_work
-from cache.jobs.loop import Progress, RunOptions
+from poslens.attribution.errors import Stopped
+from poslens.cache.jobs import loop
+from poslens.cache.jobs.claims import Claims, at_work
+from poslens.cache.jobs.loop import Progress, RunOptions
 
 
 class Numbers:

@@ -15,17 +15,23 @@ import numpy as np
 import psutil
 import pytest
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from cache.jobs.attributions import precompute
-from cache.jobs.loop import Progress, RunOptions
-from cache.jobs.ray_executor import LOADS, UNAVAILABLE_S, RayExecutor, _Answer, _Loaded
-from cache.keys import used_model
-from cache.storage.encoded import encoded
-from cache.storage.store import ModelKey
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.attributions import precompute
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.jobs.ray_executor import (
+    LOADS,
+    UNAVAILABLE_S,
+    RayExecutor,
+    _Answer,
+    _Loaded,
+)
+from poslens.cache.keys import used_model
+from poslens.cache.storage.encoded import encoded
+from poslens.cache.storage.store import ModelKey
 from tests.crash.actors import Counting, kill, processes, some_pairs
 
 METHOD = make_method("saliency")
@@ -139,7 +145,7 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that sleeping moves, and a Ray that answers at once."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(
-        "cache.jobs.ray_executor.time",
+        "poslens.cache.jobs.ray_executor.time",
         SimpleNamespace(
             monotonic=lambda: clock.now,
             sleep=lambda s: setattr(clock, "now", clock.now + s),
@@ -164,7 +170,7 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
-    monkeypatch.setattr("cache.jobs.ray_executor.find_spec", lambda name: True)
+    monkeypatch.setattr("poslens.cache.jobs.ray_executor.find_spec", lambda name: True)
     return clock
 
 
@@ -193,6 +199,6 @@ def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
 def test_what_cannot_run_is_a_sentence(
     spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache.jobs.ray_executor.find_spec", lambda name: None)
+    monkeypatch.setattr("poslens.cache.jobs.ray_executor.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^Ray is not installed: install it with"):
         RayExecutor(spec, METHOD, "0" * 16)

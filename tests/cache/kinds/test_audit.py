@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from attribution.datasets.corpus import Collection, Document
-from attribution.errors import Unavailable, UserError
-from attribution.evaluation.audit import Reach, frequent_words, probes, shuffled
-from attribution.evaluation.chunks import WHOLE, Chunks, chunks_of, late_vectors, windows_of
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import presets
-from cache.jobs.loop import RunOptions
-from cache.kinds.audit import AuditStore, require_family
-from cache.storage.store import ModelKey
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.evaluation.audit import Reach, frequent_words, probes, shuffled
+from poslens.attribution.evaluation.chunks import (
+    WHOLE,
+    Chunks,
+    chunks_of,
+    late_vectors,
+    windows_of,
+)
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import presets
+from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.kinds.audit import AuditStore, require_family
+from poslens.cache.storage.store import ModelKey
 
 KEY = ModelKey("tiny", "0" * 16)
 Tiny = Callable[..., DenseRetriever]

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from attribution import datasets
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.evaluation.bias_tests import DocumentPair, PairScores
-from attribution.retrievers.dense import DenseRetriever
-from attribution.retrievers.scoring import score_texts
-from attribution.types import TextPair
-from cache.jobs.loop import RunOptions
-from cache.kinds import bias as bias_scores
-from cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
-from cache.storage.results import Results
-from cache.storage.store import ModelKey
+from poslens.attribution import datasets
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.kinds import bias as bias_scores
+from poslens.cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
+from poslens.cache.storage.results import Results
+from poslens.cache.storage.store import ModelKey
 
 MODEL = ModelKey("tiny", "0" * 16)
 

@@ -10,13 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution import batching
-from attribution.curves.projection import Layout
-from attribution.retrievers.dense import DenseRetriever
-from cache.jobs.loop import RunOptions
-from cache.kinds import embeddings
-from cache.kinds.embeddings import EMBEDDING, EmbeddingStore, embed, make_map, map_key
-from cache.storage.store import ModelKey, Store
+from poslens.attribution import batching
+from poslens.attribution.curves.projection import Layout
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.kinds import embeddings
+from poslens.cache.kinds.embeddings import (
+    EMBEDDING,
+    EmbeddingStore,
+    embed,
+    make_map,
+    map_key,
+)
+from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("tiny", "f" * 16)
 TEXTS = ["The tide turns.", "Bread rises.", "Ice melts slowly in the shade of the wall.", "Snow."]

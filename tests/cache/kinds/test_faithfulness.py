@@ -11,19 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cache.kinds.faithfulness
-from attribution import methods
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.faithfulness import Faithfulness, Parameters, RandomOrders
-from attribution.methods import make_method
-from attribution.methods.saliency import attribute
-from attribution.retrievers.dense import DenseRetriever
-from attribution.types import EvidenceSpan, TextPair
-from cache.jobs.loop import Progress, RunOptions
-from cache.kinds.faithfulness import FaithfulnessStore, run
-from cache.storage.maintenance import listing
-from cache.storage.results import Results, Stored
-from cache.storage.store import ModelKey, Store
+import poslens.cache.kinds.faithfulness
+from poslens.attribution import methods
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.faithfulness import (
+    Faithfulness,
+    Parameters,
+    RandomOrders,
+)
+from poslens.attribution.methods import make_method
+from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.faithfulness import FaithfulnessStore, run
+from poslens.cache.storage.maintenance import listing
+from poslens.cache.storage.results import Results, Stored
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 OTHER = make_method("input_x_gradient")
@@ -51,7 +55,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was really computed, in order: `a` and the pair for attributions, `f` for tests, `b`
     for tests that scored random orders too."""
     seen: list[str] = []
-    real = cache.kinds.faithfulness.deletion_insertion
+    real = poslens.cache.kinds.faithfulness.deletion_insertion
 
     def attributing(retriever, method, part):
         seen.extend(f"a-{pair.pair_id}" for pair in part)
@@ -64,7 +68,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     entry = dataclasses.replace(methods.METHODS["saliency"], compute=attributing)
     monkeypatch.setitem(methods.METHODS, "saliency", entry)
-    monkeypatch.setattr(cache.kinds.faithfulness, "deletion_insertion", testing)
+    monkeypatch.setattr(poslens.cache.kinds.faithfulness, "deletion_insertion", testing)
     return seen
 
 
@@ -362,7 +366,7 @@ def test_a_defect_is_no_failure_of_the_pair(
     def breaks(*_args: object, **_options: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(cache.kinds.faithfulness, "deletion_insertion", breaks)
+    monkeypatch.setattr(poslens.cache.kinds.faithfulness, "deletion_insertion", breaks)
     with pytest.raises(RuntimeError, match="planted"):
         run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
     assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attribution.interventions.ablation import ablation_method
-from attribution.interventions.displacement import displacement_method
-from attribution.interventions.relocation import relocation_method
-from attribution.retrievers.scoring import score_texts, size
-from attribution.types import EvidenceSpan, TextPair
-from cache.jobs.items import compute_missing
-from cache.kinds.interventions import (
+from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.displacement import displacement_method
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.retrievers.scoring import score_texts, size
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
     OtherScores,
@@ -27,8 +27,8 @@ from cache.kinds.interventions import (
     others,
     score_others,
 )
-from cache.recent import Recent
-from cache.storage.store import ModelKey
+from poslens.cache.recent import Recent
+from poslens.cache.storage.store import ModelKey
 
 MODEL = ModelKey("tiny-bert", "0" * 16)
 PAIR = TextPair(

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from attribution import batching
-from attribution.datasets import from_pairs
-from attribution.datasets.corpus import Collection, Document, Query
-from attribution.datasets.types import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.search import BLOCK, Ranking
-from attribution.retrievers.load import load
-from attribution.retrievers.specs import presets
-from attribution.types import TextPair
-from cache.jobs.loop import Progress, RunOptions
-from cache.kinds import rankings as rankings_module
-from cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
-from cache.storage.store import ModelKey
+from poslens.attribution import batching
+from poslens.attribution.datasets import from_pairs
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.search import BLOCK, Ranking
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.specs import presets
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds import rankings as rankings_module
+from poslens.cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
+from poslens.cache.storage.store import ModelKey
 
 KEY = ModelKey("tiny", "0" * 16)
 METHOD = ranking_method(own_corpus=False)
@@ -165,7 +165,7 @@ def test_a_query_that_failed_is_reranked_at_the_next_start(tmp_path: Path) -> No
         raise UserError("A score is no number.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cache.kinds.rankings.rerank", fails)
+        patch.setattr("poslens.cache.kinds.rankings.rerank", fails)
         failed = store.rerank(Longest(), KEY, method, first)
     assert (failed.failed, failed.stopped) == (2, False)
     done = store.rerank(Longest(), KEY, method, first)

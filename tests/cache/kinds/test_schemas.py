@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attribution.evaluation.faithfulness import Parameters
-from attribution.types import Method
-from cache.kinds.faithfulness import RANDOM_ORDER
-from cache.kinds.schemas import schema_for
-from cache.storage.codec import pack_fields, unpack_fields
-from cache.storage.results import SCHEMA, Key, Results, itself
-from cache.storage.schema import Misfit, Owner
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.types import Method
+from poslens.cache.kinds.faithfulness import RANDOM_ORDER
+from poslens.cache.kinds.schemas import schema_for
+from poslens.cache.storage.codec import pack_fields, unpack_fields
+from poslens.cache.storage.results import SCHEMA, Key, Results, itself
+from poslens.cache.storage.schema import Misfit, Owner
+from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0" * 16)
 FEW = Parameters(fractions=(0.5,), n_random=2)

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attribution.methods import make_method
-from attribution.types import Method
-from cache.exchange.transfer import rows_of, take_stream
-from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
-from cache.shipped.layer import UNPACKED, Shipped
-from cache.shipped.manifest import NAME, shipped_files
-from cache.storage.files import lay_beneath
-from cache.storage.maintenance import drop_file, listing, models
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Method
+from poslens.cache.exchange.transfer import rows_of, take_stream
+from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
+from poslens.cache.shipped.layer import UNPACKED, Shipped
+from poslens.cache.shipped.manifest import NAME, shipped_files
+from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.maintenance import drop_file, listing, models
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 from tools.shipped import write_all
 
@@ -142,7 +142,7 @@ def test_what_is_stale_is_never_shown(store: Store, known, model, method) -> Non
 
 
 def test_curves_of_another_version_are_made_anew(store: Store, known, monkeypatch) -> None:
-    from attribution.curves import positions
+    from poslens.attribution.curves import positions
 
     pairs = [pair for pair, _ in known]
     wanted = store.curves(MODEL, SALIENCY, pairs).curves
@@ -249,5 +249,7 @@ def test_all_is_unpacked_for_whoever_asks_first(tmp_path: Path) -> None:
     assert whole == {file.sha256[:16] for file in shipped_files()}
     gone = place / shipped_files()[-1].sha256[:16]
     shutil.rmtree(gone)
-    subprocess.run([sys.executable, "-m", "cache.shipped", str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "poslens.cache.shipped", str(tmp_path)], cwd=ROOT, check=True
+    )
     assert {folder.name for folder in place.iterdir()} == whole and any(gone.rglob("*.db"))

@@ -11,10 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from attribution.methods import make_method
-from attribution.types import Attribution, EvidenceSpan, TextPair, Token, TokenizedText
-from cache.storage import codec
-from cache.storage.codec import DamagedPayload, decode, encode, identity_of, pair_fields
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    TextPair,
+    Token,
+    TokenizedText,
+)
+from poslens.cache.storage import codec
+from poslens.cache.storage.codec import (
+    DamagedPayload,
+    decode,
+    encode,
+    identity_of,
+    pair_fields,
+)
 
 METHOD = make_method("saliency")
 

@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import cache.storage.index
-from attribution.curves import positions
-from attribution.curves.positions import document_curve, document_magnitudes
-from attribution.curves.text_axis import over_text
-from attribution.methods import make_method
-from attribution.types import Attribution, Method, TextPair
-from cache.exchange import parquet_file
-from cache.exchange.part_files import PartFolder, PartWriter, ingest
-from cache.exchange.transfer import export, import_file, take_stream
-from cache.storage import blocks
-from cache.storage.maintenance import compact, listing
-from cache.storage.store import ModelKey, Store
+import poslens.cache.storage.index
+from poslens.attribution.curves import positions
+from poslens.attribution.curves.positions import document_curve, document_magnitudes
+from poslens.attribution.curves.text_axis import over_text
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.cache.exchange import parquet_file
+from poslens.cache.exchange.part_files import PartFolder, PartWriter, ingest
+from poslens.cache.exchange.transfer import export, import_file, take_stream
+from poslens.cache.storage import blocks
+from poslens.cache.storage.maintenance import compact, listing
+from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0123456789abcdef")
 SIGNED = make_method("decomposition")
@@ -68,7 +68,7 @@ def test_signed_curves_come_back_with_their_magnitudes(store: Store, result) -> 
         store.put(MODEL, SIGNED, stored[-1:])
     assert (np.abs(document_curve(stored[0][1])) < document_magnitudes(stored[0][1])).any()
     same(store, SIGNED, stored)
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     same(store, SIGNED, stored)
     point = make_method("decomposition", {"resampling": "point", "normalization": "max"})
     same(store, point, stored[::-1])
@@ -117,7 +117,9 @@ def test_magnitudes_travel_with_exports_and_parts(store: Store, result, tmp_path
             PartWriter(fill, tmp_path / "work", "1").put(MODEL, SIGNED, stored)
             ingest(other, fill)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
+            patch.setattr(
+                "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
+            )
             found = other.curves(MODEL, SIGNED, [pair for pair, _ in stored])
         expected = [document_magnitudes(a, SIGNED) for _, a in stored]
         np.testing.assert_array_equal(found.magnitudes, expected)
@@ -156,7 +158,9 @@ def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
     assert after.scores.tolist() == before.scores.tolist()
     # They are kept, and made once.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
+        patch.setattr(
+            "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
+        )
         store.curves(MODEL, method, pairs)
 
 
@@ -189,7 +193,7 @@ def test_curves_over_whole_texts_do_not_travel_and_are_made_again(
         (plain,) = (n for params, n in blocks.variants(db).items() if "axis" not in params)
         db.execute("DELETE FROM curve WHERE variant = ?", (plain,))
         db.commit()
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     path = tmp_path / "out.parquet"
     export(store, listing(store), path, poslens="1")
     for row, (_, attribution) in zip(pq.read_table(path).to_pylist(), stored, strict=True):
@@ -231,9 +235,9 @@ def test_a_file_of_the_first_format_is_read_and_its_curves_are_made_anew(
 
         patch.setattr(parquet_file.SealedWriter, "write", write)
         unversioned = {"normalization": "p99", "resampling": "bin_mean", "bins": 100}
-        patch.setattr("cache.exchange.transfer.curve_params", lambda: unversioned)
-        patch.setattr("cache.exchange.transfer.listing", listing)
-        patch.setattr("cache.storage.blocks.is_current", lambda _: False)
+        patch.setattr("poslens.cache.exchange.transfer.curve_params", lambda: unversioned)
+        patch.setattr("poslens.cache.exchange.transfer.listing", listing)
+        patch.setattr("poslens.cache.storage.blocks.is_current", lambda _: False)
         export(source, listing(source), path, poslens="0")
     row = pq.read_table(path).to_pylist()[0]
     assert "magnitudes" not in row and "curve_version" not in row["variant"]

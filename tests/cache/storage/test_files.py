@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from attribution.methods import make_method
-from cache.storage import blocks, connections, index
-from cache.storage.maintenance import compact, drop_file, listing, mend, verify
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.methods import make_method
+from poslens.cache.storage import blocks, connections, index
+from poslens.cache.storage.maintenance import compact, drop_file, listing, mend, verify
+from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 POINT = make_method("saliency", {"resampling": "point"})
@@ -133,7 +133,7 @@ def test_who_only_reads_makes_no_deleted_file_again(
         mend(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("cache.storage.maintenance.mend", mended)
+        patched.setattr("poslens.cache.storage.maintenance.mend", mended)
         assert not store.curves(MODEL, METHOD, [pair]).pair_ids
     assert not path.exists()
     assert verify(store, MODEL, METHOD).checked == 0 and compact(store, MODEL, METHOD) == 0

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attribution.curves.text_axis import curves_of
-from attribution.methods import make_method
-from attribution.types import Array, Attribution, Pairs, TextPair
-from cache.storage import blocks, index
-from cache.storage.maintenance import compact, drop_file, listing
-from cache.storage.store import ModelKey, Store, serial_of
+from poslens.attribution.curves.text_axis import curves_of
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Array, Attribution, Pairs, TextPair
+from poslens.cache.storage import blocks, index
+from poslens.cache.storage.maintenance import compact, drop_file, listing
+from poslens.cache.storage.store import ModelKey, Store, serial_of
 
 Make = Callable[..., tuple[TextPair, Attribution]]
 Known = dict[tuple[str, str], tuple[TextPair, Attribution | str]]

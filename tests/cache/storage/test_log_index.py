@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from cache.storage.store import Store
+from poslens.cache.storage.store import Store
 from tests.crash.kill import METHOD, MODEL
 from tests.load.store import result
 

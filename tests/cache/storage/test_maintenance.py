@@ -19,17 +19,17 @@ import psutil
 import pyarrow as pa
 import pytest
 
-import cache.storage.index
-from attribution.curves.positions import document_curve
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.types import Method
-from cache.exchange.rows import ENTRY, add, entries, ingested
-from cache.keys import text_digest
-from cache.kinds.embeddings import EMBEDDING, EmbeddingStore
-from cache.storage import blocks, connections, network_share
-from cache.storage.files import open_for_reading
-from cache.storage.maintenance import (
+import poslens.cache.storage.index
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Method
+from poslens.cache.exchange.rows import ENTRY, add, entries, ingested
+from poslens.cache.keys import text_digest
+from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
+from poslens.cache.storage import blocks, connections, network_share
+from poslens.cache.storage.files import open_for_reading
+from poslens.cache.storage.maintenance import (
     Verified,
     compact,
     drop_file,
@@ -38,7 +38,7 @@ from cache.storage.maintenance import (
     older_layouts,
     verify,
 )
-from cache.storage.store import ModelKey, Store, serial_of
+from poslens.cache.storage.store import ModelKey, Store, serial_of
 from tests.support.counts import Count, counts
 from tests.support.stored import everything
 
@@ -82,7 +82,7 @@ def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.Mo
     first = put(store, result, ["a", "b"])
     same_curves(store, first)
     read: list[int] = []
-    real = cache.storage.index.read_blocks, cache.storage.index.read_curves
+    real = poslens.cache.storage.index.read_blocks, poslens.cache.storage.index.read_curves
 
     def rows(db, after=0, where="1"):
         for known, block in real[0](db, after, where):
@@ -94,8 +94,8 @@ def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.Mo
             read.append(len(part))
             yield known, part
 
-    monkeypatch.setattr(cache.storage.index, "read_blocks", rows)
-    monkeypatch.setattr(cache.storage.index, "read_curves", curves)
+    monkeypatch.setattr(poslens.cache.storage.index, "read_blocks", rows)
+    monkeypatch.setattr(poslens.cache.storage.index, "read_curves", curves)
     same_curves(store, first)
     assert read == []
     more = put(store, result, ["c"])
@@ -114,7 +114,7 @@ def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result,
         new += put(store, result, [name], document=f"another text of {name} with more words in it")
     for fresh in (False, True):
         if fresh:
-            cache.storage.index.forget_all()
+            poslens.cache.storage.index.forget_all()
         found = everything(store, MODEL, METHOD)
         assert sorted(found.pair_ids) == sorted(names)
         expected = {pair.pair_id: document_curve(a, METHOD).tobytes() for pair, a in new}
@@ -150,9 +150,9 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
         import sys
         from pathlib import Path
         import numpy as np
-        from attribution.curves.positions import curve_params
-        from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-        from cache.storage.store import ModelKey, Store
+        from poslens.attribution.curves.positions import curve_params
+        from poslens.attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+        from poslens.cache.storage.store import ModelKey, Store
         METHOD = Method("saliency", {"version": 1}, curve_params())
         store, model = Store(Path(sys.argv[1])), ModelKey("M", "0123456789abcdef")
         text = TokenizedText.of((Token("a", 0, 1),), 1, 9)
@@ -186,7 +186,7 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
     assert child.wait(60) == 0
     assert log.exists() and log.stat().st_ino == inode, "a log was deleted by its name"
     put(store, result, ["last"])
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     assert sorted(everything(store, MODEL, METHOD).pair_ids) == ["last", "later", "mine"]
     with sql(store) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -279,7 +279,7 @@ def test_a_damaged_block_of_rows_is_made_again(store: Store, result, column: str
         (value,) = db.execute(f"SELECT {column} FROM block WHERE id = 1").fetchone()
         flipped = value + 1 if isinstance(value, int) else bytes([*(value or b"12345678")][::-1])
         db.execute(f"UPDATE block SET {column} = ? WHERE id = 1", (flipped,))
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     same_curves(store, stored)
     found = everything(store, MODEL, METHOD)
     assert sorted(found.pair_ids) == ["a", "b", "c"] and found.failed == {"bad": "no token"}
@@ -299,7 +299,7 @@ def test_what_a_damaged_block_superseded_does_not_come_back(
         kept += put(store, result, ["a"], document="another text of a with more words")
     with sql(store) as db:
         db.execute("UPDATE block SET checksum = 0 WHERE id = 2")
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == [stored[0][0]]
     same_curves(store, kept)
     assert sorted(everything(store, MODEL, METHOD).pair_ids) == sorted(p.pair_id for p, _ in kept)
@@ -318,7 +318,7 @@ def test_a_damaged_block_of_curves_is_derived_again(store: Store, result, column
         (value,) = db.execute(f"SELECT {column} FROM curve WHERE id = 1").fetchone()
         flipped = value + 1 if isinstance(value, int) else value[:30] + b"\x7f" + value[31:]
         db.execute(f"UPDATE curve SET {column} = ? WHERE id = 1", (flipped,))
-    cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_all()
     same_curves(store, stored)
     same_curves(store, stored)
     assert sql_ok(store)
@@ -519,7 +519,7 @@ def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> Non
         pytest.skip("this machine lets nobody mount")
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True, capture_output=True)
-        cache.storage.index.forget_all()
+        poslens.cache.storage.index.forget_all()
         same_curves(store, stored)
         assert store.get(MODEL, METHOD, stored[0][0]) is not None
         assert listing(store)[0].results == 2

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attribution.types import Method, TextPair
-from cache.recent import Recent
-from cache.storage import results
-from cache.storage.schema import Owner, Schema
-from cache.storage.store import ModelKey, Store
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.recent import Recent
+from poslens.cache.storage import results
+from poslens.cache.storage.schema import Owner, Schema
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 
 MODEL, METHOD = ModelKey("m", "0" * 16), Method("test", {"version": 1})

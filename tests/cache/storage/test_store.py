@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cache.storage.blocks
-import cache.storage.connections
-from attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, document_curve
-from attribution.curves.text_axis import curves_of, over_text
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.types import Attribution
-from cache.storage.encoded import encoded, joined
-from cache.storage.store import ModelKey, Store
+import poslens.cache.storage.blocks
+import poslens.cache.storage.connections
+from poslens.attribution.curves.positions import NORMALIZATIONS, RESAMPLINGS, document_curve
+from poslens.attribution.curves.text_axis import curves_of, over_text
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution
+from poslens.cache.storage.encoded import encoded, joined
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
 ROOT = Path(__file__).parents[3]
@@ -168,7 +168,9 @@ def test_curves_of_every_choice_equal_directly_computed_ones(
                 assert found.magnitudes is found.curves and np.isnan(found.curves[1]).any()
     assert sql(store, "SELECT count(DISTINCT variant), sum(n) FROM curve") == [(12, 60)]
     # Now that all are stored, nothing is derived again.
-    monkeypatch.setattr("cache.storage.store.curve_columns", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(
+        "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
+    )
     store.curves(MODEL, make_method("saliency", {"resampling": "point"}), pairs)
 
 
@@ -404,7 +406,7 @@ def test_a_locked_store_is_a_sentence(
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     store.release()
-    monkeypatch.setattr(cache.storage.connections, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(poslens.cache.storage.connections, "_TIMEOUT_S", 0.05)
     with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="another process holds it: wait"):
@@ -414,7 +416,7 @@ def test_a_locked_store_is_a_sentence(
     holding, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with cache.storage.connections.locked(store.path(MODEL, METHOD)):
+        with poslens.cache.storage.connections.locked(store.path(MODEL, METHOD)):
             holding.set()
             done.wait(300)
 
@@ -436,7 +438,7 @@ def test_a_put_is_all_or_nothing(store: Store, result, monkeypatch: pytest.Monke
     def breaks(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache.storage.blocks, "append_curves", breaks)
+    monkeypatch.setattr(poslens.cache.storage.blocks, "append_curves", breaks)
     with pytest.raises(KeyboardInterrupt):
         store.put(MODEL, METHOD, [result("q"), (pair, result("r")[1])])
     monkeypatch.undo()
@@ -451,10 +453,10 @@ PREAMBLE = textwrap.dedent("""
     import os, sys
     from pathlib import Path
     import numpy as np
-    import cache.storage.store
-    from attribution.curves.positions import curve_params
-    from attribution.types import Attribution, Method, TextPair, Token, TokenizedText
-    from cache.storage.store import ModelKey, Store
+    import poslens.cache.storage.store
+    from poslens.attribution.curves.positions import curve_params
+    from poslens.attribution.types import Attribution, Method, TextPair, Token, TokenizedText
+    from poslens.cache.storage.store import ModelKey, Store
 
     METHOD = Method("saliency", {"version": 1}, curve_params())
     MODEL = ModelKey("M", "0123456789abcdef")
@@ -549,7 +551,7 @@ def test_a_process_killed_in_the_middle_of_a_put_leaves_the_store_usable(
     body = """
         def killed(*_):
             os._exit(9)
-        cache.storage.blocks.append_curves = killed
+        poslens.cache.storage.blocks.append_curves = killed
         store.put(MODEL, METHOD, [result(n, size=20_000) for n in range(20)])
     """
     process = child(store, "k", body)

@@ -12,18 +12,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.datasets import formats
-from attribution.errors import UserError
-from attribution.evaluation.chunks import chunks_of
-from attribution.retrievers.resolve import resolve
-from dashboard.__main__ import app
-from dashboard.audit import service as audits
-from dashboard.audit import tables
-from dashboard.audit.figures import dark_curves
-from dashboard.audit.service import Audit, Index, Setup
-from dashboard.core.compute import Compute
-from dashboard.drawing.palettes import Style
+from poslens.attribution import datasets
+from poslens.attribution.datasets import formats
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.audit import service as audits
+from poslens.studies.audit import tables
+from poslens.studies.audit.figures import dark_curves
+from poslens.studies.audit.service import Audit, Index, Setup
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -147,7 +147,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from dashboard.core import compute
+    from poslens.compute import compute
 
     made = Compute(tmp_path / "home")
     monkeypatch.setattr(compute, "service", lambda: made)

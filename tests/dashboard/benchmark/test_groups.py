@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from dashboard.__main__ import app
+from poslens.attribution import datasets
+from poslens.dashboard.__main__ import app
 from tests.support.pages import open_page
 
 WORDS = [

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.evaluation.needle import NeedleCell
-from cache.kinds.needles import CellItem, needle_cells
-from cache.storage.store import ModelKey
-from dashboard.__main__ import app
-from dashboard.benchmark import service as benchmarks
+from poslens.attribution import datasets
+from poslens.attribution.evaluation.needle import NeedleCell
+from poslens.cache.kinds.needles import CellItem, needle_cells
+from poslens.cache.storage.store import ModelKey
+from poslens.dashboard.__main__ import app
+from poslens.studies.benchmark import service as benchmarks
 
 
 @pytest.fixture(autouse=True)

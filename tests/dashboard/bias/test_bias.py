@@ -11,20 +11,20 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.evaluation.bias_pairs import Pairs, available, pairs_for
-from attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
-from attribution.methods import make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from dashboard.__main__ import app
-from dashboard.bias import service as bias_service
-from dashboard.bias.figures import MEASURES, bar, bias_chart
-from dashboard.core.compute import Compute, service
-from dashboard.drawing.curves import PRESETS, Style
-from dashboard.drawing.palettes import text_width
-from dashboard.widgets import panels
+from poslens.attribution import datasets
+from poslens.attribution.evaluation.bias_pairs import Pairs, available, pairs_for
+from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute.compute import Compute, service
+from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets import panels
+from poslens.figures.curves import PRESETS, Style
+from poslens.figures.palettes import text_width
+from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.figures import MEASURES, bar, bias_chart
 from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("bias")

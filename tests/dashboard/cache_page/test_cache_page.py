@@ -14,25 +14,25 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Parameters
-from attribution.interventions.relocation import relocation_method
-from attribution.interventions.segments import edits_method
-from attribution.methods import make_method
-from attribution.types import Attribution, TextPair, Token, TokenizedText
-from cache.exchange.part_files import PartFolder, PartWriter
-from cache.kinds.faithfulness import FaithfulnessStore
-from cache.kinds.interventions import causes
-from cache.storage import maintenance
-from cache.storage.store import ModelKey, Store
-from dashboard.__main__ import app as commands
-from dashboard.cache_page import service as cache_service
-from dashboard.cache_page.service import Exports
-from dashboard.core import rights
-from dashboard.core.compute import Compute, service
-from dashboard.core.own_texts import Session
-from dashboard.core.runs import Run
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.interventions.segments import edits_method
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
+from poslens.cache.exchange.part_files import PartFolder, PartWriter
+from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.interventions import causes
+from poslens.cache.storage import maintenance
+from poslens.cache.storage.store import ModelKey, Store
+from poslens.compute.compute import Compute, service
+from poslens.compute.runs import Run
+from poslens.dashboard.__main__ import app as commands
+from poslens.dashboard.server import rights
+from poslens.dashboard.server.own_texts import Session
+from poslens.storage import service as cache_service
+from poslens.storage.service import Exports
 from tests.support.pages import SECONDS, open_page, page_file
 
 ROOT = Path(__file__).parents[3]

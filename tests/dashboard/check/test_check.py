@@ -19,17 +19,17 @@ import yaml
 from typer.testing import CliRunner
 
 import poslens
-from attribution import datasets
-from attribution.errors import UserError
-from attribution.retrievers.resolve import resolve
-from dashboard.__main__ import app
-from dashboard.check import service as checking
-from dashboard.check.baseline import Baseline, Number, parse, read_baseline
-from dashboard.check.junit import junit_bytes
-from dashboard.check.service import NAMES, Check, Tolerances
-from dashboard.core.compute import Compute
-from dashboard.passport.document import document_bytes
-from dashboard.passport.service import PairScore, Passport
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+from poslens.dashboard.__main__ import app
+from poslens.studies.check import service as checking
+from poslens.studies.check.baseline import Baseline, Number, parse, read_baseline
+from poslens.studies.check.junit import junit_bytes
+from poslens.studies.check.service import NAMES, Check, Tolerances
+from poslens.studies.passport.document import document_bytes
+from poslens.studies.passport.service import PairScore, Passport
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]

@@ -17,11 +17,11 @@ from streamlit import config, net_util
 from streamlit.web.server import server_util
 from streamlit.web.server.starlette import starlette_server
 
-from attribution.errors import UserError
-from dashboard.core import access, headers
-from dashboard.core.access import OWN_HOSTS, Access, access_of
-from dashboard.core.door import Door
-from dashboard.core.settings import PEOPLE
+from poslens.attribution.errors import UserError
+from poslens.compute.settings import PEOPLE
+from poslens.dashboard.server import access, headers
+from poslens.dashboard.server.access import OWN_HOSTS, Access, access_of
+from poslens.dashboard.server.door import Door
 
 
 def test_nothing_said_is_this_machine_alone() -> None:

@@ -20,11 +20,11 @@ from jsonschema import Draft202012Validator
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from attribution import datasets
-from dashboard.__main__ import app
-from dashboard.core.compute import service
-from dashboard.explain.answers import TokenEntry
-from dashboard.export.json_text import json_text
+from poslens.attribution import datasets
+from poslens.compute.compute import service
+from poslens.dashboard.__main__ import app
+from poslens.export.json_text import json_text
+from poslens.studies.explain.answers import TokenEntry
 from tests.support.nouns import NOUNS
 from tools import docs
 from tools.json_shapes import Schema, fields_of, words
@@ -207,7 +207,9 @@ def test_answers_are_as_the_schema_says(
     name: str, arguments: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What would be fetched is elsewhere; tests/attribution/retrievers/test_fetch.py fetches.
-    monkeypatch.setattr("attribution.retrievers.fetch.fetch", lambda name, show: tmp_path / name)
+    monkeypatch.setattr(
+        "poslens.attribution.retrievers.fetch.fetch", lambda name, show: tmp_path / name
+    )
     command = name.split(" --")[0].split()
     arguments = arguments.replace("OUT", str(tmp_path / "out"))
     done = run(*command, *arguments.split(), "--format", "json")

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.errors import Stopped, UserError
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.interventions.relocation import relocation_method
-from attribution.retrievers import resolve
-from attribution.retrievers.sparse import SparseRetriever
-from dashboard.bias import service as bias_service
-from dashboard.core.compute import Compute, service
-from dashboard.interventions import service as interventions
-from dashboard.widgets import choices
+from poslens.attribution import datasets
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.sparse import SparseRetriever
+from poslens.compute.compute import Compute, service
+from poslens.dashboard.widgets import choices
+from poslens.studies.bias import service as bias_service
+from poslens.studies.cause import service as interventions
 from tests.support import tiny_families
 from tests.support.pages import open_page
 
@@ -55,7 +55,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(self: Compute, model: object) -> object:
         # Whoever counts what a model reads of a text loads it too.
-        if sys._getframe(1).f_globals["__name__"] != "dashboard.core.readings":
+        if sys._getframe(1).f_globals["__name__"] != "poslens.compute.readings":
             found.append(threading.current_thread().name)
         return retriever(self, model)  # type: ignore[arg-type]
 

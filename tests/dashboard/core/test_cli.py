@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.retrievers import resolve as retrievers
-from dashboard.__main__ import app
-from dashboard.core.command_options import resolve
+from poslens.attribution import datasets
+from poslens.attribution.retrievers import resolve as retrievers
+from poslens.commands.command_options import resolve
+from poslens.dashboard.__main__ import app
 from tests.support import tiny_models
 
 runner = CliRunner()

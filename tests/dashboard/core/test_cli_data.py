@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from dashboard.__main__ import app
-from dashboard.core.command_options import data_name
+from poslens.attribution import datasets
+from poslens.commands.command_options import data_name
+from poslens.dashboard.__main__ import app
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.methods import METHODS
-from attribution.retrievers.specs import presets
-from dashboard.__main__ import app
-from dashboard.core import completion
+from poslens.attribution import datasets
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import presets
+from poslens.commands import completion
+from poslens.dashboard.__main__ import app
 from tools.docs import commands
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ HEAVY = ("torch", "transformers", "pandas", "streamlit", "plotly")
 PROGRAM = f"""
 import sys
 sys.argv = ["poslens"]
-from dashboard.__main__ import main
+from poslens.dashboard.__main__ import main
 try:
     main()
 finally:

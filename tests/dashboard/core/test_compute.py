@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from attribution import datasets
-from attribution.errors import Stopped, UserError
-from attribution.methods import make_method, perturbation
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.self_check import SelfCheck
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from cache.exchange.part_files import PartFolder, PartWriter, ingest
-from cache.jobs.loop import Progress
-from dashboard.core import compute as compute_module
-from dashboard.core.compute import Compute
-from dashboard.core.queue import GRACE_S, DeviceQueue
-from dashboard.core.runs import Run
+from poslens.attribution import datasets
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import make_method, perturbation
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.self_check import SelfCheck
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.exchange.part_files import PartFolder, PartWriter, ingest
+from poslens.cache.jobs.loop import Progress
+from poslens.compute import compute as compute_module
+from poslens.compute.compute import Compute
+from poslens.compute.queue import GRACE_S, DeviceQueue
+from poslens.compute.runs import Run
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
 METHOD = make_method("saliency")
@@ -47,7 +47,7 @@ def test_a_result_survives_a_restart_without_loading_the_model(
     assert not first.from_cache
     restarted = Compute(tmp_path / "home")
     monkeypatch.setattr(
-        "dashboard.core.model_pool.load", lambda *_: pytest.fail("the model was loaded")
+        "poslens.compute.model_pool.load", lambda *_: pytest.fail("the model was loaded")
     )
     again = restarted.explain(PAIR, spec, METHOD)
     assert again.from_cache
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_said_and_refused(
     assert "decomposition" not in compute.unfit(model)
     assert compute.self_check(model) is None
     unfit = SelfCheck(LibraryCheck(0.0, "score"), unfit={"decomposition": "because."})
-    monkeypatch.setattr("dashboard.core.model_pool.check_retriever", lambda _: unfit)
+    monkeypatch.setattr("poslens.compute.model_pool.check_retriever", lambda _: unfit)
     with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(model)["decomposition"] == "because."

@@ -13,33 +13,34 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.datasets import SAMPLE, SAMPLE_BIAS
-from attribution.datasets.types import DataSet
-from attribution.errors import Unavailable, UserError
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.interventions.null_controls import CONTROLS
-from attribution.interventions.relocation import relocation_method
-from attribution.interventions.segments import segments_method
-from attribution.methods import make_method
-from attribution.retrievers import endpoint_client, limits, resolve
-from attribution.retrievers.endpoint_address import key_name
-from attribution.types import EvidenceSpan, TextPair
-from cache import probes
-from dashboard.__main__ import app
-from dashboard.audit import service as audits
-from dashboard.bias import service as bias_service
-from dashboard.core.compute import Compute, service
-from dashboard.core.provenance import of_intervention
-from dashboard.drawing.curves import Style
-from dashboard.drawing.figure_base import UNKNOWN_SYMBOL
-from dashboard.export.files import attribution_frame, table_bytes
-from dashboard.interventions import service as interventions
-from dashboard.interventions.figures import relocation_scores
-from dashboard.interventions.tables import relocation_frame
-from dashboard.ranking import service as rankings
-from dashboard.ranking.figures import evidence_bins
-from dashboard.widgets import heads, sending
+from poslens.attribution import datasets
+from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS
+from poslens.attribution.datasets.types import DataSet
+from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.interventions.null_controls import CONTROLS
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.interventions.segments import segments_method
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers import endpoint_client, limits, resolve
+from poslens.attribution.retrievers.endpoint_address import key_name
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache import probes
+from poslens.compute.compute import Compute, service
+from poslens.compute.provenance import of_intervention
+from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets import sending
+from poslens.export.files import attribution_frame, table_bytes
+from poslens.figures.curves import Style
+from poslens.figures.figure_base import UNKNOWN_SYMBOL
+from poslens.studies.audit import service as audits
+from poslens.studies.bias import service as bias_service
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import relocation_scores
+from poslens.studies.cause.tables import relocation_frame
+from poslens.studies.explain import heads
+from poslens.studies.ranking import service as rankings
+from poslens.studies.ranking.figures import evidence_bins
 from tests.support.endpoint_server import EndpointServer, hashed, running
 from tests.support.pages import open_page
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dashboard.core import log_records
+from poslens.dashboard.server import log_records
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 
-from dashboard.core.messages import Messages
+from poslens.dashboard.server.messages import Messages
 
 Node = dict[int, "Node"]
 

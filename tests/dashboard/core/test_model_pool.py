@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import Stopped, UserError
-from attribution.methods import make_method
-from attribution.retrievers.base import LibraryCheck
-from attribution.retrievers.self_check import SelfCheck
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from cache.jobs.loop import Progress
-from cache.storage import connections
-from dashboard.core import model_pool
-from dashboard.core.compute import Compute
-from dashboard.core.model_pool import ModelPool
-from dashboard.core.runs import KEPT_RUNS, Report, Run, Runs
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.self_check import SelfCheck
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.storage import connections
+from poslens.compute import model_pool
+from poslens.compute.compute import Compute
+from poslens.compute.model_pool import ModelPool
+from poslens.compute.runs import KEPT_RUNS, Report, Run, Runs
 
 CHECKED = SelfCheck(LibraryCheck(0.0, "score"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from dashboard.core import oidc
-from dashboard.core.access import access_of
+from poslens.attribution.errors import UserError
+from poslens.dashboard.server import oidc
+from poslens.dashboard.server.access import access_of
 
 ACCESS = access_of(base_path="tools", allowed_hosts=["poslens.example.org"], login=True)
 GOOD = {

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.errors import UserError
-from attribution.evaluation.faithfulness import Parameters
-from attribution.methods import make_method
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from cache.jobs.loop import Progress
-from cache.storage import index
-from dashboard.core import own_texts
-from dashboard.core.compute import Compute, service
-from dashboard.core.own_texts import Session, remove_left_over
-from dashboard.core.runs import Report, Run
-from dashboard.faithfulness import service as faithfulness
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.storage import index
+from poslens.compute.compute import Compute, service
+from poslens.compute.runs import Report, Run
+from poslens.dashboard.server import own_texts
+from poslens.dashboard.server.own_texts import Session, remove_left_over
+from poslens.studies.faithfulness import service as faithfulness
 from tests.support.pages import SECONDS, page_files, shown_scores
 
 ROOT = Path(__file__).parents[3]
@@ -157,7 +157,7 @@ def test_a_browser_that_comes_back_finds_its_results(
 HOLDS = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-from dashboard.core import own_texts
+from poslens.dashboard.server import own_texts
 folder = own_texts._new_folder()
 (folder / "words").write_text("quixotic")
 print(folder, flush=True)

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from attribution.errors import Stopped, UserError
-from cache.jobs.loop import Progress
-from dashboard.core import access, own_texts, people, rights
-from dashboard.core.access import access_of
-from dashboard.core.compute import Compute
-from dashboard.core.queue import DeviceQueue, require_wanted
-from dashboard.core.runs import Job, Report, Run, Runs
-from dashboard.core.settings import PEOPLE, UPKEEP
+from poslens.attribution.errors import Stopped, UserError
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.compute import Compute
+from poslens.compute.queue import DeviceQueue, require_wanted
+from poslens.compute.runs import Job, Report, Run, Runs
+from poslens.compute.settings import PEOPLE, UPKEEP
+from poslens.dashboard.server import access, own_texts, people, rights
+from poslens.dashboard.server.access import access_of
 
 KEY = ("m", "f", "c", "s", "cpu")
 

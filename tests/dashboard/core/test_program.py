@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from attribution.errors import UserError
-from cache.exchange.atomic_file import replacing
+from poslens.attribution.errors import UserError
+from poslens.cache.exchange.atomic_file import replacing
 from tests.support.forked import Child, Forked
 from tests.support.ports import free_port
 
@@ -193,7 +193,7 @@ def test_an_earlier_file_survives_a_failed_export(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
-    from dashboard.core.command_output import write
+    from poslens.commands.command_output import write
 
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -12,27 +12,27 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
-from attribution.methods import make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from attribution.types import TextPair
-from dashboard.bias import service as bias_service
-from dashboard.core.compute import Compute, service
-from dashboard.core.provenance import of_controlled, of_map, of_published, poslens_version
-from dashboard.drawing.figure_base import provenance_entries
-from dashboard.drawing.palettes import PRESETS, Style
-from dashboard.explain.figures import pair_figure
-from dashboard.export.files import figure_bytes
-from dashboard.heatmap import View
-from dashboard.interventions import service as interventions
-from dashboard.interventions.figures import minus_null_curves
-from dashboard.ranking import service as ranking_service
-from dashboard.widgets import panels
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute.compute import Compute, service
+from poslens.compute.provenance import of_controlled, of_map, of_published, poslens_version
+from poslens.dashboard.explain.figures import pair_figure
+from poslens.dashboard.widgets import panels
+from poslens.export.files import figure_bytes
+from poslens.figures.figure_base import provenance_entries
+from poslens.figures.palettes import PRESETS, Style
+from poslens.heatmap import View
+from poslens.studies.bias import service as bias_service
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.ranking import service as ranking_service
 from tests.support.pages import open_page
 from tests.test_imports import FILES, dotted, name_of, parse
 
@@ -59,7 +59,7 @@ def test_provenance_is_made_in_one_place() -> None:
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Provenance"
     ]
-    assert made and {name for name, _ in made} == {"dashboard/core/provenance.py"}, made
+    assert made and {name for name, _ in made} == {"poslens/compute/provenance.py"}, made
 
 
 def test_a_model_without_a_limit_states_none(compute: Compute, bm25, sample: DataSet) -> None:
@@ -126,7 +126,7 @@ def test_a_map_counts_what_it_shows_and_claims_nothing_of_cuts(
 def test_published_curves_claim_no_limit_and_no_cuts() -> None:
     import numpy as np
 
-    from attribution.curves.published import PublishedCurves
+    from poslens.attribution.curves.published import PublishedCurves
 
     curves = PublishedCurves("NV", np.ones(100), np.zeros(100), 4, "file nv.npz")
     said = of_published(curves).entry()
@@ -207,9 +207,9 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     page.run()
     assert not page.exception
     page.button(key="faithfulness.start").click().run()
-    from attribution.evaluation.faithfulness import Parameters
-    from dashboard.faithfulness import service as faithfulness_service
-    from dashboard.widgets import choices
+    from poslens.attribution.evaluation.faithfulness import Parameters
+    from poslens.dashboard.widgets import choices
+    from poslens.studies.faithfulness import service as faithfulness_service
 
     spec, method = choices.spec("BM25", "mine"), make_method("terms")
     scope = "mine: 3 pairs spread evenly"
@@ -226,8 +226,8 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("asked", [None, "sum"])
 def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -> None:
-    from attribution.curves.positions import rank_correlation, unit_scores
-    from attribution.text import words
+    from poslens.attribution.curves.positions import rank_correlation, unit_scores
+    from poslens.attribution.text import words
 
     data = datasets.read("sample")
     pair = next(p for p in data.pairs if p.language == "eng")

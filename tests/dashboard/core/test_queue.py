@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from attribution.batching import checkpoint
-from attribution.errors import Stopped, UserError
-from dashboard.core.queue import GRACE_S, DeviceQueue, Place, ready
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.errors import Stopped, UserError
+from poslens.compute.queue import GRACE_S, DeviceQueue, Place, ready
 
 
 class Clock:
@@ -303,7 +303,8 @@ def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: C
 def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     file = tmp_path / "device.lock"
     holds = (
-        "import sys, time; from pathlib import Path; from dashboard.core.queue import DeviceQueue\n"
+        "import sys, time; from pathlib import Path\n"
+        "from poslens.compute.queue import DeviceQueue\n"
         "with DeviceQueue(lambda: 3, shared=lambda: Path(sys.argv[1])).turn():\n"
         "    print('held', flush=True); time.sleep(600)"
     )

@@ -10,18 +10,25 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.methods import make_method
-from attribution.reading import Reading, of_attribution, readings
-from attribution.retrievers.resolve import resolve
-from attribution.types import EvidenceSpan, Pairs, TextPair
-from cache.recent import Recent
-from dashboard.__main__ import app
-from dashboard.bias import service as bias_service
-from dashboard.core import readings as core_readings
-from dashboard.core.compute import Compute, service
-from dashboard.core.readings import at_hand, count, known, pair_sentence, readable, sentence
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import make_method
+from poslens.attribution.reading import Reading, of_attribution, readings
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
+from poslens.cache.recent import Recent
+from poslens.compute import readings as core_readings
+from poslens.compute.compute import Compute, service
+from poslens.compute.readings import (
+    at_hand,
+    count,
+    known,
+    pair_sentence,
+    readable,
+    sentence,
+)
+from poslens.dashboard.__main__ import app
+from poslens.studies.bias import service as bias_service
 from tests.support.pages import open_page
 
 LONG = "ice melts " * 600

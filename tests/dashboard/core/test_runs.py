@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from cache.jobs.loop import Progress
-from dashboard.core.runs import Job, Report, Run, RunKey, Runs, in_turn
+from poslens.attribution.errors import UserError
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.runs import Job, Report, Run, RunKey, Runs, in_turn
 
 
 def key(name: str) -> RunKey:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.methods import make_method
-from attribution.types import EvidenceSpan, Pairs, TextPair
-from dashboard.core.selection import ANY, FACETS, Filters, evidence_position, facets
-from dashboard.map.service import CurveMap
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
+from poslens.compute.selection import ANY, FACETS, Filters, evidence_position, facets
+from poslens.studies.map.service import CurveMap
 
 
 def pair(n: int, chance: random.Random) -> TextPair:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attribution.errors import UserError
-from dashboard.core.serve import FLAGS
-from dashboard.core.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
+from poslens.attribution.errors import UserError
+from poslens.compute.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
+from poslens.dashboard.server.serve import FLAGS
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.retrievers import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from cache.exchange.transfer import merge
-from cache.storage.maintenance import listing, models
-from cache.storage.store import ModelKey, Store
-from dashboard.core import stored_models
-from dashboard.core.compute import Compute, service
-from dashboard.core.protocols import posir_spec
-from dashboard.drawing.plain import plain
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.exchange.transfer import merge
+from poslens.cache.storage.maintenance import listing, models
+from poslens.cache.storage.store import ModelKey, Store
+from poslens.compute import stored_models
+from poslens.compute.compute import Compute, service
+from poslens.compute.protocols import posir_spec
+from poslens.figures.plain import plain
 from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[3]

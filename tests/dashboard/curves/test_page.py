@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.methods import make_method
-from attribution.retrievers import resolve
-from dashboard.core.compute import service
+from poslens.attribution import datasets
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers import resolve
+from poslens.compute.compute import service
 from tests.support import tiny_models
 from tests.support.pages import open_page
 
@@ -37,7 +37,7 @@ def long_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: 
     ]
     (tmp_path / "cut.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     datasets.register("cut", tmp_path / "cut.jsonl")
-    from dashboard.widgets.choices import spec
+    from poslens.dashboard.widgets.choices import spec
 
     pairs = datasets.read("cut").pairs
     method = make_method("occlusion")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.curves.curve_summary import CurveSummary, summarize
-from attribution.curves.text_axis import average, over_text
-from attribution.methods import make_method
-from dashboard.curves.words import (
+from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.curves.text_axis import average, over_text
+from poslens.attribution.methods import make_method
+from poslens.studies.curves.words import (
     over_what,
     read_unlike,
     small,

@@ -12,24 +12,16 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from attribution.curves.positions import positions
-from attribution.curves.text_axis import average, over_text
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.types import Method, PositionCurve, Provenance
-from dashboard.drawing import curves as curve_figures
-from dashboard.drawing.matrix import interaction_matrix, unit_rails
-from dashboard.drawing.palettes import (
-    PALETTES,
-    PRESETS,
-    SYMBOLS,
-    THEMES,
-    Style,
-    escape,
-    wrap,
-)
-from dashboard.export.files import figure_bytes
-from dashboard.map.figures import point_map
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.curves.text_axis import average, over_text
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Method, PositionCurve, Provenance
+from poslens.export.files import figure_bytes
+from poslens.figures import curves as curve_figures
+from poslens.figures.matrix import interaction_matrix, unit_rails
+from poslens.figures.palettes import PALETTES, PRESETS, SYMBOLS, THEMES, Style, escape, wrap
+from poslens.studies.map.figures import point_map
 
 STYLE = Style()
 CENTRES = np.arange(100) + 0.5

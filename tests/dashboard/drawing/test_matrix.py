@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard.drawing.matrix import interaction_matrix, signed_root, tall, unit_rails
-from dashboard.drawing.palettes import Style
+from poslens.figures.matrix import interaction_matrix, signed_root, tall, unit_rails
+from poslens.figures.palettes import Style
 
 STYLE = Style()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.types import Token, TokenizedText
-from dashboard.explain.minus import by_character, pieces
+from poslens.attribution.types import Token, TokenizedText
+from poslens.studies.explain.minus import by_character, pieces
 
 TEXT = "Ice melts."
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.errors import UserError
-from attribution.methods import make_method
-from attribution.retrievers import resolve
-from dashboard.core.compute import service
-from dashboard.explain.subject import Subject
-from dashboard.widgets import choices
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers import resolve
+from poslens.compute.compute import service
+from poslens.dashboard.explain.subject import Subject
+from poslens.dashboard.widgets import choices
 from tests.support.pages import open_page
 
 OCCLUSION = make_method("occlusion")

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution.curves.positions import document_curve
-from attribution.datasets import DataSet
-from attribution.methods import make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from cache.jobs.loop import Progress
-from cache.storage.store import StoredCurves
-from dashboard.core.compute import Compute
-from dashboard.core.runs import Run
-from dashboard.curves.words import MIN_PAIRS
-from dashboard.explain import service
-from dashboard.widgets.heads import head
+from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.storage.store import StoredCurves
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Run
+from poslens.studies.curves.words import MIN_PAIRS
+from poslens.studies.explain import service
+from poslens.studies.explain.heads import head
 
 TERMS = make_method("terms")
 

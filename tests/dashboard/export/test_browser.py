@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from kaleido import Kaleido
 
-from attribution.errors import UserError
-from dashboard.export import browser
+from poslens.attribution.errors import UserError
+from poslens.export import browser
 
 
 def test_each_thread_gets_its_own_image() -> None:
@@ -141,7 +141,7 @@ def test_what_is_no_browser_is_named_and_does_not_keep_python(
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     program = (
-        "from dashboard.export import browser\n"
+        "from poslens.export import browser\n"
         f"browser.TIMEOUT_S = {seconds}\n"
         "browser.render({'data': [], 'layout': {}}, 'svg', 300, 200, 1)\n"
     )

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from attribution.curves.positions import positions
-from attribution.types import (
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.types import (
     Attribution,
     EvidenceSpan,
     Method,
@@ -34,9 +34,8 @@ from attribution.types import (
     Token,
     TokenizedText,
 )
-from dashboard.drawing.curves import PRESETS, mean_curves
-from dashboard.export import files as export_files
-from dashboard.export.files import (
+from poslens.export import files as export_files
+from poslens.export.files import (
     attribution_frame,
     curve_frame,
     figure_bytes,
@@ -45,7 +44,8 @@ from dashboard.export.files import (
     table_files,
     zipped,
 )
-from dashboard.export.inscription import inscribed
+from poslens.export.inscription import inscribed
+from poslens.figures.curves import PRESETS, mean_curves
 from tests.support.chromium import chromium
 
 STYLE = PRESETS["single column"]

@@ -9,19 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attribution.types import Attribution, EvidenceSpan, Method, Token, TokenizedText
-from dashboard.heatmap import (
-    Fact,
-    Head,
-    Link,
-    Pane,
-    Rail,
-    Special,
-    View,
-    link,
-    pane,
-    payload,
+from poslens.attribution.types import (
+    Attribution,
+    EvidenceSpan,
+    Method,
+    Token,
+    TokenizedText,
 )
+from poslens.heatmap import Fact, Head, Link, Pane, Rail, Special, View, link, pane, payload
 
 DOCUMENT = "Cold 🧊 ice melts"
 

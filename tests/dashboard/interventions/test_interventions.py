@@ -12,23 +12,23 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.interventions.ablation import ablation_method
-from attribution.interventions.null_controls import null_method
-from attribution.interventions.relocation import Relocation, relocation_method
-from attribution.methods import make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.types import EvidenceSpan, TextPair
-from cache.recent import Recent
-from cache.storage.maintenance import listing
-from dashboard.__main__ import app
-from dashboard.core.compute import Compute
-from dashboard.drawing.palettes import Style
-from dashboard.interventions import service as interventions
-from dashboard.interventions import tables as intervention_tables
-from dashboard.interventions.figures import (
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.null_controls import null_method
+from poslens.attribution.interventions.relocation import Relocation, relocation_method
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.recent import Recent
+from poslens.cache.storage.maintenance import listing
+from poslens.compute.compute import Compute
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause import tables as intervention_tables
+from poslens.studies.cause.figures import (
     causes_over_curve,
     minus_null_curves,
     relocation_scores,

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attribution import datasets
-from attribution.curves.text_axis import curve_over_text
-from attribution.methods import make_method
-from dashboard.core.compute import service
-from dashboard.widgets import choices
+from poslens.attribution import datasets
+from poslens.attribution.curves.text_axis import curve_over_text
+from poslens.attribution.methods import make_method
+from poslens.compute.compute import service
+from poslens.dashboard.widgets import choices
 from tests.support.pages import open_page
 
 pytestmark = pytest.mark.usefixtures("own_service")

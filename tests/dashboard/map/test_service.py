@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from attribution.curves.projection import METRICS, Layout
-from attribution.methods import make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from attribution.types import TextPair
-from dashboard.core.compute import Compute
-from dashboard.map.service import CurveMap, job, stored_map
+from poslens.attribution.curves.projection import METRICS, Layout
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import TextPair
+from poslens.compute.compute import Compute
+from poslens.studies.map.service import CurveMap, job, stored_map
 
 LAYOUT = Layout(metric=METRICS["curves"], n_neighbors=3)
 METHOD = make_method("terms")

@@ -13,22 +13,22 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.curves.bootstrap import Estimate
-from attribution.curves.curve_summary import primacy_recency_index
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.methods import METHODS, make_method
-from attribution.retrievers.lexical import with_corpus
-from attribution.retrievers.resolve import resolve
-from dashboard.__main__ import app
-from dashboard.core.compute import Compute, service
-from dashboard.export.browser import Page, in_page
-from dashboard.passport import service as passports
-from dashboard.passport.document import document_bytes, printed_html
-from dashboard.passport.parts import _leans, _moves
-from dashboard.passport.service import Passport
-from dashboard.passport.subject import Part
-from dashboard.ranking import service as rankings
+from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute, service
+from poslens.dashboard.__main__ import app
+from poslens.export.browser import Page, in_page
+from poslens.studies.passport import service as passports
+from poslens.studies.passport.document import document_bytes, printed_html
+from poslens.studies.passport.parts import _leans, _moves
+from poslens.studies.passport.service import Passport
+from poslens.studies.passport.subject import Part
+from poslens.studies.ranking import service as rankings
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 

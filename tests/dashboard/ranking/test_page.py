@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.curves import published
-from dashboard.core import access
-from dashboard.core.compute import service
-from dashboard.ranking import service as ranking_service
-from dashboard.widgets.url_state import MAX_IN_LINK
+from poslens.attribution import datasets
+from poslens.attribution.curves import published
+from poslens.compute.compute import service
+from poslens.dashboard.server import access
+from poslens.dashboard.widgets.url_state import MAX_IN_LINK
+from poslens.studies.ranking import service as ranking_service
 from tests.support.pages import SECONDS, open_page, page_file
 
 ROWS = "query,document,evidence\n" + "".join(
@@ -55,7 +55,7 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     app.button(key="start.BM25").click().run()
     data = datasets.read(mine)
     setup = ranking_service.Setup(ranking_service.collection_of(data))
-    from dashboard.widgets.choices import spec
+    from poslens.dashboard.widgets.choices import spec
 
     run = ranking_service.job(service(), spec("BM25", mine), setup).run
     assert run is not None
@@ -76,7 +76,7 @@ def linked(query: str, document: str) -> AppTest:
     """The Ranking page's link to a document that is no pair of the data set."""
 
     def part(query: str, document: str) -> None:
-        from dashboard.ranking.queries import explain_texts
+        from poslens.dashboard.ranking.queries import explain_texts
 
         explain_texts(query, document, ["BM25"])
 
@@ -111,7 +111,7 @@ def test_each_query_among_the_documents_of_its_language(
     app.selectbox(key="searched").select("documents in the query's language").run()
     assert any("documents of its own language" in one.value for one in app.caption)
     app.button(key="start.BM25").click().run()
-    from dashboard.widgets.choices import ranking_spec
+    from poslens.dashboard.widgets.choices import ranking_spec
 
     collection = ranking_service.monolingual(ranking_service.collection_of(datasets.read("langs")))
     setup = ranking_service.Setup(collection, own_corpus=True)
@@ -173,7 +173,7 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert app.toggle(key="posir").value is False
     collection = ranking_service.collection_of(datasets.read(mine))
     setup = ranking_service.Setup(collection)
-    from dashboard.widgets.choices import ranking_spec
+    from poslens.dashboard.widgets.choices import ranking_spec
 
     own, posir = ranking_spec("MiniLM", mine), ranking_spec("MiniLM", mine, posir=True)
     ranking_service.job(service(), own, setup).start().wait()

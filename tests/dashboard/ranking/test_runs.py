@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.datasets.streams import File
-from attribution.errors import UserError
-from attribution.evaluation import trec_runs
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.evaluation.trec_runs import read_run
-from attribution.retrievers.resolve import resolve
-from dashboard.__main__ import app
-from dashboard.core.compute import Compute
-from dashboard.ranking import service as ranking_service
-from dashboard.ranking import tables
-from dashboard.ranking.runs import (
+from poslens.attribution import datasets
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation import trec_runs
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.trec_runs import read_run
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+from poslens.dashboard.__main__ import app
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.runs import (
     AGAINST,
     DIFFERENCE,
     RANK_AGAINST,
@@ -30,7 +30,7 @@ from dashboard.ranking.runs import (
     mean_difference,
     ranked_run,
 )
-from dashboard.ranking.service import Ranked, Setup
+from poslens.studies.ranking.service import Ranked, Setup
 from tests.support.pages import open_page
 
 WORDS = ("ice", "stone", "fog", "moss")

@@ -14,31 +14,27 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.curves.published import PublishedMeasures, averaged
-from attribution.datasets.own import read_upload
-from attribution.errors import UserError
-from attribution.evaluation.evidence_profile import evidence_profile
-from attribution.evaluation.ranking_measures import (
-    NDCG,
-    SUCCESS,
-    SUCCESS_OF_PAIRS,
-)
-from attribution.retrievers.resolve import resolve
-from attribution.retrievers.specs import RetrieverSpec
-from cache.jobs.loop import Progress
-from cache.recent import Recent
-from dashboard.__main__ import app
-from dashboard.core.compute import Compute, run_key
-from dashboard.core.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
-from dashboard.core.runs import Job, Report, Run
-from dashboard.drawing.palettes import Style
-from dashboard.published import service as published_service
-from dashboard.ranking import service as ranking_service
-from dashboard.ranking import tables
-from dashboard.ranking.figures import evidence_bins, length_buckets, published_curves
-from dashboard.ranking.service import Ranked, Setup
-from dashboard.ranking.tables import FAILED, LATE
+from poslens.attribution import datasets
+from poslens.attribution.curves.published import PublishedMeasures, averaged
+from poslens.attribution.datasets.own import read_upload
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.evidence_profile import evidence_profile
+from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.recent import Recent
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
+from poslens.compute.runs import Job, Report, Run
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.published import service as published_service
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking import tables
+from poslens.studies.ranking.figures import evidence_bins, length_buckets, published_curves
+from poslens.studies.ranking.service import Ranked, Setup
+from poslens.studies.ranking.tables import FAILED, LATE
 
 BM25 = resolve("BM25")
 ROWS = (

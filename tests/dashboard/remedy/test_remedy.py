@@ -13,19 +13,19 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.errors import UserError
-from attribution.evaluation.ranking_measures import NDCG
-from attribution.retrievers.resolve import resolve
-from dashboard.__main__ import app
-from dashboard.core.compute import Compute
-from dashboard.drawing.palettes import Style
-from dashboard.ranking import service as ranking_service
-from dashboard.ranking.service import Setup
-from dashboard.remedy import service as remedies
-from dashboard.remedy import tables
-from dashboard.remedy.figures import front
-from dashboard.remedy.service import Remedy
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking.service import Setup
+from poslens.studies.remedy import service as remedies
+from poslens.studies.remedy import tables
+from poslens.studies.remedy.figures import front
+from poslens.studies.remedy.service import Remedy
 from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 

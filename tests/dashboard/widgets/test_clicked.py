@@ -14,7 +14,7 @@ def page() -> None:
     import plotly.graph_objects as go
     import streamlit as st
 
-    from dashboard.widgets import panels
+    from poslens.dashboard.widgets import panels
 
     figure = go.Figure(go.Scatter(x=[0, 1], y=[0, 1], customdata=[3, 4]))
     event = panels.show(figure, "chart", "alt", on_select="rerun", selection_mode="points")

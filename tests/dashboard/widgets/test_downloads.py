@@ -9,15 +9,15 @@ import zipfile
 import pandas as pd
 from streamlit.testing.v1 import AppTest
 
-from dashboard.widgets.panels import _PREPARED
+from poslens.dashboard.widgets.panels import _PREPARED
 
 
 def page() -> None:
     import pandas as pd
     import streamlit as st
 
-    from attribution.types import Provenance
-    from dashboard.widgets import panels
+    from poslens.attribution.types import Provenance
+    from poslens.dashboard.widgets import panels
 
     unit = st.selectbox("Unit", ["word", "token"], key="the.unit")
     source = Provenance(poslens="1", model="m", method="saliency", dataset="d")

@@ -10,20 +10,20 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from attribution import datasets
-from attribution.datasets import DataSet
-from attribution.errors import UserError
-from attribution.evaluation.bias_pairs import pairs_for
-from attribution.evaluation.faithfulness import Parameters
-from attribution.methods import METHODS, make_method
-from attribution.retrievers import resolve, specs
-from attribution.retrievers.detect import family_of
-from attribution.retrievers.lexical import with_corpus
-from attribution.types import TextPair
-from dashboard.__main__ import app
-from dashboard.bias import service as bias_service
-from dashboard.core.compute import Compute, service
-from dashboard.faithfulness import service as faithfulness_service
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers import resolve, specs
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.types import TextPair
+from poslens.compute.compute import Compute, service
+from poslens.dashboard.__main__ import app
+from poslens.studies.bias import service as bias_service
+from poslens.studies.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
 from tests.support.pages import SECONDS, shown_scores
 

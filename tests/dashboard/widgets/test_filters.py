@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution import datasets
-from attribution.types import TextPair
-from cache.keys import text_fingerprint
-from cache.storage.results import pair_key
+from poslens.attribution import datasets
+from poslens.attribution.types import TextPair
+from poslens.cache.keys import text_fingerprint
+from poslens.cache.storage.results import pair_key
 from tests.support.pages import SECONDS
 
 ROWS = (
@@ -23,8 +23,8 @@ ROWS = (
 def page() -> None:
     import streamlit as st
 
-    from attribution import datasets
-    from dashboard.widgets import choices
+    from poslens.attribution import datasets
+    from poslens.dashboard.widgets import choices
 
     with st.sidebar:
         name = st.text_input("name", "rows")

@@ -8,8 +8,8 @@ from tests.support.pages import SECONDS
 
 
 def alike() -> None:
-    from attribution.errors import UserError
-    from dashboard.widgets.guard import guarded
+    from poslens.attribution.errors import UserError
+    from poslens.dashboard.widgets.guard import guarded
 
     shown: set[str] = set()
     for reason in ("no query", "no query", "no weights", "no query"):

@@ -10,7 +10,7 @@ from tests.support.pages import SECONDS
 def page() -> None:
     import streamlit as st
 
-    from dashboard.widgets import choices
+    from poslens.dashboard.widgets import choices
 
     st.text(choices.method(["MiniLM"]).name)
 

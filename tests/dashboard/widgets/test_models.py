@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from dashboard.__main__ import app
-from dashboard.widgets import choices
+from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets import choices
 from tests.support.pages import open_page, shown_scores
 
 OTHER = "sentence-transformers/all-MiniLM-L6-v2"

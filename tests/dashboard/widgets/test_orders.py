@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attribution.curves.positions import positions
-from attribution.types import EvidenceSpan, TextPair
-from cache.storage.store import StoredCurves
-from dashboard.widgets.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.cache.storage.store import StoredCurves
+from poslens.compute.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
 
 PAIRS = tuple(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from attribution.errors import UserError
-from cache.jobs.loop import Progress
-from dashboard.core.runs import Job, Report, Run, Runs
+from poslens.attribution.errors import UserError
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.runs import Job, Report, Run, Runs
 from tests.support.pages import SECONDS
 
 
@@ -61,7 +61,7 @@ class Setting:
 
 
 def _page(setting):  # type: ignore[no-untyped-def]
-    from dashboard.widgets.run_board import failed_items, run_board
+    from poslens.dashboard.widgets.run_board import failed_items, run_board
 
     jobs = [setting.job(name) for name in setting.done]
     run_board(jobs, "x.", setting.suffix, **setting.options)
@@ -69,7 +69,7 @@ def _page(setting):  # type: ignore[no-untyped-def]
 
 
 def _strip(setting):  # type: ignore[no-untyped-def]
-    from dashboard.widgets.run_board import run_board, run_strip
+    from poslens.dashboard.widgets.run_board import run_board, run_strip
 
     run_strip(
         lambda: setting.runs.active({setting.owner}, upkeep=False), other_page=setting.other_page
@@ -125,7 +125,7 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
 def test_nobody_stops_somebody_elses_run_where_people_log_in(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dashboard.core import access, people
+    from poslens.dashboard.server import access, people
 
     who = "anna"
     monkeypatch.setattr(people, "person", lambda: who)

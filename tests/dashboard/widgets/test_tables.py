@@ -15,7 +15,7 @@ def page() -> None:
     import pandas as pd
     import streamlit as st
 
-    from dashboard.widgets.tables import chosen_row
+    from poslens.dashboard.widgets.tables import chosen_row
 
     ids = st.text_input("ids", "a b c").split()
     frame = pd.DataFrame({"pair": ids, "value": range(len(ids))})
@@ -62,7 +62,7 @@ def test_a_choice_does_not_point_into_other_rows(app: AppTest) -> None:
 def empty_cells() -> None:
     import pandas as pd
 
-    from dashboard.widgets.tables import show_table
+    from poslens.dashboard.widgets.tables import show_table
 
     columns = ["model", "value", "low", "note"]
     rows = [("a", 0.5, None, ""), ("b", None, None, "–"), ("c", None, None, "seen")]

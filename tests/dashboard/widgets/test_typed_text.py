@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.widgets.url_state import MAX_IN_LINK
+from poslens.dashboard.widgets.url_state import MAX_IN_LINK
 from tests.support.pages import open_page, shown_scores
 
 pytestmark = pytest.mark.usefixtures("own_service")

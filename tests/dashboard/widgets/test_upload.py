@@ -16,7 +16,7 @@ CSV = b"query,document\nwhat lifts,Fog lifts at noon.\n,Nobody asks.\nwhat melts
 def page() -> None:
     import streamlit as st
 
-    from dashboard.widgets import choices, panels
+    from poslens.dashboard.widgets import choices, panels
 
     if st.session_state.get("without"):
         return

@@ -1,0 +1,1 @@
+"""Cause: does the score change when the evidence moves?"""

@@ -1,0 +1,204 @@
+"""The "minus null" part of a page: curves less what they are under a null control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import (
+    CONTROLS,
+    INDEX_MARGIN,
+    QUERY_CONTROLS,
+    Control,
+    ControlledCurve,
+    controls_for,
+    null_method,
+)
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import of_controlled
+from poslens.compute.runs import Job
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.run_board import run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.curves import Style
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.cause.tables import controlled_frame
+
+
+def switch(method: Method) -> Control | None:
+    """Whether to subtract a control of the method's curves, and which."""
+    labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
+    chosen = st.segmented_control(
+        "Minus null",
+        labels,
+        format_func=panels.plain,
+        default="off",
+        key="null",
+        bind="query-params",
+        required=True,
+        wrap=True,
+        help="Each pair's curve less the same pair's curve under a control: a query about another "
+        "document, the sentences in random order, or neutral text. What is left depends on it. The "
+        "query-free profile is what of saliency no query can change.",
+    )
+    return _kind(chosen, method)
+
+
+def chosen(method: Method) -> Control | None:
+    """What the switch stands at; None where it was not shown yet."""
+    return _kind(st.session_state.get("null"), method)
+
+
+def _kind(chosen: object, method: Method) -> Control | None:
+    return next((kind for kind in controls_for(method) if CONTROLS[kind] == chosen), None)
+
+
+NOT_MEASURED = (
+    "How much of this curve depends on the query is measured only when an unrelated query is "
+    "subtracted."
+)
+
+
+def _subtract(kind: Control) -> None:
+    st.session_state["null"] = CONTROLS[kind]
+
+
+def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
+    """What a curve without its control does not show, and a button that subtracts the control that
+    shows it. Texts that belong to no data set have no control, so `offered` is false."""
+    entry = METHODS[method.name]
+    said = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
+    if not said or kind is not None:
+        return
+    answer: Control = "shuffled" if entry.caveat else "unrelated"
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(panels.plain(said), width="content")
+        if offered:
+            st.button(
+                f"Subtract control: {CONTROLS[answer]}",
+                key="null.subtract",
+                on_click=_subtract,
+                args=(answer,),
+                type="tertiary",
+            )
+
+
+def job(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    nulls: Sequence[TextPair],
+    scope: str,
+) -> Job:
+    """The controls' attributions of a model; their pairs do not tell one run from another, the
+    scope of the curves does."""
+    how = null_method(kind, method)
+    found = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
+    return replace(found, doing=f"{found.doing}, {CONTROLS[kind]}")
+
+
+def active(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    scope: str,
+    kind: Control | None,
+) -> bool:
+    """Whether controls are being computed."""
+    return kind is not None and any(
+        job(compute, spec, method, kind, (), scope).active for spec in specs
+    )
+
+
+def section(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+    scope: str,
+    words: str,
+    key: str,
+) -> None:
+    """Progress of the controls' curves, the differences, and what they allow to be said."""
+    nulls = interventions.controls(kind, pairs, among)
+    shown: list[tuple[str, ControlledCurve]] = []
+    provenance: list[Provenance] = []
+    for spec in specs:
+        with panels.guarded():
+            run = job(compute, spec, method, kind, nulls, scope)
+            if run.active or run.n_done() < run.total:
+                label = f"{spec.name}, {CONTROLS[kind]}"
+                run_board([run], f"{key}.null.", f".{spec.name}", label=label)
+            try:
+                found = interventions.controlled(compute, spec, method, kind, pairs, among)
+            except UserError:
+                continue
+            shown.append((spec.name, found))
+            model = compute.identify(spec)
+            provenance.append(of_controlled(model, method, pairs[0].dataset, found, words))
+    if not shown:
+        st.info("Compute the curves and their controls: no pair has both yet.")
+        return
+
+    def draw(style: Style) -> go.Figure:
+        """Differences with their bands."""
+        return minus_null_curves(shown, method, style, provenance)
+
+    panels.show(
+        draw(panels.screen_style()),
+        f"{key}.null.figure",
+        f"Curves minus their null control ({CONTROLS[kind]})",
+    )
+    for name, found in shown:
+        st.markdown(panels.plain(f"{name}: {found.sentence}"))
+    for spec in specs if kind in QUERY_CONTROLS else ():
+        with panels.guarded():
+            agreed = interventions.query_controls_agree(compute, spec, method, pairs, among)
+            if agreed is not None:
+                one, other = (CONTROLS[each] for each in QUERY_CONTROLS)
+                st.caption(
+                    panels.plain(
+                        f"{spec.name}: the mean curves of {one} and {other} correlate with "
+                        f"{agreed.text('.2f')} over {agreed.n:,} pairs."
+                    )
+                )
+    frame = controlled_frame(shown)
+    summary = pd.DataFrame(
+        [
+            (name, found.n, found.n_documents, str(found.index or ""), str(found.distance or ""))
+            for name, found in shown
+        ],
+        columns=["model", "n", "documents", "index minus control's", "distance from control"],
+    )
+    show_table(summary)
+    st.caption(
+        panels.plain(
+            f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
+            "are 95% bootstrap intervals over documents; the distance's is one-sided, from 0. "
+            "Higher or lower: the index interval "
+            f"excludes 0. Equivalent: it includes 0 and lies within {INDEX_MARGIN} of it. "
+            f"Anything else, and fewer than {MIN_DOCUMENTS} documents, is too few documents to "
+            "decide."
+        )
+    )
+    panels.caption(provenance)
+    panels.downloads(
+        f"{key}.null",
+        [pairs[0].dataset, method.name, "minus", kind],
+        provenance,
+        figures={"Minus null": draw},
+        frame=frame,
+    )

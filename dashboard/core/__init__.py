@@ -1,1 +1,0 @@
-"""What pages and commands share without drawing: models, store, queue, runs, settings."""

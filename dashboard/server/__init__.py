@@ -1,0 +1,1 @@
+"""The web server: access, sessions, login, and what belongs to one reader."""

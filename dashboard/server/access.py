@@ -1,0 +1,186 @@
+"""Where the server listens, by which names it is reached, and how it knows who comes.
+
+On the loopback address, which is the default, everybody is this machine's user. Beyond it somebody
+has to say who comes: a login, a proxy in front that logs people in, or nobody, in words.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poslens.attribution.errors import UserError
+from poslens.compute.settings import PEOPLE
+
+LOOPBACK = "127.0.0.1"
+OWN_HOSTS = (LOOPBACK, "localhost")
+USER_HEADER = "X-Forwarded-User"
+"""The header in which most proxies that log people in name them."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_PATH = re.compile(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*")
+_HEADER = re.compile(r"[A-Za-z0-9-]+")
+
+BEYOND = (
+    "Beyond this machine PosLens has to know who comes: add --login (OpenID Connect), "
+    "--trusted-proxy ADDRESS of a proxy that logs people in, or --no-login if everybody who "
+    "reaches it may use it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the server is reached. `base_path` has no slash at its ends; `hosts` are the names that
+    a browser may ask for; with `proxies`, only these addresses are served, and they name the
+    reader in `user_header`."""
+
+    host: str = LOOPBACK
+    base_path: str = ""
+    hosts: tuple[str, ...] = OWN_HOSTS
+    login: bool = False
+    proxies: tuple[Network, ...] = ()
+    user_header: str = USER_HEADER
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether each reader has a name."""
+        return self.login or bool(self.proxies)
+
+    @property
+    def beyond_this_machine(self) -> bool:
+        """Whether others than this machine's user may come."""
+        elsewhere = not ipaddress.ip_address(self.host).is_loopback
+        return elsewhere or bool(self.proxies) or any(map(_foreign, self.hosts))
+
+    @property
+    def root(self) -> str:
+        """The path of the first page."""
+        return f"/{self.base_path}/" if self.base_path else "/"
+
+    def url(self, port: int) -> str:
+        """Where a browser on this machine finds it."""
+        host = self.host
+        if ipaddress.ip_address(host).is_unspecified:
+            host = LOOPBACK
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{port}/{self.base_path}".rstrip("/")
+
+
+_current = Access()
+
+
+def current() -> Access:
+    """How this process's server is reached."""
+    return _current
+
+
+def use(access: Access) -> None:
+    """Serve so from now on."""
+    global _current
+    _current = access
+
+
+def access_of(
+    host: str = LOOPBACK,
+    base_path: str = "",
+    allowed_hosts: Sequence[str] = (),
+    login: bool | None = None,
+    trusted_proxies: Sequence[str] = (),
+    user_header: str | None = None,
+) -> Access:
+    """What the options of `run` ask for. `login` is None where nothing was said of it.
+
+    Raises:
+        UserError: one of them cannot be, two contradict each other, or others than this machine's
+            user could come and nothing says who.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise UserError(
+            f"--host takes an address of this machine, such as {LOOPBACK} or 0.0.0.0, not {host!r}."
+        ) from None
+    if trusted_proxies and login is not None:
+        raise UserError(
+            "--trusted-proxy says who comes by itself: leave out --login and --no-login."
+        )
+    if user_header is not None and not trusted_proxies:
+        raise UserError("--user-header is what a proxy sends: name it with --trusted-proxy.")
+    if user_header is not None and not _HEADER.fullmatch(user_header):
+        raise UserError(f"--user-header takes a header's name, not {user_header!r}.")
+    named = tuple(map(_host, allowed_hosts))
+    found = Access(
+        host=host,
+        base_path=_base_path(base_path),
+        hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *_of_address(address)))),
+        login=bool(login),
+        proxies=tuple(map(_network, trusted_proxies)),
+        user_header=user_header or USER_HEADER,
+    )
+    if found.beyond_this_machine and not found.knows_people and login is None:
+        raise UserError(BEYOND)
+    if found.beyond_this_machine and not found.knows_people and PEOPLE.get():
+        raise UserError(
+            f"{PEOPLE.name} says who may come in, and without a login nobody is asked who they "
+            f"are: add --login or --trusted-proxy ADDRESS, or unset {PEOPLE.name}."
+        )
+    if address.is_unspecified and not named:
+        raise UserError(
+            f"Say by which names browsers reach {host}: --allowed-host NAME, as in --allowed-host "
+            "poslens.example.org."
+        )
+    return found
+
+
+def address_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address as the system gives it; IPv4 in IPv6's form counts as itself."""
+    try:
+        found = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def _of_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[str, ...]:
+    return () if address.is_unspecified else (str(address),)
+
+
+def _foreign(host: str) -> bool:
+    """Whether a host's name is not this machine's own."""
+    address = address_of(host)
+    return host != "localhost" if address is None else not address.is_loopback
+
+
+def _host(given: str) -> str:
+    name = given.strip().lower().rstrip(".")
+    if address_of(name) is None and not _NAME.fullmatch(name):
+        raise UserError(
+            f"--allowed-host takes a host's name alone, without scheme, port or path, such as "
+            f"poslens.example.org or *.example.org, not {given!r}."
+        )
+    return name
+
+
+def _base_path(given: str) -> str:
+    path = given.removeprefix("/").removesuffix("/")
+    if path and (not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/"))):
+        raise UserError(
+            f"--base-url-path takes names with single slashes between them, such as poslens or "
+            f"tools/poslens, not {given!r}."
+        )
+    return path
+
+
+def _network(given: str) -> Network:
+    try:
+        return ipaddress.ip_network(given)
+    except ValueError:
+        raise UserError(
+            f"--trusted-proxy takes the address or network that the proxy calls from, such as "
+            f"127.0.0.1 or 10.1.2.0/24, not {given!r}."
+        ) from None

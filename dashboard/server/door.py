@@ -1,0 +1,95 @@
+"""Who is let in before a page runs: by the name they ask for, the proxy they come through, and the
+login that they have."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from poslens.dashboard.server import access
+from poslens.dashboard.server.access import Access, address_of
+
+HEALTH = "_stcore/health"
+METRICS = "_stcore/metrics"
+_FILES = ("_stcore/upload_file/", "media/")
+MAX_NAME = 200
+
+Refusal = tuple[int, str]
+
+
+class Door:
+    """Answers in place of `app` where `refusal` says so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._access = access.current()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = refusal(self._access, scope) if scope["type"] in ("http", "websocket") else None
+        if refused is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is open: 403
+        else:
+            code, sentence = refused
+            said = f"{sentence}\n".encode("utf-8", "backslashreplace")
+            kinds = (b"content-type", b"text/plain; charset=utf-8")
+            length = (b"content-length", str(len(said)).encode())
+            await send({"type": "http.response.start", "status": code, "headers": [kinds, length]})
+            await send({"type": "http.response.body", "body": said})
+
+
+def refusal(access: Access, scope: Scope) -> Refusal | None:
+    """Why a request is not let in, as a status and a sentence; None where it is."""
+    from streamlit.web.server.starlette.starlette_websocket import is_host_allowed
+
+    base = access.root
+    path = scope["path"].removeprefix(base)
+    if scope["path"] == base + HEALTH:
+        return None  # what watches the server asks by its address
+    host = _header(scope, "host")
+    if not is_host_allowed(host[0] if len(host) == 1 else None):
+        shown = ascii(host[0][:MAX_NAME]) if host else "no name"
+        return 421, (
+            f"PosLens does not answer to {shown} here: whoever runs it can add the name with "
+            "--allowed-host."
+        )
+    if access.proxies:
+        peer = address_of((scope.get("client") or ("", 0))[0])
+        if peer is None or not any(peer in network for network in access.proxies):
+            return 403, "Come through the proxy: PosLens answers to it alone."
+        names = _header(scope, access.user_header)
+        # Of two names one may have come from outside.
+        if len(names) != 1 or not names[0].isprintable() or not 0 < len(names[0]) <= MAX_NAME:
+            return 403, f"The proxy has to send one name in {access.user_header}."
+    if path == METRICS and access.beyond_this_machine:
+        return 404, "Not found"
+    if access.login and path.startswith(_FILES) and not _has_logged_in(scope):
+        return 403, "Log in first."
+    return None
+
+
+def readable(value: bytes) -> str:
+    """A header's value: UTF-8, as proxies send names, or else as HTTP has it."""
+    try:
+        return value.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip()
+
+
+def _header(scope: Scope, name: str) -> list[str]:
+    wanted = name.lower().encode("latin-1")
+    return [readable(value) for key, value in scope["headers"] if key == wanted]
+
+
+def _has_logged_in(scope: Scope) -> bool:
+    """Whether the request has the cookie that Streamlit signs for whoever has logged in."""
+    from starlette.requests import HTTPConnection
+    from streamlit.web.server.server_util import get_cookie_secret
+    from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
+    from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
+
+    cookie = HTTPConnection(scope).cookies.get(USER_COOKIE_NAME)
+    if cookie is None:
+        return False
+    signed = cookie.encode("latin-1", "replace")
+    return decode_signed_value(get_cookie_secret(), USER_COOKIE_NAME, signed) is not None

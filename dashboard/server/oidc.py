@@ -1,0 +1,143 @@
+"""What Streamlit's login needs: read from the environment and from a file, checked, and given to
+Streamlit. Neither a command line, which every user of a machine can read, nor a page holds it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import expanded
+from poslens.compute.settings import (
+    COOKIE_SECRET,
+    OIDC_CLIENT_ID,
+    OIDC_CLIENT_SECRET,
+    OIDC_METADATA_URL,
+    OIDC_REDIRECT_URI,
+    SECRETS,
+    Setting,
+)
+from poslens.dashboard.server.access import Access
+
+CALLBACK = "oauth2callback"
+MIN_COOKIE_SECRET = 32
+PATIENCE_S = 10.0
+_DEFAULT_FILE = Path("~/.streamlit/secrets.toml")
+_KEYS: Mapping[str, Setting[str]] = {
+    "server_metadata_url": OIDC_METADATA_URL,
+    "client_id": OIDC_CLIENT_ID,
+    "client_secret": OIDC_CLIENT_SECRET,
+    "redirect_uri": OIDC_REDIRECT_URI,
+    "cookie_secret": COOKIE_SECRET,
+}
+
+
+def section(access: Access) -> dict[str, str]:
+    """Streamlit's section `[auth]`: each key from the environment, else from the file.
+
+    Raises:
+        UserError: a package or a value is missing, or one cannot be used; no value that is secret
+            stands in the sentence.
+    """
+    if find_spec("authlib") is None or find_spec("httpx") is None:
+        raise UserError(
+            "--login needs packages of its own: run `pip install '.[server]'` in a checkout of "
+            "PosLens."
+        )
+    read = _from_file()
+    found = {key: setting.get() or read.get(key, "") for key, setting in _KEYS.items()}
+    missing = [key for key, value in found.items() if not value]
+    if missing:
+        names = ", ".join(_KEYS[key].name for key in missing)
+        raise UserError(
+            f"--login lacks {', '.join(missing)}: set {names}, or write them under [auth] in the "
+            f"file that {SECRETS.name} names."
+        )
+    if len(found["cookie_secret"]) < MIN_COOKIE_SECRET:
+        raise UserError(
+            f"{COOKIE_SECRET.name} is shorter than {MIN_COOKIE_SECRET} characters: make one with "
+            "`openssl rand -hex 32`."
+        )
+    _require_url(found["server_metadata_url"], OIDC_METADATA_URL.name)
+    _require_url(found["redirect_uri"], OIDC_REDIRECT_URI.name)
+    _require_way_back(found["redirect_uri"], access)
+    return found
+
+
+def trouble(metadata_url: str) -> str:
+    """Why nobody can log in now, as a sentence; empty where the provider describes itself."""
+    import httpx
+
+    try:
+        answer = httpx.get(metadata_url, timeout=PATIENCE_S, follow_redirects=True)
+        found = answer.json() if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        found = None
+    if isinstance(found, dict) and {"issuer", "authorization_endpoint", "token_endpoint"} <= set(
+        found
+    ):
+        return ""
+    return (
+        f"Nobody can log in yet: {metadata_url} does not describe a provider now; check "
+        f"{OIDC_METADATA_URL.name} and the network."
+    )
+
+
+def give(values: Mapping[str, str]) -> None:
+    """Let `st.login` use them; no file and no environment variable is written."""
+    from streamlit.runtime.secrets import secrets_singleton
+
+    secrets_singleton.merge_programmatic_secrets({"auth": dict(values)})
+    # Programs that this one starts need none of them.
+    for setting in (OIDC_CLIENT_SECRET, COOKIE_SECRET):
+        os.environ.pop(setting.name, None)
+
+
+def _from_file() -> dict[str, str]:
+    named = SECRETS.get()
+    file = expanded(Path(named)) if named else _DEFAULT_FILE.expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if named:
+            raise UserError(f"{SECRETS.name} names {file}, which is not there.") from None
+        return {}
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{file} cannot be read: check its rights and its encoding.") from None
+    try:
+        auth = tomllib.loads(text).get("auth", {})
+    except tomllib.TOMLDecodeError:
+        raise UserError(f"{file} is no TOML file.") from None
+    if not isinstance(auth, dict):
+        raise UserError(f"{file} has no section [auth].")
+    return {key: value for key in _KEYS if isinstance(value := auth.get(key), str)}
+
+
+def _require_url(given: str, name: str) -> None:
+    try:
+        parts = urlsplit(given)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise UserError(f"{name} is no address: {given[:200]!r}.")
+
+
+def _require_way_back(uri: str, access: Access) -> None:
+    """The provider sends people back to where this server is."""
+    from fnmatch import fnmatchcase
+
+    parts = urlsplit(uri)
+    path = "/".join(filter(None, ("", access.base_path, CALLBACK)))
+    if parts.path != f"/{path}":
+        raise UserError(f"{OIDC_REDIRECT_URI.name} has to end in /{path}, not in {parts.path!r}.")
+    host = (parts.hostname or "").rstrip(".")
+    if not any(host == known or fnmatchcase(host, known) for known in access.hosts):
+        raise UserError(
+            f"{OIDC_REDIRECT_URI.name} leads to {host}, which this server does not answer to: add "
+            f"--allowed-host {host}."
+        )

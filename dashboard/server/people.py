@@ -1,0 +1,87 @@
+"""Who reads a page. Where people log in each has what is theirs; else a browser tab has."""
+
+from __future__ import annotations
+
+import re
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from poslens.compute.runs import Run
+from poslens.compute.settings import PEOPLE
+from poslens.dashboard.server import access, door
+
+NAME = "name"
+"""Under which `st.user` holds what the proxy's header says."""
+
+_ADDRESS = re.compile(
+    rb"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*(?P<domain>@[a-z0-9.-]+)"
+)
+"""One address in lower case, its local part unquoted (RFC 5322, section 3.4.1, dot-atom)."""
+
+
+def person() -> str:
+    """What tells the person apart who reads this page; empty where nobody has logged in, and
+    outside of pages."""
+    if get_script_run_ctx(suppress_warning=True) is None:
+        return ""
+    known = access.current()
+    if known.proxies:
+        return _of_proxy()
+    if known.login and st.user.get("is_logged_in") and st.user.get("sub"):
+        return f"{st.user.get('iss', '')} {st.user.get('sub', '')}"
+    return ""
+
+
+def reader() -> str:
+    """Whose a run or a request is: the person, else the browser tab; empty outside of pages."""
+    here = get_script_run_ctx(suppress_warning=True)
+    return "" if here is None else person() or here.session_id
+
+
+def shown_name() -> str:
+    """What the person is called on pages."""
+    if access.current().proxies:
+        return _of_proxy()
+    values = (st.user.get(key) for key in ("email", "preferred_username", "name", "sub"))
+    return next((str(value) for value in values if value), "")
+
+
+def may_enter() -> bool:
+    """Whether `POSLENS_PEOPLE` admits the person who has logged in. An empty list admits everyone.
+
+    Names are compared letter by letter; only A to Z equal a to z.
+    """
+    if not PEOPLE.get().strip():
+        return True
+    if access.current().proxies:
+        name: object = _of_proxy()
+    elif st.user.get("email_verified") is True:
+        name = st.user.get("email")
+    else:
+        return False  # anybody may claim an address that nobody has checked
+    listed = (entry.strip() for entry in PEOPLE.get().split(","))
+    return isinstance(name, str) and any(_admits(_folded(e), _folded(name)) for e in listed if e)
+
+
+def _admits(entry: bytes, name: bytes) -> bool:
+    """Whether an entry of the list admits a name: `@example.org` every address of that domain,
+    and nothing that isn't exactly one address; any other entry only itself."""
+    if not entry.startswith(b"@"):
+        return name == entry
+    address = _ADDRESS.fullmatch(name)
+    return address is not None and address["domain"] == entry
+
+
+def _folded(name: str) -> bytes:
+    # Bytes fold ASCII alone: str.lower() makes a k of the Kelvin sign.
+    return name.encode("utf-8", "surrogatepass").lower()
+
+
+def may_stop(run: Run) -> bool:
+    """Whether this reader may stop a run: everybody where nobody logs in, else who started it."""
+    return not access.current().knows_people or run.reader == reader()
+
+
+def _of_proxy() -> str:
+    return door.readable(str(st.user.get(NAME) or "").encode("latin-1"))

@@ -1,0 +1,91 @@
+"""Wait on a page for what the device's queue computes, and let go of it when the page is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TypeVar
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from poslens.compute.queue import Place
+from poslens.compute.runs import duration
+
+T = TypeVar("T")
+_POLL_S, _MOMENT_S = 0.15, 1.5
+
+
+def wait(place: Place[T], stop_key: str = "") -> T:
+    """The result. Meanwhile the page says how many are served before it, and how far it is where
+    that is known; closing the tab or changing a widget leaves the queue. With `stop_key` a button
+    stops what takes longer than a moment: see `stopped`.
+
+    Raises:
+        whatever computing it raised.
+    """
+    box = st.empty()
+    line: DeltaGenerator | None = None
+    shown = ""
+    started = time.monotonic()
+    try:
+        while not place.wait(_POLL_S):
+            # Streamlit ends a script whose tab was closed, or whose widgets changed, only where
+            # the script calls it: reading the session's state is such a call.
+            st.session_state.get("waiting")
+            said, share = _how_far(place)
+            slow = bool(stop_key) and time.monotonic() - started > _MOMENT_S
+            if line is None and (said or slow):
+                line = _line(box, stop_key)
+            if line is not None and said != shown:
+                shown = said
+                if share is not None:
+                    line.progress(share, text=said)
+                elif said:
+                    line.caption(said)
+                else:
+                    line.empty()
+        return place.result()
+    finally:
+        place.leave()
+        if line is not None:
+            box.empty()
+
+
+def _how_far(place: Place[T]) -> tuple[str, float | None]:
+    """What there is to say of a request, and which share of it is done where that is known."""
+    if ahead := place.ahead:
+        return f"{ahead:,} before this one in the queue.", None
+    progress = place.progress
+    if progress is None:
+        return "", None
+    left = progress.remaining_seconds
+    said = f"{progress.done / progress.total:.0%}"
+    return said + (
+        f" · about {duration(left)} left" if left else ""
+    ), progress.done / progress.total
+
+
+def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:
+    """A place for how far it is, and the button that stops it."""
+    row = box.container(horizontal=True, vertical_alignment="center")
+    line = row.empty()
+    if stop_key:
+        row.button(
+            "Stop",
+            key=f"{stop_key}.button",
+            on_click=st.session_state.__setitem__,
+            args=(stop_key, True),
+        )
+    return line
+
+
+def stopped(stop_key: str) -> bool:
+    """Whether the reader has stopped what `stop_key` names; a button then starts it again."""
+    if stop_key not in st.session_state:
+        return False
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("Stopped before the result was there.", width="content")
+        st.button(
+            "Compute", key=f"{stop_key}.again", on_click=st.session_state.pop, args=(stop_key,)
+        )
+    return True

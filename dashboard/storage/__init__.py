@@ -1,0 +1,1 @@
+"""Storage: what the cache holds; export, import, verify or delete it."""

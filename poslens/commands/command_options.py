@@ -1,0 +1,285 @@
+"""What commands share in what they are given: options with their help, and names turned into
+models, methods and pairs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.paths import exists, expanded, is_folder
+from poslens.commands.command_output import complain
+from poslens.commands.completion import dataset_names, method_names, model_names
+
+if TYPE_CHECKING:
+    from poslens.attribution.datasets import DataSet
+    from poslens.attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.types import Method, TextPair
+
+T = TypeVar("T")
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        autocompletion=model_names,
+        help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
+        "after it changes the pooling, @configured truncates texts where its own "
+        "configuration does, @calibrated or @calibrated(strength=0.5, basket=128, "
+        "layers=3) calibrates its attention.",
+    ),
+]
+MethodName = Annotated[
+    str, typer.Option("--method", autocompletion=method_names, help="See `methods`.")
+]
+Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
+Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
+Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
+Readable = Annotated[
+    bool,
+    typer.Option(
+        "--readable",
+        help="Leave out pairs whose evidence lies behind the model's limit, or of whose tokens "
+        "more than 10% are unknown to it.",
+    ),
+]
+_DATASET_HELP = (
+    "Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
+    "ir_datasets:ID or mteb:TASK."
+)
+Dataset = Annotated[
+    str,
+    typer.Option("--dataset", "--corpus", autocompletion=dataset_names, help=_DATASET_HELP),
+]
+DatasetOrData = Annotated[  # of commands that first called it --data
+    str,
+    typer.Option(
+        "--dataset", "--corpus", "--data", autocompletion=dataset_names, help=_DATASET_HELP
+    ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="NAME=PATH of a data set (a folder or file of any format that docs/data.md lists), or "
+        "NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable.",
+    ),
+]
+
+
+def _endpoints(values: list[str] | None) -> list[str] | None:
+    """Make the endpoints known as the options are read: whatever command it is, they are models."""
+    from poslens.attribution.retrievers.resolve import register_endpoint
+
+    for value in values or []:
+        try:
+            register_endpoint(value)
+        except UserError as error:
+            complain(error)
+            raise typer.Exit(2) from None
+    return values
+
+
+Endpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        callback=_endpoints,
+        help="NAME=URL of an endpoint that embeds texts or reranks them, which is then a model of "
+        "this name; its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
+    ),
+]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
+]
+
+
+def resolve(name: str, posir: bool = False) -> RetrieverSpec:
+    """The retriever of a name or of a folder."""
+    from poslens.attribution.retrievers import resolve, specs
+    from poslens.compute.protocols import posir_spec
+
+    folder, behind = name, ""
+    # A folder's own name may hold an @: the longest that is a folder is meant.
+    while folder and not is_folder(folder):
+        folder, at, part = folder.rpartition("@")
+        behind = at + part + behind
+    # A folder that was read before is a known name too, and may be another one's now.
+    if folder and is_folder(folder) and _of_folder(name) and _of_folder(folder):
+        name = _registered(Path(folder).resolve()) + behind
+    if name not in resolve.known():
+        from poslens.cache.storage.store import Store
+        from poslens.compute.stored_models import remember
+
+        remember(Store(specs.data_folder() / "cache"))
+    spec = resolve.resolve(name)
+    return posir_spec(spec) if posir else spec
+
+
+def _of_folder(name: str) -> bool:
+    """Whether this is nothing's name yet, or a folder's."""
+    from poslens.attribution.retrievers import resolve
+
+    known = resolve.known().get(name)
+    return known is None or known.source.startswith("folder:")
+
+
+def _registered(folder: Path) -> str:
+    """The name under which a folder is made known: its own, with as many of the folders above it as
+    tell it from another one that is known, as in `run-2/checkpoint-500`."""
+    from poslens.attribution.retrievers import resolve, specs
+
+    for n in range(1, len(folder.parts)):
+        name = "/".join(folder.parts[-n:])
+        spec = resolve.known().get(name)
+        # A preset's name is refused below.
+        if spec is None or name in specs.presets() or spec.source == f"folder:{folder}":
+            break
+    return resolve.register_folder(name, folder).name
+
+
+def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
+    """The same retriever with the data set's word statistics, where it uses any."""
+    from poslens.attribution.retrievers.lexical import with_corpus
+
+    return with_corpus(spec, dataset)
+
+
+def specs_of(
+    names: Iterable[str], dataset: str, of: Callable[[str], RetrieverSpec] = resolve
+) -> list[RetrieverSpec]:
+    """The retrievers of these names, by `of`, with the data set's word statistics; once each,
+    whatever names one is given by: a table counts its rows, and adjusts p for them."""
+    found = (for_data(of(name), dataset) for name in names)
+    return list({spec.name: spec for spec in found}.values())
+
+
+def method_of(
+    name: str, normalization: str, resampling: str, posir: bool, options: list[str] | None
+) -> Method:
+    """The method that the options describe."""
+    from poslens.attribution.methods import POSIR_CURVE, make_method
+
+    given = {}
+    for option in options or []:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise UserError(f"--option takes NAME=VALUE, not {option!r}.")
+        given[key] = value
+    curve = {"normalization": normalization, "resampling": resampling}
+    return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
+
+
+def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
+    """A data set by name or path, and the pairs that the protocol keeps."""
+    from poslens.attribution import datasets
+
+    dataset = data_name(dataset)
+    data = datasets.read(dataset)
+    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
+    if data.rejected:
+        print(
+            f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
+            f"{data.rejected[0].row}: {data.rejected[0].reason}",
+            file=sys.stderr,
+        )
+    if not pairs:
+        raise UserError(
+            f"No pair of {dataset} is left: the PosIR protocol keeps English documents of 1,024 "
+            "tokens or more with evidence in the middle."
+        )
+    return data, pairs
+
+
+def readable_of(
+    specs: Sequence[RetrieverSpec], pairs: list[TextPair], only: bool
+) -> tuple[list[TextPair], str]:
+    """The pairs, without those that a model cannot read where `only` asks for that, and what was
+    left out, in words; says on stderr how many went.
+
+    Raises:
+        UserError: none is left.
+    """
+    if not only:
+        return pairs, ""
+    from poslens.compute import readings
+    from poslens.compute.compute import service
+
+    kept = readings.readable(service(), specs, pairs)
+    names = " or ".join(spec.name for spec in specs)
+    print(
+        f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {names} cannot read them whole.",
+        file=sys.stderr,
+    )
+    if not kept:
+        raise UserError(f"{names} can read no pair whole: choose another model or data set.")
+    return list(kept), readings.LEFT_OUT
+
+
+def data_name(dataset: str) -> str:
+    """The name that a data set goes by: its own, or that of its path, which is made known. Files
+    that have changed since they were read are read anew."""
+    from poslens.attribution import datasets
+
+    # A path that was read before is a known name too, and may be another folder's file now.
+    name = "" if datasets.embedded(dataset) else _name_of(dataset)
+    if name:
+        datasets.register(name, dataset)
+    datasets.look_again(name or dataset)
+    return name or dataset
+
+
+def _name_of(source: str) -> str:
+    """The name that a data set's path gives it; nothing where there is none at that path."""
+    from poslens.attribution.datasets import formats, sources
+
+    path, variant = formats.split_variant(source)
+    known = sources.source_of(path)
+    if not known and not exists(path):
+        return ""
+    name = known.short(path) if known else Path(path).resolve().name
+    return f"{name}@{variant}" if variant else name
+
+
+def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
+    """Split NAME=FOLDER, or of another kind, into its two parts."""
+    name, folder = _parted(value, f"{what} takes NAME={kind}, not {value!r}.")
+    return name, expanded(folder)
+
+
+def once(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
+    """What was named, by its name.
+
+    Raises:
+        UserError: two have one name; `what` is the option.
+    """
+    found: dict[str, T] = {}
+    for name, value in given:
+        if name in found:
+            raise UserError(f"{what} gives the name {name} twice: give each its own.")
+        found[name] = value
+    return found
+
+
+def sources(values: list[str] | None) -> dict[str, str]:
+    """`--data` options: names and where their data sets are, `~` resolved."""
+    parted = (
+        _parted(
+            value,
+            f"--data takes NAME=PATH, NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or "
+            f"NAME=mteb:TASK, not {value!r}.",
+        )
+        for value in values or []
+    )
+    return once(((name, str(expanded(source))) for name, source in parted), "--data")
+
+
+def _parted(value: str, message: str) -> tuple[str, str]:
+    name, separator, source = value.partition("=")
+    if not separator or not name or not source:
+        raise UserError(message)
+    return name, source

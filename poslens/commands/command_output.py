@@ -1,0 +1,290 @@
+"""What commands share in how they speak: one sentence for what went wrong, a bar for a run, the
+formats of what is written, and --quiet."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from contextvars import ContextVar
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import File, print_json
+
+if TYPE_CHECKING:
+    from poslens.attribution.types import Method
+    from poslens.compute.runs import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress and no notes; errors are still said.")
+]
+
+
+class TextFormat(StrEnum):
+    """Formats of results on stdout."""
+
+    json = "json"
+    csv = "csv"
+
+
+class LineFormat(StrEnum):
+    """Formats of lists and verdicts on stdout."""
+
+    text = "text"
+    json = "json"
+
+
+FileFormat = Annotated[
+    LineFormat, typer.Option(help="How the file is named on stdout: text (its path) or json.")
+]
+_errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
+
+
+def spoken(command: Callable[P, R]) -> Callable[P, R]:
+    """A command whose bad input ends in one sentence on stderr and exit code 2, and which takes
+    --quiet: then nothing else reaches stderr."""
+    inner = one_sentence(command)
+
+    @wraps(command)
+    def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.pop("quiet", False):
+            return inner(*args, **kwargs)
+        # Progress bars and notes look stderr up when they write.
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+            _errors_to(sys.stderr),
+            redirect_stderr(nowhere),
+        ):
+            return inner(*args, **kwargs)
+
+    own = inspect.signature(command, eval_str=True)
+    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
+    parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
+    with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_quiet
+
+
+@contextmanager
+def _errors_to(stream: TextIO) -> Iterator[None]:
+    before = _errors.set(stream)
+    try:
+        yield
+    finally:
+        _errors.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether the command at work was told --quiet."""
+    return _errors.get() is not None
+
+
+def complain(sentence: object) -> None:
+    """Say on stderr what went wrong, --quiet or not."""
+    print(sentence, file=_errors.get() or sys.stderr)
+
+
+def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
+    """A command whose bad input ends in one sentence on stderr and exit code 2."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except UserError as error:
+            complain(error)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            complain("Interrupted; what was computed is kept.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise  # whoever read the result has had enough
+        except OSError as error:
+            complain(_failed(error))
+            raise typer.Exit(2) from None
+
+    return guarded
+
+
+def _failed(error: OSError) -> str:
+    """What the operating system refused, in one sentence."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}: check the path, its rights and the free space."
+
+
+def hush() -> None:
+    """Keep libraries from writing progress and remarks of their own, without importing one: that
+    takes long and may not be needed."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "transformers" in sys.modules:  # it has read them already
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+
+def quiet() -> None:
+    """As `hush`, and keep what a sentence says from being logged before it."""
+    hush()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Why a model could not be loaded is logged where a server runs; here it is said.
+    logging.getLogger("poslens.attribution.retrievers").setLevel(logging.CRITICAL)
+
+
+def watched(
+    name: str,
+    job: Job,
+    unit: str = "pair",
+    *,
+    retry_failed: bool = False,
+    own_process: bool = True,
+) -> None:
+    """Start a job and wait for its run, with a bar on stderr; Ctrl-C ends it and keeps what is
+    there. What it would send to an endpoint is said before. `own_process` as in `wait`.
+
+    Raises:
+        UserError: the run ended with a sentence.
+    """
+    from tqdm import tqdm
+
+    say_cost(job)
+    with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
+
+        def show(progress: Any) -> None:
+            bar.total, bar.n = progress.total, progress.done
+            run = job.run
+            said = "" if run is None else run.counts if run.part is not None else run.stage
+            bar.set_postfix_str(said, refresh=False)
+            bar.refresh()
+
+        running = job.start(show, retry_failed=retry_failed)
+        wait(running, own_process=own_process)
+    if running.error:
+        raise UserError(running.error)
+
+
+@contextmanager
+def share_shown(name: str) -> Iterator[None]:
+    """A bar on stderr for one slow pair, from its first report of how much is done."""
+    from tqdm import tqdm
+
+    from poslens.attribution.batching import reporting
+
+    form = "{l_bar}{bar}| {elapsed}<{remaining}"
+    with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=form, delay=1.0) as bar:
+
+        def show(share: float) -> None:
+            bar.update(share - bar.n)
+
+        with reporting(show):
+            yield
+
+
+def say_caveat(method: Method) -> None:
+    """On stderr, what a curve of the method does not show by itself."""
+    from poslens.attribution.methods import METHODS
+
+    if caveat := METHODS[method.name].caveat:
+        print(caveat, file=sys.stderr)
+
+
+def say_cost(job: Job) -> None:
+    """Say on stderr what a job would send to an endpoint, where it would."""
+    if quote := job.quote():
+        print(quote, file=sys.stderr, flush=True)
+
+
+def wait(running: Any, *, own_process: bool = True) -> None:
+    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand, and
+    a second one the process. Without `own_process`, as in a notebook, that stays and takes signals
+    as before: the second one leaves the run to end by itself.
+
+    Raises:
+        KeyboardInterrupt: once it has ended so.
+    """
+    try:
+        running.wait()
+    except KeyboardInterrupt:
+        # Some process managers signal more than once; a second Ctrl-C means now.
+        if own_process:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
+        running.stop()
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            if own_process:
+                os._exit(130)  # the batch is lost, what is stored is whole
+        raise
+
+
+def suffix_of(output: Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
+    found = output.suffix.lstrip(".").lower()
+    if found not in formats:
+        *most, last = (f".{name}" for name in formats)
+        choices = f"{', '.join(most)} or {last}" if most else last
+        raise UserError(f"{output.name} has no suffix that can be written: use {choices}.")
+    return found
+
+
+def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> None:
+    """Write a result's file and say where it is; one of that name stays until this one is whole.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    _replace(output, data)
+    if format is LineFormat.json:
+        written: File = {"file": str(output), "bytes": len(data)}
+        print_json(written)
+    else:
+        print(output)
+
+
+def write_table(
+    output: Path, files: Mapping[str, bytes], format: LineFormat = LineFormat.text
+) -> None:
+    """Write a table's file and, where it has one, the file with its provenance; say where the table
+    is.
+
+    Raises:
+        UserError: one of them cannot be written.
+    """
+    for name, data in files.items():
+        if name != output.name:
+            write_beside(output.with_name(name), data)
+    write(output, files[output.name], format)
+
+
+def write_beside(output: Path, data: bytes) -> None:
+    """Write a file beside the result, which alone is on stdout: stderr says where the file is.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    _replace(output, data)
+    print(output, file=sys.stderr)
+
+
+def _replace(output: Path, data: bytes) -> None:
+    from poslens.cache.exchange.atomic_file import replacing
+
+    with replacing(output) as file:
+        file.write(data)

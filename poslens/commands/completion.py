@@ -1,0 +1,42 @@
+"""What a shell completes behind options: names of models, methods and data sets. Loads no heavy
+library, because a shell asks at each press of the Tab key."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from poslens import attribution
+
+
+def model_names(incomplete: str) -> list[str]:
+    """Presets, and those of which nothing but the beginning of a suffix is missing."""
+    from poslens.attribution.retrievers.specs import POOLINGS, presets
+
+    found = [name for name in presets() if name.startswith(incomplete)]
+    base, at, _ = incomplete.rpartition("@")
+    if at and base in presets() and presets()[base].pooling:
+        suffixes = (*POOLINGS, "calibrated")
+        found += [one for s in suffixes if (one := f"{base}@{s}").startswith(incomplete)]
+    return found
+
+
+def method_names(incomplete: str) -> list[str]:
+    """Attribution methods, read from the modules' text: importing them loads torch."""
+    found = []
+    for path in sorted((Path(attribution.__file__).parent / "methods").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MethodEntry":
+                found += [
+                    str(word.value.value)
+                    for word in node.keywords
+                    if word.arg == "name" and isinstance(word.value, ast.Constant)
+                ]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def dataset_names(incomplete: str) -> list[str]:
+    """Data sets that ship; of others a shell completes the path."""
+    from poslens.attribution import datasets
+
+    return [name for name in datasets.names() if name.startswith(incomplete)]

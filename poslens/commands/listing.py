@@ -1,0 +1,158 @@
+"""Commands that list and fetch: models, datasets, methods."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from poslens.commands.answers import answers, print_json
+from poslens.commands.command_options import Data, sources
+from poslens.commands.command_output import LineFormat, spoken
+from poslens.commands.listing_answers import (
+    DataSetEntry,
+    FetchedModel,
+    MethodEntry,
+    ModelEntry,
+)
+
+app = typer.Typer()
+models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.")
+app.add_typer(models_app, name="models", invoke_without_command=True)
+
+
+Format = Annotated[
+    LineFormat, typer.Option(help="text (a line for each) or json (a list of objects).")
+]
+
+
+@models_app.callback()
+@spoken
+@answers(list[ModelEntry])
+def models(context: typer.Context, format: Format = LineFormat.text) -> None:
+    """List the retrievers known by name."""
+    if context.invoked_subcommand is not None:
+        return
+    from poslens.attribution.retrievers import limits, resolve
+
+    if format is LineFormat.json:
+        rows: list[ModelEntry] = [
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "installed": resolve.installed(spec),
+                "family": spec.family,
+                "hub_id": spec.hub_id or None,
+                "pooling": spec.pooling,
+                "max_length": spec.max_length,
+                "configured_max_length": limits.configured_apart(spec),
+                "size_mb": spec.size_mb,
+                "license": spec.license or None,
+            }
+            for spec in resolve.known().values()
+        ]
+        print_json(rows)
+        return
+    for spec in resolve.known().values():
+        where = "installed" if resolve.installed(spec) else "to fetch"
+        print(
+            f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
+            f"{spec.size_mb or '':>6} MB  {spec.license:12} {spec.title}: reads "
+            f"{limits.reads(spec)}"
+        )
+
+
+@models_app.command("fetch")
+@spoken
+@answers(FetchedModel)
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
+    format: Annotated[
+        LineFormat, typer.Option(help="text (the path of its folder) or json.")
+    ] = LineFormat.text,
+) -> None:
+    """Fetch a model's weights onto this machine."""
+    from tqdm import tqdm
+
+    from poslens.attribution.retrievers.fetch import fetch
+
+    bars: list[tqdm] = []  # one for each step, opened when it begins
+
+    def show(step: str, done: int, total: int | None) -> None:
+        if not bars or bars[-1].desc != f"{step}: ":
+            bars.append(tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr))
+        bars[-1].total = total
+        bars[-1].n = done
+        bars[-1].refresh()
+
+    try:
+        folder = fetch(name, show)
+    finally:
+        for bar in bars:
+            bar.close()
+    if format is LineFormat.json:
+        answer: FetchedModel = {"model": name, "folder": str(folder)}
+        print_json(answer)
+    else:
+        print(folder)
+
+
+@app.command()
+@spoken
+@answers(list[DataSetEntry])
+def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
+    """List the data sets known by name, and what of those given with --data can be read."""
+    from poslens.attribution import datasets as known
+
+    for name, source in sources(data).items():
+        known.register(name, source)
+    every = {name: known.read(name) for name in known.names()}
+    if format is LineFormat.json:
+        rows: list[DataSetEntry] = [
+            {
+                "name": name,
+                "title": found.title,
+                "pairs": len(found.pairs),
+                "rejected": len(found.rejected),
+            }
+            for name, found in every.items()
+        ]
+        print_json(rows)
+        return
+    for name, found in every.items():
+        print(
+            f"{name:16} {len(found.pairs):8} pairs  {len(found.rejected):6} rejected  {found.title}"
+        )
+
+
+@app.command()
+@spoken
+@answers(list[MethodEntry])
+def methods(format: Format = LineFormat.text) -> None:
+    """List the attribution methods and their parameters."""
+    from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
+    from poslens.attribution.retrievers.detect import families_with
+
+    if format is LineFormat.json:
+        rows: list[MethodEntry] = [
+            {
+                "name": entry.name,
+                "title": entry.title,
+                "help": entry.help,
+                "caveat": entry.caveat,
+                "families": [family.name for family in families_with(entry.needs)],
+                "parameters": {
+                    one.name: list(one.choices) for one in (*entry.parameters, *CURVE_PARAMETERS)
+                },
+            }
+            for entry in METHODS.values()
+        ]
+        print_json(rows)
+        return
+    for entry in METHODS.values():
+        fitting = ", ".join(family.name for family in families_with(entry.needs))
+        said = (f"{entry.name}: {entry.help}", entry.caveat, f"Families: {fitting}.")
+        print(" ".join(filter(None, said)))
+        for parameter in (*entry.parameters, *CURVE_PARAMETERS):
+            print(f"    {parameter.name} = {' | '.join(parameter.choices)}: {parameter.help}")

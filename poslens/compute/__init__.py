@@ -1,0 +1,1 @@
+"""Models, the device queue, runs, provenance and settings: what every study computes with."""

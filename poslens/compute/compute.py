@@ -1,0 +1,487 @@
+"""What pages and the command line ask for: results, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from poslens.attribution import datasets
+from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.curves.text_axis import average, is_over_text
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.methods import METHODS, attribute_batches
+from poslens.attribution.retrievers import resolve, specs
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.detect import families_with, family_of
+from poslens.attribution.retrievers.family import Family
+from poslens.attribution.retrievers.self_check import SelfCheck
+from poslens.attribution.retrievers.sparse import SparseRetriever, Term
+from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
+from poslens.attribution.types import Attribution, Method, Provenance, TextPair
+from poslens.cache.columns import columns_of
+from poslens.cache.jobs.attributions import (
+    Destination,
+    Executor,
+    OneDevice,
+    claims_folder,
+    precompute,
+)
+from poslens.cache.jobs.claims import at_work
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import used_model
+from poslens.cache.kinds.embeddings import EmbeddingStore
+from poslens.cache.recent import Recent, RecentWhileSame
+from poslens.cache.shipped.layer import Shipped
+from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.store import ModelKey, Store, StoredCurves
+from poslens.compute import provenance, stored_models
+from poslens.compute.costs import Counting, cost_of
+from poslens.compute.model_pool import ModelPool, check_model, load_model, memory_limit
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.queue import DeviceQueue, Place, ready, require_wanted
+from poslens.compute.runs import (
+    Job,
+    Report,
+    Run,
+    RunKey,
+    Runs,
+    Sending,
+    Work,
+    in_turn,
+    within_batches,
+)
+from poslens.compute.settings import (
+    DEVICE,
+    PRECISION,
+    QUEUE_LIMIT,
+    REQUESTS_EACH,
+    RUN_LIMIT,
+    RUNS_EACH,
+    SHIPPED,
+)
+
+IDENTIFIED_S = 0.5
+"""How long a look at a model's files holds: one takes 3 ms, and a page asks 80 times as it is
+drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A result with where it came from. `notice` says what went wrong without spoiling it, such
+    as a cache that could not be written."""
+
+    attribution: Attribution
+    model: ModelIdentity
+    pair: TextPair
+    from_cache: bool
+    notice: str = ""
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this result again."""
+        return provenance.of_attribution(self.model, self.pair, self.attribution)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCurve:
+    """The curves stored of a selection of pairs, and their average, of which `content` is a
+    fingerprint."""
+
+    content: str
+    summary: CurveSummary
+    stored: StoredCurves
+    model: ModelIdentity
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
+
+
+class Compute:
+    """Results below one folder, and what computes them: models, device queue and runs of one
+    process."""
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        beside: Compute | None = None,
+        counting: Counting | None = None,
+    ) -> None:
+        """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
+        bounds it shares while its results stay its own. What ships with PosLens lies beneath a
+        cache that stands by itself. With `counting` nothing is asked of a model."""
+        folder = (root or data_folder()) / "cache"
+        if beside is None:
+            lay_beneath(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
+        self.root = folder
+        self._counting = counting
+        self.store = Store(folder)
+        self.embeddings = EmbeddingStore(folder)
+        self._known: Store = beside._known if beside else self.store
+        self.queue: DeviceQueue = (
+            beside.queue
+            if beside
+            else DeviceQueue(QUEUE_LIMIT.get, each=REQUESTS_EACH.get, shared=self._device_file)
+        )
+        self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
+        self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
+        self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
+        self._summaries: Recent[CurveSummary] = Recent(64)
+        self._terms: Recent[list[Term]] = Recent(64)
+        self._averages: RecentWhileSame[CurveSummary | None] = RecentWhileSame(64)
+
+    def tell_apart(self, reader: Callable[[], str]) -> None:
+        """Bound what each reader may have at work; `reader` says who asks."""
+        self.runs.reader = self.queue.reader = reader
+
+    # -- models --------------------------------------------------------------------------------
+
+    def identify(self, spec: RetrieverSpec) -> ModelIdentity:
+        """The model as its files are now, or were half a second ago; cheap, loads nothing. Where
+        they are not here, as the store's results of it say.
+
+        Raises:
+            UserError: its files are not here, and no results of it either.
+        """
+        # BM25's statistics are those of a data set, which may have been read anew since.
+        asked = (spec, DEVICE.get(), PRECISION.get(), datasets.generation())
+        known = self._identified.find(asked)
+        if known is None or time.monotonic() - known[0] > IDENTIFIED_S:
+            known = self._identified.keep(asked, (time.monotonic(), self._identify(spec)))
+        return known[1]
+
+    def _identify(self, spec: RetrieverSpec) -> ModelIdentity:
+        if not resolve.installed(spec) and (stored := stored_models.find(self._known, spec)):
+            named = replace(stored.key, name=spec.name)
+            return ModelIdentity(spec, named, stored.weights, stored.precision, "none", True)
+        model = used_model(spec, DEVICE.get(), PRECISION.get())
+        about = stored_models.about(model.spec, model.weights, model.precision)
+        key = ModelKey(model.spec.name, model.fingerprint, about)
+        return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
+
+    def stored_only(self) -> list[str]:
+        """Names of models whose results are here but not their weights; they can be resolved."""
+        return stored_models.remember(self._known)
+
+    def retriever(self, model: ModelIdentity) -> Retriever:
+        """Load the model and check it, unless it is loaded; the least recently used models make
+        room.
+
+        Raises:
+            UserError: it cannot be loaded or fails its check.
+        """
+        if model.stored_only:
+            raise specs.weights_absent(model.spec.name)
+        if self._counting is not None:
+            return self._counting.retriever(model.spec)
+        return self.models.get(
+            (model.key.fingerprint, model.device),
+            lambda: load_model(model.spec),
+            lambda found: check_model(model.spec, found),
+            require_wanted,
+        )
+
+    def loaded(self, model: ModelIdentity) -> bool:
+        """Whether the model is loaded."""
+        return self.models.loaded((model.key.fingerprint, model.device))
+
+    def fitting(self, model: ModelIdentity, method: Method) -> Retriever:
+        """The model, loaded, where the method works on it.
+
+        Raises:
+            UserError: the method does not fit, or as `retriever`.
+        """
+        self.require_fit(model, method)  # by its family: known without loading it
+        loaded = self.retriever(model)
+        self.require_fit(model, method)
+        return loaded
+
+    def require_fit(self, model: ModelIdentity, method: Method) -> None:
+        """Refuse a method that does not work on the model, as far as is known.
+
+        Raises:
+            UserError: it does not.
+        """
+        if reason := self.unfit(model).get(method.name):
+            said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
+            raise UserError(f"{said}. Choose another method.")
+
+    def self_check(self, model: ModelIdentity) -> SelfCheck | None:
+        """What the model showed of itself when it was loaded; None before that."""
+        return self.models.self_check((model.key.fingerprint, model.device))
+
+    def unfit(self, model: ModelIdentity) -> dict[str, str]:
+        """The methods that do not work on this model, and why, as far as is known; some
+        reasons are known only once the model was loaded."""
+        checked = self.self_check(model)
+        found = dict(checked.unfit) if checked else {}
+        family = family_of(model.spec)
+        for name, entry in METHODS.items():
+            if not entry.fits(family):
+                fitting = f"it is for {_listed(families_with(entry.needs))} retrievers"
+                found[name] = family.why_not or fitting
+        return found
+
+    # -- pairs ---------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        pair: TextPair,
+        spec: RetrieverSpec,
+        method: Method,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Explained:
+        """One pair's attribution, from the cache or computed and stored.
+
+        Raises:
+            UserError: whatever keeps it from being computed, or it was stopped.
+        """
+        model = self._identify(spec)  # what is kept under it is of the files of this moment
+        notice = ""
+        try:
+            found = self.store.get(model.key, method, pair)
+        except UserError as error:
+            found, notice = None, f"{error} The result below was computed and is not kept."
+        if found is not None:
+            return Explained(found, model, pair, from_cache=True)
+        retriever = self.fitting(model, method)
+        with self.turns(spec)():
+            outcomes = [
+                outcome
+                for batch in attribute_batches(retriever, method, [pair], should_stop)
+                for outcome in batch
+            ]
+        if not outcomes:
+            raise Stopped("Stopped before this pair's turn came.")
+        result = outcomes[0].attribution
+        if result is None:
+            raise UserError(outcomes[0].reason)
+        if not notice:
+            try:
+                self.store.put(model.key, method, [(pair, result)])
+            except UserError as error:
+                notice = f"{error} The result below is not kept."
+        return Explained(result, model, pair, from_cache=False, notice=notice)
+
+    def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
+        """A place in the device's queue for one pair's attribution: `explain` for pages. Pages that
+        ask for the same share the work.
+
+        Raises:
+            UserError: the model is not here, or too many requests wait.
+        """
+        model = self.identify(spec)
+        with suppress(UserError):  # a store that cannot be read: `explain` has the notice
+            if (found := self.store.get(model.key, method, pair)) is not None:
+                return ready(Explained(found, model, pair, from_cache=True))
+        # Who keeps results elsewhere asks for another request: this one's are kept here.
+        key = ("explain", self.root, model.key, repr(method), pair)
+        return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
+
+    def ask_terms(self, pair: TextPair, spec: RetrieverSpec) -> Place[list[Term]]:
+        """A place in the device's queue for the vocabulary's terms that a sparse encoder finds in
+        both texts, with their weights. The place's result raises UserError where the model cannot
+        be loaded or a text has no token.
+
+        Raises:
+            UserError: the model is not here, or too many requests wait.
+        """
+        model = self.identify(spec)
+        key = ("terms", self.root, model.key, pair)
+        if (found := self._terms.find(key)) is not None:
+            return ready(found)
+
+        def encode(should_stop: Callable[[], bool]) -> list[Term]:
+            retriever = cast(SparseRetriever, self.retriever(model))
+            with self.turns(spec)(), retriever.lock:
+                return self._terms.keep(key, retriever.terms(pair)[2])
+
+        return self.queue.ask(key, encode)
+
+    # -- data sets -----------------------------------------------------------------------------
+
+    def curve(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        dataset: str,
+        selection: str = "",
+    ) -> DataSetCurve:
+        """The aggregated curve of what is stored of `pairs`; computes no attribution. Under
+        `over_text(method)` it stands over whole texts, and has no centre of mass and no index.
+
+        Raises:
+            UserError: nothing is stored of them.
+        """
+        model = self.identify(spec)
+        stored = self.store.curves(model.key, method, pairs)
+        columns = columns_of(pairs).once
+        groups = columns.documents
+        if len(stored.pair_ids) < len(columns):
+            document_of = dict(zip(columns.ids.tolist(), groups.tolist(), strict=True))
+            groups = np.array([document_of[pair_id] for pair_id in stored.pair_ids], np.int64)
+        about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
+        digest = hashlib.blake2b(repr(about).encode())
+        digest.update(groups.data)
+        for values in (stored.curves, stored.magnitudes):
+            digest.update(np.ascontiguousarray(values).data)
+        content = digest.hexdigest()
+        documents_of = groups.tolist()
+        about_curve: dict[str, Any] = {
+            "model": spec.name,
+            "dataset": dataset,
+            "method": method,
+            "n_truncated": stored.n_truncated,
+            "n_failed": len(stored.failed),
+        }
+
+        def averaged() -> CurveSummary:
+            if is_over_text(method):
+                return CurveSummary(average(stored.curves, documents_of, **about_curve), None, None)
+            return summarize(
+                stored.curves, documents_of, magnitudes=stored.magnitudes, **about_curve
+            )
+
+        # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
+        summary = self._summaries.get(content, averaged)
+        return DataSetCurve(content, summary, stored, model, len(pairs), selection)
+
+    def average(
+        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], dataset: str
+    ) -> CurveSummary | None:
+        """The aggregated curve of what is stored of `pairs`, all those of a data set; None where
+        nothing is. Remembered while the file of its results stays as it is, so that a page may ask
+        at every rerun, whatever the data set's size; a mean that takes seconds is some results
+        behind while a run adds them."""
+        model = self.identify(spec)
+
+        def averaged() -> CurveSummary | None:
+            with suppress(UserError):
+                return self.curve(spec, method, pairs, dataset).summary
+            return None
+
+        key = (model.key, repr(method), dataset, len(pairs))
+        return self._averages.get(key, self.store.stamp(model.key, method), averaged)
+
+    def attribution_job(
+        self,
+        spec: RetrieverSpec,
+        method: Method,
+        pairs: Sequence[TextPair],
+        scope: str,
+        *,
+        executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
+        store: Destination | None = None,
+    ) -> Job:
+        """Attribute `pairs`; `scope` tells this choice of pairs from others. `executor` is where
+        to, if not on this process's device; `store` is what to fill, if not the cache.
+
+        Raises:
+            UserError: the model's files are not here, and no results of it either.
+        """
+        model = self.identify(spec)
+
+        def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
+            return nullcontext(OneDevice(self.fitting(model, method), method, self.turns(spec)))
+
+        def work(run: Run, report: Report) -> Progress:
+            with (executor or here)(model) as place:
+                return precompute(
+                    place,
+                    model.key,
+                    method,
+                    pairs,
+                    store or self.store,
+                    options=self.run_options(spec, run, report),
+                )
+
+        return self.job(
+            run_key(model, method, scope),
+            spec.name,
+            len(pairs),
+            work,
+            n_done=lambda: len(pairs) - len(self.store.missing(model.key, method, pairs)),
+            failures=lambda: self.store.curves(model.key, method, pairs).failed,
+            n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
+            can_start=not model.stored_only,
+            doing=METHODS[method.name].title,
+            sending=self.sending(
+                spec, lambda other: other.attribution_job(spec, method, pairs, scope)
+            ),
+        )
+
+    def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
+        """A job that fills this folder; `details` are those of `Job`."""
+        if details.get("sending") is not None:
+            work = within_batches(work)
+        return Job(self.runs, self.root, key, label, total, work, **details)
+
+    def one_by_one(
+        self,
+        key: RunKey,
+        label: str,
+        parts: Sequence[Job],
+        missing: Callable[[], Sequence[tuple[str, Job]]],
+        **details: Any,
+    ) -> Job:
+        """A job that does those of `parts` that are `missing` when it starts: see `in_turn`."""
+        return self.job(
+            key,
+            label,
+            len(parts),
+            in_turn(missing),
+            parts=tuple(parts),
+            n_done=lambda: len(parts) - len(missing()),
+            **details,
+        )
+
+    def turns(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:
+        """What waits for a turn at the device and holds it; a run takes one for each batch. What
+        is computed elsewhere takes none: nobody here waits for a slow endpoint."""
+        return nullcontext if spec.remote else self.queue.turn
+
+    def _device_file(self) -> Path:
+        """What all processes with this cache and this device lock while they compute."""
+        return self.root / f"device-{DEVICE.get().replace(':', '-')}.lock"
+
+    def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
+        """What steers the computation of a run with this model."""
+        return RunOptions(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
+
+    def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
+        """The endpoint that `job`, made for a `Compute`, would send texts to; None where `spec` is
+        none."""
+        if not spec.remote:
+            return None
+
+        def again(folder: Path, counting: Counting) -> Job:
+            return job(Compute(folder, beside=self, counting=counting))
+
+        return Sending(spec.name, lambda asked: cost_of(self.root, asked, again))
+
+
+def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
+    """What tells one run from another."""
+    return model.spec.name, model.key.fingerprint, method.core, scope, model.device
+
+
+def _listed(families: Sequence[Family]) -> str:
+    words = [family.title for family in families]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+@cache
+def service() -> Compute:
+    """This process's one instance."""
+    return Compute()

@@ -1,0 +1,107 @@
+"""What a run on an endpoint would send, told before it starts. No Streamlit here."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from poslens.attribution.batching import stoppable
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.endpoint_cost import Cost, Counter, counting
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.recent import Recent
+from poslens.cache.storage import index
+from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.store import ModelKey
+from poslens.compute.runs import Job, Run
+
+MOST_S = 2.0
+"""Longest that counting takes; what is left then is put at what was counted of the rest."""
+
+
+class Counting:
+    """The retrievers of a `Compute` that counts what would be sent."""
+
+    def __init__(self) -> None:
+        self.counters: list[Counter] = []
+
+    def retriever(self, spec: RetrieverSpec) -> Retriever:
+        """A stand-in for an endpoint.
+
+        Raises:
+            UserError: this model is none, so that its part of the work would have to be done.
+        """
+        if not spec.remote:
+            raise UserError(f"What is sent depends on {spec.name}, which has not been run yet.")
+        found, counter = counting(spec)
+        self.counters.append(counter)
+        return found
+
+
+class _Beneath:
+    """What is stored already, so that only the rest is counted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, model: ModelKey, method: Method) -> Path:
+        """The one cache there is."""
+        return self._root
+
+    def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
+        """A cache that cannot be read counts as empty."""
+
+
+_costs: Recent[Cost | None] = Recent(128, made_again=False)
+
+
+def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cost | None:
+    """What `job` has left to send, None where that cannot be told yet. `again` makes the same job
+    below another folder, with other retrievers; `root` is where its results are."""
+    left = job.total - job.n_done()
+    key = (root, job.key, left)
+    return _costs.get(key, lambda: _counted(root, left, again)) if left else None
+
+
+def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> Cost | None:
+    counting, end = Counting(), time.monotonic() + MOST_S
+    folder = Path(tempfile.mkdtemp(prefix="poslens-cost-"))
+    lay_beneath(folder / "cache", _Beneath(root))
+    run = Run("", 0)
+    try:
+        job = again(folder, counting)
+        done = 0
+
+        def report(progress: Progress) -> None:
+            nonlocal done
+            done = progress.computed
+            if time.monotonic() > end:
+                run.stop()
+
+        with stoppable(lambda: time.monotonic() > end):
+            try:
+                progress = job.work(run, report)
+                done = progress.computed
+                stopped = progress.stopped
+            except Stopped:
+                stopped = True
+    except UserError:  # what keeps it from being computed is said when it is
+        return None
+    finally:
+        lay_beneath(folder / "cache", None)
+        index.forget_below(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    total = Cost.sum(counter.cost for counter in counting.counters)
+    if total is None or not stopped:
+        return total
+    # Only items that are all of one kind tell of the rest; a run of several stages does not.
+    if done and not run.stage:
+        return total.scaled(left / done)
+    return replace(total, bound="at least")

@@ -1,0 +1,58 @@
+"""Fetching a model from a page: what it takes, and the download in a thread. No Streamlit here."""
+
+from __future__ import annotations
+
+import time
+
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers import fetch, resolve
+from poslens.attribution.retrievers.hub import Size
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job, Report, Run
+from poslens.compute.settings import FETCH_LIMIT_GB
+
+
+def absent(name: str) -> RetrieverSpec | None:
+    """The model of this name where it could be fetched and is not here."""
+    try:
+        spec = resolve.resolve(name)
+    except UserError:
+        return None
+    return spec if fetch.can_fetch(spec) and not resolve.installed(spec) else None
+
+
+def size_of(spec: RetrieverSpec) -> Size:
+    """What fetching `spec` would take, where a page may; asks the hub for its models.
+
+    Raises:
+        UserError: the hub does not answer, or it is more than a page may fetch.
+    """
+    size = fetch.size_of(spec)
+    size.require(_limit())
+    return size
+
+
+def job(compute: Compute, spec: RetrieverSpec) -> Job:
+    """Fetch a model; ends between two blocks when it is stopped."""
+
+    def work(run: Run, report: Report) -> Progress:
+        started = time.perf_counter()
+
+        def told(step: str, done: int, total: int | None) -> None:
+            if run.stopping:
+                raise Stopped("Stopped as asked; what was fetched is kept for the next time.")
+            run.stage = step
+            report(Progress(total or 0, done, done, 0, time.perf_counter() - started))
+
+        fetch.fetch(spec.base, told, _limit())
+        return run.progress
+
+    return compute.job(
+        ("fetch", spec.base, "", "", ""), spec.base, 0, work, doing="fetching", upkeep=True
+    )
+
+
+def _limit() -> float:
+    return FETCH_LIMIT_GB.get() * 1e9

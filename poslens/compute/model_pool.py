@@ -1,0 +1,158 @@
+"""The models that this process loads, and what each showed of itself."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.load import choose_device, load
+from poslens.attribution.retrievers.self_check import SelfCheck, check_retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.recent import Recent
+from poslens.compute.garbage import no_search_for_garbage
+from poslens.compute.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
+
+Key = tuple[str, str]
+"""A model's fingerprint and its device."""
+
+MAX_MODELS = 64
+"""Loaded at most, however small they are."""
+
+_MAX_CHECKS = 1024
+_POLL_S = 0.2
+
+
+class ModelPool:
+    """Models, the least recently used of which make room; `limit_bytes()` is for all their
+    weights. Whoever asks for one that is loaded never waits for another that is being loaded."""
+
+    def __init__(self, limit_bytes: Callable[[], float]) -> None:
+        self._limit = limit_bytes
+        self._guard = threading.Lock()
+        self._loading = threading.Lock()
+        self._loaded: OrderedDict[Key, Retriever] = OrderedDict()
+        self._checks: Recent[SelfCheck] = Recent(_MAX_CHECKS, made_again=False)
+
+    def get(
+        self,
+        key: Key,
+        load: Callable[[], Retriever],
+        check: Callable[[Retriever], SelfCheck],
+        give_up: Callable[[], None] = lambda: None,
+    ) -> Retriever:
+        """The retriever of this key; loads and checks it if needed. While another one is being
+        loaded, `give_up` is called now and then and may end the wait by raising.
+
+        Raises:
+            whatever `load`, `check` and `give_up` raise.
+        """
+        if (found := self._find(key)) is not None:
+            return found
+        # One at a time: libraries set defaults of the whole process while they load, and two
+        # models on their way may need more memory than there is.
+        while not self._loading.acquire(timeout=_POLL_S):
+            if (found := self._find(key)) is not None:
+                return found
+            give_up()
+        try:
+            if (found := self._find(key)) is not None:
+                return found
+            with no_search_for_garbage():
+                found = load()
+                if self._checks.find(key) is None:
+                    self._checks.keep(key, check(found))
+                with self._guard:
+                    self._loaded[key] = found
+                    made_room = self._make_room()
+                if made_room:
+                    # A model refers to itself, so that it goes with a search alone.
+                    gc.unfreeze()
+                    gc.collect()
+                gc.freeze()
+            return found
+        finally:
+            self._loading.release()
+
+    def loaded(self, key: Key) -> bool:
+        """Whether the model is here at once."""
+        return key in self._loaded
+
+    def self_check(self, key: Key) -> SelfCheck | None:
+        """What the model showed of itself when it was loaded; None before that."""
+        return self._checks.find(key)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def _find(self, key: Key) -> Retriever | None:
+        with self._guard:
+            found = self._loaded.get(key)
+            if found is not None:
+                self._loaded.move_to_end(key)
+        if found is not None:
+            self._checks.find(key)  # used, as the model is: both are kept alike
+        return found
+
+    def _make_room(self) -> bool:
+        """Whether a model had to go."""
+        limit, n = self._limit(), len(self._loaded)
+        while len(self._loaded) > 1 and (
+            len(self._loaded) > MAX_MODELS
+            or sum(one.weight_bytes for one in self._loaded.values()) > limit
+        ):
+            self._loaded.popitem(last=False)
+        return len(self._loaded) < n
+
+
+@contextmanager
+def _not_the_end(name: str) -> Iterator[None]:
+    """A model's files may make a library end the program: that is an error of this model alone."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
+        raise
+    except BaseException as error:
+        raise UserError(
+            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
+            "another model."
+        ) from error
+
+
+def load_model(spec: RetrieverSpec) -> Retriever:
+    """The model on this server's device, in its precision.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    with _not_the_end(spec.name):
+        return load(spec, DEVICE.get(), PRECISION.get())
+
+
+def check_model(spec: RetrieverSpec, found: Retriever) -> SelfCheck:
+    """What the loaded model shows of itself.
+
+    Raises:
+        UserError: it fails its check.
+    """
+    with _not_the_end(spec.name):
+        return check_retriever(found)
+
+
+def memory_limit() -> float:
+    """Bytes that the weights of all loaded models may take."""
+    return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
+
+
+def _device_memory() -> int:
+    where = choose_device(DEVICE.get())
+    if where.type == "cuda":
+        return torch.cuda.get_device_properties(where).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

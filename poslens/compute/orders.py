@@ -1,0 +1,104 @@
+"""The order in which pairs are listed: by what is stored of them. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.curve_summary import center_of_mass
+from poslens.attribution.types import N_BINS, Array, TextPair
+from poslens.cache.storage.store import StoredCurves
+
+AS_GIVEN = "data set"
+SHUFFLED = "random"
+ORDERS = (AS_GIVEN, "score", "centre of mass", "least in the evidence", "disagreement", SHUFFLED)
+HELP = (
+    "By score or centre of mass: highest first. Least in the evidence: pairs whose evidence gets "
+    "the least of the curve for its length, the hard cases (documents read whole). Disagreement: "
+    "how far apart the curves of the first two models are, from 0 to 1. What is not computed yet "
+    "comes last: see Curves."
+)
+
+
+def arrange(
+    pairs: tuple[TextPair, ...],
+    order: str,
+    stored: Callable[[int], StoredCurves | None],
+) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
+    """The pairs in an order, and the value of each that has one.
+
+    `stored(i)` is what is stored under the i-th chosen model; it is asked for what the order needs.
+    """
+    if order == AS_GIVEN:
+        return pairs, {}
+    if order == SHUFFLED:
+        mixed = np.random.default_rng(0).permutation(len(pairs))
+        return tuple(pairs[i] for i in mixed), {}
+    # A curve of zeros has no centre, and no shares.
+    values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
+    sign = 1 if order == "least in the evidence" else -1
+    ranked = sorted(pairs, key=lambda pair: sign * values.get(pair.pair_id, sign * np.inf))
+    return tuple(ranked), values
+
+
+def _values(
+    pairs: Sequence[TextPair], order: str, stored: Callable[[int], StoredCurves | None]
+) -> dict[str, float]:
+    first = stored(0)
+    if first is None:
+        return {}
+    if order == "score":
+        return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
+    if order == "centre of mass":
+        centres = center_of_mass(first.magnitudes, first.positions).tolist()
+        return dict(zip(first.pair_ids, centres, strict=True))
+    if order == "disagreement":
+        second = stored(1)
+        if second is None:
+            return {}
+        place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
+        both = [(i, at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
+        if not both:
+            return {}
+        ids, own, other = zip(*both, strict=True)
+        distance = apart(first.magnitudes[list(own)], second.magnitudes[list(other)])
+        return dict(zip(ids, distance.tolist(), strict=True))
+    by_id = {pair.pair_id: pair for pair in pairs}
+    found = {}
+    for pair_id, share, cut in zip(
+        first.pair_ids, _shares(first.magnitudes), first.truncated, strict=True
+    ):
+        pair = by_id[pair_id]
+        # Of a cut document the curve is over what was read, the evidence over the whole.
+        if pair.evidence is not None and not cut:
+            length = len(pair.document)
+            found[pair_id] = in_span(
+                share, pair.evidence.start / length, pair.evidence.end / length
+            )
+    return found
+
+
+def apart(first: Array, second: Array) -> NDArray[np.float64]:
+    """How far apart two models' curves of the same pairs are [n], of their magnitudes [n, 100]:
+    half the sum of differences of shares, 0 (alike) to 1 (nothing in common); NaN of zeros."""
+    distance: NDArray[np.float64] = np.abs(_shares(first) - _shares(second)).sum(-1) / 2
+    return distance
+
+
+def in_span(share: Array, start: float, end: float) -> float:
+    """Enrichment of a span [start, end] of the document in a curve of shares [100] that sum to 1:
+    1 is what an even curve would give it. Bins count by their overlap with the span."""
+    edges = np.arange(N_BINS + 1) / N_BINS
+    overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
+    weights = np.clip(overlap, 0, None) * N_BINS
+    return float((share @ weights) / max(end - start, 1e-9))
+
+
+def _shares(magnitudes: Array) -> Array:
+    """Magnitudes [n, 100] as shares that sum to 1; NaN where all are zero."""
+    weights = np.asarray(magnitudes, dtype=np.float64)
+    total = weights.sum(-1, keepdims=True)
+    shares: Array = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+    return shares

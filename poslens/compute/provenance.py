@@ -1,0 +1,465 @@
+"""Where numbers come from: every `Provenance` is made here, from the result itself.
+
+No caller says how many pairs a number is over, how many documents were cut or what the limit was:
+the result knows. What it does not know is left out. No Streamlit here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
+from poslens.attribution.interventions.displacement import Displacement
+from poslens.attribution.interventions.null_controls import CONTROLS, Control
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.calibration import Calibration, decimals
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import MAX_CHARACTERS
+from poslens.attribution.types import (
+    Attribution,
+    Method,
+    PositionCurve,
+    Provenance,
+    TextPair,
+)
+from poslens.cache.storage.store import ModelKey
+
+if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_measures along
+    from poslens.attribution.curves.published import PublishedCurves
+    from poslens.attribution.evaluation.bias_tests import BiasResult
+    from poslens.attribution.evaluation.faithfulness import Faithfulness
+    from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary
+    from poslens.attribution.evaluation.ranking_measures import Evaluation
+    from poslens.attribution.evaluation.remedy import Quality
+    from poslens.attribution.evaluation.trec_runs import TrecRun
+    from poslens.attribution.interventions.ablation import Ablation
+    from poslens.attribution.interventions.agreement import Agreement
+    from poslens.attribution.interventions.null_controls import ControlledCurve
+    from poslens.attribution.interventions.relocation import Relocation
+
+
+@cache
+def poslens_version() -> str:
+    """Version of this program: of the installed package, else of the source tree."""
+    try:
+        return version("poslens")
+    except PackageNotFoundError:
+        import tomllib
+
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        written: str = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """A retriever as it would compute now: what the store's key and every caption need, known
+    without loading it. Of one whose weights are not here, `stored_only`, it says how its stored
+    results were computed."""
+
+    spec: RetrieverSpec
+    key: ModelKey
+    weights: str
+    precision: str
+    device: str
+    stored_only: bool = False
+
+
+def of_attribution(model: ModelIdentity, pair: TextPair, found: Attribution) -> Provenance:
+    """One pair's attribution."""
+    document = found.document
+    # A limit as long as any text that is taken at all is no limit of the model's.
+    limit = document.max_length if document.max_length < MAX_CHARACTERS else None
+    return _of_pair(model, pair, repr(found.method), document.truncated, limit)
+
+
+def in_units(made: Provenance, units: str) -> Provenance:
+    """The same, saying what the tokens were joined to and how."""
+    return replace(made, units=units)
+
+
+def with_interval(made: Provenance, number: Estimate) -> Provenance:
+    """The same, saying what this number's interval resampled."""
+    return replace(made, interval=_resampled(number))
+
+
+def with_control(made: Provenance, kind: Control) -> Provenance:
+    """The same, saying which null control was taken away."""
+    return replace(made, control=f"minus {CONTROLS[kind]}")
+
+
+def negated(made: Provenance) -> Provenance:
+    """The same of the second document of a contrast, whose shares have the other sign."""
+    units = filter(None, (made.units, "shares negated, for s(d1) − s(d2)"))
+    return in_units(made, "; ".join(units))
+
+
+def of_intervention(
+    model: ModelIdentity,
+    pair: TextPair,
+    method: Method,
+    found: Relocation | Ablation | Displacement,
+) -> Provenance:
+    """An intervention on one pair."""
+    if isinstance(found, Displacement):
+        # The text is whole where it was not moved.
+        whole = [read for tokens, read in zip(found.tokens, found.read, strict=True) if not tokens]
+        cut = float(whole[0]) < 1 if whole else None
+    else:
+        cut = found.read_share < 1
+    return _of_pair(model, pair, repr(method), cut, model.spec.max_length)
+
+
+def of_faithfulness(model: ModelIdentity, pair: TextPair, found: Faithfulness) -> Provenance:
+    """A faithfulness test of one pair."""
+    method = f"{found.parameters!r} of {found.method!r}"
+    made = _of_pair(model, pair, method, found.truncated, model.spec.max_length)
+    return in_units(made, _ordered(found))
+
+
+def _of_pair(
+    model: ModelIdentity, pair: TextPair, method: str, cut: bool | None, limit: int | None
+) -> Provenance:
+    return _of_model(
+        model,
+        method,
+        pair.dataset,
+        max_length=limit,
+        truncated=None if cut is None else int(cut),
+        selection=f"pair {pair.pair_id}",
+    )
+
+
+def of_curve(model: ModelIdentity, found: PositionCurve, selection: str) -> Provenance:
+    """A curve averaged over pairs of a data set."""
+    return _of_model(
+        model,
+        repr(found.method),
+        found.dataset,
+        n_pairs=found.n,
+        n_documents=found.n_documents,
+        max_length=model.spec.max_length,
+        truncated=found.n_truncated,
+        selection=selection,
+        interval="" if found.ci_low is None else _resampling(found.n_documents),
+    )
+
+
+def of_documents(
+    model: ModelIdentity, method: Method, dataset: str, n: int, n_truncated: int, selection: str
+) -> Provenance:
+    """Something of the documents alone, averaged over `n` of them."""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_documents=n,
+        max_length=model.spec.max_length,
+        truncated=n_truncated,
+        selection=selection,
+        interval=_resampling(n) if n >= MIN_DOCUMENTS else "",
+    )
+
+
+def of_controlled(
+    model: ModelIdentity, method: Method, dataset: str, found: ControlledCurve, selection: str
+) -> Provenance:
+    """Curves less a null control."""
+    made = _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_pairs=found.n,
+        n_documents=found.n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        interval=_resampled(found.index),
+    )
+    return with_control(made, found.control)
+
+
+def of_difference(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    n_pairs: int,
+    n_documents: int,
+    other: ModelIdentity,
+    has_interval: bool,
+) -> Provenance:
+    """One model's side of a difference of mean curves, over the pairs that the `other` has too."""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_pairs=n_pairs,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=f"pairs that {other.spec.name} has too",
+        interval=_resampling(n_documents) if has_interval else "",
+    )
+
+
+def of_agreement(
+    model: ModelIdentity, cause: Method, dataset: str, found: Agreement, selection: str
+) -> Provenance:
+    """How a method agrees with an intervention."""
+    return _of_model(
+        model,
+        f"agreement of {found.method!r} with {cause!r}",
+        dataset,
+        n_pairs=found.n,
+        n_documents=found.n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        interval=_resampled(found.each or found.means),
+    )
+
+
+def of_faithfulness_set(
+    model: ModelIdentity, dataset: str, found: FaithfulnessSummary, selection: str
+) -> Provenance:
+    """Faithfulness tests averaged over pairs of a data set."""
+    return _of_model(
+        model,
+        f"{found.parameters!r} of {found.method!r}",
+        dataset,
+        n_pairs=found.n,
+        n_documents=found.n_documents,
+        max_length=model.spec.max_length,
+        truncated=found.n_truncated,
+        selection=selection,
+        units=_ordered(found),
+        interval=_resampled(found.deletion_area),
+    )
+
+
+def of_ranking(
+    model: ModelIdentity,
+    method: Method,
+    found: Evaluation,
+    dataset: str,
+    n_documents: int,
+    selection: str = "",
+) -> Provenance:
+    """A ranking of `n_documents`, measured; `selection` says which of them a query is put to. How
+    many of them were cut is not kept with it."""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_queries=found.n,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        interval="; ".join(_of_measures(found.estimates)),
+    )
+
+
+def of_run(
+    run: TrecRun, found: Evaluation, dataset: str, n_documents: int, selection: str = ""
+) -> Provenance:
+    """A run that another program made, measured here."""
+    return Provenance(
+        poslens=poslens_version(),
+        model=run.name,
+        method="ranking as given, the best 100 of each query",
+        dataset=dataset,
+        model_source=f"run {run.file}, digest {run.digest}",
+        n_queries=found.n,
+        n_documents=n_documents,
+        selection=selection,
+        interval="; ".join(_of_measures(found.estimates)),
+    )
+
+
+def of_remedy(
+    model: ModelIdentity,
+    method: Method,
+    found: Quality,
+    dataset: str,
+    n_documents: int,
+    tried: Sequence[Calibration],
+    selection: str = "",
+) -> Provenance:
+    """Rankings of `n_documents` by one model, plain and under the calibrations `tried`."""
+    strengths = ", ".join(decimals(one) for one in sorted({c.strength for c in tried}))
+    baskets = ", ".join(str(one) for one in sorted({c.basket for c in tried}))
+    depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
+    grid = f"; calibrated: strength {strengths}, basket {baskets}, layers {depths}" if tried else ""
+    return _of_model(
+        model,
+        f"{method!r}{grid}",
+        dataset,
+        n_queries=found.n,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        interval=_resampled(found.harmonic),
+    )
+
+
+def of_audit(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    n_documents: int,
+    n_cut: int | None,
+    selection: str,
+    share: Estimate | None,
+) -> Provenance:
+    """A search for the sentences of `n_documents`, of which the model does not read `n_cut` to the
+    end."""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        truncated=n_cut,
+        selection=selection,
+        control="each document's sentences shuffled",
+        interval=_resampled(share),
+    )
+
+
+def of_needles(
+    model: ModelIdentity, method: Method, dataset: str, n: int, selection: str
+) -> Provenance:
+    """A needle grid of `n` needles a cell; `selection` says which documents texts are cut from."""
+    resampled = f"; over several cells: {_resampling(n, 'needles')}" if n >= MIN_DOCUMENTS else ""
+    return _of_model(
+        model,
+        repr(method),
+        dataset,
+        n_queries=n,
+        max_length=model.spec.max_length,
+        truncated=0,
+        selection=selection,
+        interval=f"of a cell: 95%, Agresti-Coull{resampled}",
+    )
+
+
+def of_bias(
+    model: ModelIdentity, method: Method, found: Sequence[BiasResult], dataset: str, source: str
+) -> Provenance:
+    """Bias tests of one model; pairs and documents are those of all tests together."""
+    from poslens.attribution.evaluation.bias_tests import (
+        TEST_NAME,  # here: it brings scipy.stats along
+    )
+
+    names = ", ".join(one.test for one in found)
+    unread = sum(one.n_unread for one in found)
+    left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
+    return _of_model(
+        model,
+        f"{TEST_NAME}, of {method!r}",
+        dataset,
+        n_pairs=sum(one.n for one in found),
+        n_documents=sum(one.n_documents for one in found),
+        max_length=model.spec.max_length,
+        truncated=sum(one.n_truncated for one in found),
+        selection=f"tests {names}; {source}{left_out}",
+        interval="95%, t interval of the mean difference over documents"
+        if any(one.low is not None for one in found)
+        else "",
+    )
+
+
+def of_map(
+    model: ModelIdentity, method: str, dataset: str, of: str, n: int, selection: str
+) -> Provenance:
+    """A map of `n` documents, queries or curves (`of`). How many were cut is not kept with it."""
+    return _of_model(
+        model,
+        method,
+        dataset,
+        n_pairs=n if of == "curves" else None,
+        n_queries=n if of == "queries" else None,
+        n_documents=n if of == "documents" else None,
+        max_length=model.spec.max_length,
+        selection=selection,
+    )
+
+
+def of_published(found: PublishedCurves) -> Provenance:
+    """Published curves: others computed them, this program averaged them."""
+    return Provenance(
+        poslens=poslens_version(),
+        model=found.model,
+        method="curves as published, mean and standard deviation (ddof=1)",
+        dataset=found.source,
+        model_source="published",
+        n_pairs=found.n,
+    )
+
+
+def _of_model(
+    model: ModelIdentity,
+    method: str,
+    dataset: str,
+    *,
+    n_pairs: int | None = None,
+    n_queries: int | None = None,
+    n_documents: int | None = None,
+    max_length: int | None = None,
+    truncated: int | None = None,
+    selection: str = "",
+    units: str = "",
+    control: str = "",
+    interval: str = "",
+) -> Provenance:
+    spec = model.spec
+    return Provenance(
+        poslens=poslens_version(),
+        model=spec.name,
+        method=method,
+        dataset=dataset,
+        model_source=spec.origin,
+        weights=model.weights,
+        n_pairs=n_pairs,
+        n_queries=n_queries,
+        n_documents=n_documents,
+        max_length=max_length,
+        # Where what it reads is unknown, so is how many texts it cut.
+        truncated=None if limits.unknown(spec) else truncated,
+        precision=model.precision,
+        prompts=spec.prompts,
+        selection=selection,
+        units=units,
+        control=control,
+        interval=interval,
+    )
+
+
+def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
+    """The units that were ordered, and by what."""
+    unit, aggregate = found.parameters.unit, METHODS[found.method.name].aggregate
+    return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
+
+
+def _resampled(number: Estimate | None) -> str:
+    """What an interval resampled, in words; empty where there is none."""
+    if number is None or number.interval is None or not number.n_resampled:
+        return ""
+    return _resampling(number.n_resampled, number.resampled)
+
+
+def _of_measures(estimates: Mapping[str, Estimate]) -> Iterator[str]:
+    """What the intervals of measures resampled, and which of them come from a formula."""
+    yield from dict.fromkeys(filter(None, map(_resampled, estimates.values())))
+    formulas = [
+        name for name, number in estimates.items() if number.interval and not number.resampled
+    ]
+    if formulas:
+        yield f"{' and '.join(formulas)}: 95%, Agresti-Coull"
+
+
+def _resampling(n: int, what: str = "documents") -> str:
+    return f"95%, resampling {n:,} {what}"

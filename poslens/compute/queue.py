@@ -1,0 +1,285 @@
+"""The queue in front of a device: first come, first served, bounded, and each request once.
+
+Runs over a data set and requests of pages stand in one line. A run asks again after every batch,
+so that whoever came meanwhile is served first. A page's request is computed in a thread of its
+own while the page waits for it: others that ask for the same wait for the same result, and the
+work ends when nobody waits any more. Processes that share a cache take turns at the device too.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from filelock import FileLock, Timeout
+
+from poslens.attribution.batching import reporting
+from poslens.attribution.errors import Stopped, UserError
+from poslens.cache.jobs.loop import Progress
+
+T = TypeVar("T")
+STEPS = 1000
+"""What a request's progress is counted in."""
+GRACE_S = 0.4  # that work goes on for after the last page left
+_POLL_S = 0.1  # between looks whether a place in the line is still wanted
+_TRY_S = 0.01  # between tries to take the device from another process
+
+_local = threading.local()
+
+
+class Request(Generic[T]):
+    """Work that pages wait for. Made by `DeviceQueue.ask`."""
+
+    def __init__(
+        self, lock: threading.Condition, clock: Callable[[], float], reader: str = ""
+    ) -> None:
+        self._lock = lock
+        self.reader = reader  # who asked first
+        self._clock = clock
+        self._left_at = 0.0
+        self._given_up = False
+        self._finished = threading.Event()
+        self._waiting = 0
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self.progress: Progress | None = None
+        self._reported_at = 0.0
+
+    def report(self, share: float) -> None:
+        """So much of it is done, from 0 to 1."""
+        if self.progress is None:
+            self._reported_at = self._clock()
+        done = round(STEPS * share)
+        spent = self._clock() - self._reported_at
+        self.progress = Progress(STEPS, done, done, 0, spent)
+
+    def wanted(self) -> bool:
+        """Whether anybody still waits for it, or did a moment ago: a page that runs again leaves
+        and comes back. Once it says no, it stays at that."""
+        with self._lock:
+            gone = not self._waiting and self._clock() - self._left_at > GRACE_S
+            self._given_up = self._given_up or gone
+            return not self._given_up
+
+
+class Place(Generic[T]):
+    """One page's place at a request; leave it when the page is gone."""
+
+    def __init__(self, queue: DeviceQueue, request: Request[T]) -> None:
+        self._queue, self._request = queue, request
+        self._left = False
+
+    @property
+    def ahead(self) -> int:
+        """How many are served before this request; 0 while it is computed."""
+        return self._queue.ahead(self._request)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is, of `STEPS`; None where that is not known."""
+        return self._request.progress
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most this long; returns whether the result is there."""
+        return self._request._finished.wait(seconds)
+
+    def result(self) -> T:
+        """The result, once it is there.
+
+        Raises:
+            whatever computing it raised.
+        """
+        self._request._finished.wait()
+        if self._request._error is not None:
+            raise self._request._error
+        return self._request._result  # type: ignore[return-value]
+
+    def leave(self) -> None:
+        """Stop waiting; the last one to leave ends the work."""
+        if not self._left:
+            self._left = True
+            self._queue._leave(self._request)
+
+
+class DeviceQueue:
+    """One device's line. `limit` gives how many requests of pages may be in it, `each` how many of
+    one reader, `clock` seconds, `shared` a file that processes lock in turn which share the device.
+    `reader` says who asks; without it nobody is told apart."""
+
+    def __init__(
+        self,
+        limit: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        each: Callable[[], int] = lambda: sys.maxsize,
+        shared: Callable[[], Path | None] = lambda: None,
+    ) -> None:
+        self._shared = shared
+        self._limit = limit
+        self._each = each
+        self.reader: Callable[[], str] = str
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._line: deque[object] = deque()
+        self._requests: dict[Hashable, Request[Any]] = {}
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn and hold the device.
+
+        Raises:
+            Stopped: as `require_wanted`.
+        """
+        ticket = getattr(_local, "request", None) or object()
+        with self._condition:
+            self._line.append(ticket)
+            try:
+                while self._line[0] is not ticket:
+                    require_wanted()
+                    self._condition.wait(_POLL_S)
+            except BaseException:
+                self._line.remove(ticket)
+                self._condition.notify_all()
+                raise
+        try:
+            with _among_processes(self._shared()):
+                yield
+        finally:
+            with self._condition:
+                self._line.popleft()
+                self._condition.notify_all()
+
+    def ask(self, key: Hashable, work: Callable[[Callable[[], bool]], T]) -> Place[T]:
+        """A place at the request of this key, which is started unless it is under way.
+
+        `work(should_stop)` takes its turns itself, and polls `should_stop` between batches.
+
+        Raises:
+            UserError: so many requests are waiting that this one is not taken.
+        """
+        reader = self.reader()
+        with self._condition:
+            request = self._requests.get(key)
+            if request is None or not request.wanted():
+                waiting = self.requests
+                if waiting >= self._limit():
+                    raise UserError(
+                        f"{waiting} requests are waiting for this device already: try "
+                        "again in a moment."
+                    )
+                open_ones = (r for r in self._requests.values() if r.reader == reader)
+                own = sum(r.wanted() for r in open_ones)
+                if reader and own >= self._each():
+                    raise UserError(
+                        f"{own} of your requests are waiting already: try again in a moment."
+                    )
+                request = self._requests[key] = Request(self._condition, self._clock, reader)
+                threading.Thread(
+                    target=self._serve, args=(key, request, work), name="request", daemon=True
+                ).start()
+            request._waiting += 1
+        return Place(self, request)
+
+    def ahead(self, request: Request[Any]) -> int:
+        """How many stand before a request; 0 where it is served, loading, or done."""
+        with self._condition:
+            return self._line.index(request) if request in self._line else 0
+
+    @property
+    def requests(self) -> int:
+        """Requests of pages in the line or being computed."""
+        with self._condition:
+            return sum(request.wanted() for request in self._requests.values())
+
+    def _serve(
+        self, key: Hashable, request: Request[T], work: Callable[[Callable[[], bool]], T]
+    ) -> None:
+        _local.request = request
+        try:
+            with reporting(request.report), waits_until(lambda: not request.wanted()):
+                request._result = work(lambda: not request.wanted())
+        except BaseException as error:
+            request._error = error
+        finally:
+            with self._condition:
+                if self._requests.get(key) is request:
+                    del self._requests[key]
+            request._finished.set()
+
+    def _leave(self, request: Request[Any]) -> None:
+        with self._condition:
+            request._waiting -= 1
+            request._left_at = self._clock()
+
+
+@contextmanager
+def _among_processes(file: Path | None) -> Iterator[None]:
+    """Hold the device, where `file` is what the processes lock that use it.
+
+    Raises:
+        Stopped: as `require_wanted`.
+    """
+    if file is None:
+        yield
+        return
+    place, device = FileLock(f"{file}.next"), FileLock(file)
+    # A cache that cannot be written is nobody else's to fill: its reader has the device alone.
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Whoever comes next holds the place meanwhile, so that a run in another process, which asks
+        # again after each batch, does not come first each time.
+        _take(place)
+        try:
+            _take(device)
+        finally:
+            place.release()
+    try:
+        yield
+    finally:
+        device.release()
+
+
+def _take(lock: FileLock) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=_POLL_S, poll_interval=_TRY_S)
+        except Timeout:
+            require_wanted()
+        else:
+            return
+
+
+def ready(result: T) -> Place[T]:
+    """A place whose result is there already."""
+    queue = DeviceQueue(lambda: 0)
+    request: Request[T] = Request(queue._condition, queue._clock)
+    request._result = result
+    request._finished.set()
+    return Place(queue, request)
+
+
+@contextmanager
+def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """Let this thread's waits end once `unwanted` says so: a run was stopped, or every page that
+    asked for this has gone."""
+    _local.unwanted = unwanted
+    try:
+        yield
+    finally:
+        del _local.unwanted
+
+
+def require_wanted() -> None:
+    """Do nothing, unless nobody wants what this thread waits for any more.
+
+    Raises:
+        Stopped: nobody does.
+    """
+    unwanted: Callable[[], bool] | None = getattr(_local, "unwanted", None)
+    if unwanted is not None and unwanted():
+        raise Stopped("Stopped while it waited for its turn.")

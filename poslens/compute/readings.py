@@ -1,0 +1,148 @@
+"""What models can read of the pairs at hand, counted once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from poslens.attribution.reading import MAX_UNKNOWN as MAX_UNKNOWN
+from poslens.attribution.reading import Reading, of_attribution
+from poslens.attribution.reading import readings as read
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Pairs, TextPair
+from poslens.cache.recent import Recent
+from poslens.compute.compute import Compute, Explained
+from poslens.compute.provenance import ModelIdentity
+
+# Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
+_kept: Recent[Reading] = Recent(500_000, made_again=False)
+
+# A page asks at every rerun, and several models read more pairs of a large set than are kept above.
+_readable: Recent[tuple[Sequence[TextPair], Pairs]] = Recent(
+    1_000_000, weigh=lambda kept: 1 + len(kept[0])
+)
+
+_QUICK = 500
+
+Report = Callable[[int, int], None]
+"""Told between batches how many of how many pairs are counted; what it raises ends the counting,
+and what was counted is kept."""
+
+
+LEFT_OUT = "only pairs that every model can read"
+
+
+def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
+    # A hash in place of the text: an upload's document stays with its session.
+    return model.key.fingerprint, hash((pair.query, pair.document, pair.evidence))
+
+
+def _reads_texts(spec: RetrieverSpec) -> bool:
+    return Capability.EMBEDDINGS in family_of(spec).capabilities
+
+
+def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+    """By pair id, what was counted so far; computes nothing."""
+    model = compute.identify(spec)
+    found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
+    return {pair_id: one for pair_id, one in found if one is not None}
+
+
+def at_hand(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+    """The same, counting what is missing where that takes a second at most."""
+    found = known(compute, spec, pairs)
+    quick = len(pairs) - len(found) <= _QUICK and _reads_texts(spec)
+    if quick and compute.loaded(compute.identify(spec)):
+        return count(compute, spec, pairs)
+    return found
+
+
+def count(
+    compute: Compute,
+    spec: RetrieverSpec,
+    pairs: Sequence[TextPair],
+    report: Report = lambda done, total: None,
+) -> dict[str, Reading]:
+    """By pair id, what the model can read of each pair; loads the model where something is not
+    counted yet.
+
+    Raises:
+        UserError: the model cannot be loaded or reads no text by itself.
+    """
+    model = compute.identify(spec)
+    found = known(compute, spec, pairs)
+    missing = [pair for pair in pairs if pair.pair_id not in found]
+    if missing:
+        done = 0
+        for batch in read(compute.retriever(model), missing):
+            for pair, one in zip(missing[done:], batch, strict=False):
+                found[pair.pair_id] = _kept.keep(_key(model, pair), one)
+            done += len(batch)
+            report(len(pairs) - len(missing) + done, len(pairs))
+    return found
+
+
+def of_pair(compute: Compute, result: Explained) -> Reading:
+    """Of one result's document, without loading its model."""
+    model, pair = result.model, result.pair
+    if (found := _kept.find(_key(model, pair))) is not None:
+        return found
+    if _reads_texts(model.spec) and compute.loaded(model):
+        return count(compute, model.spec, [pair])[pair.pair_id]
+    return of_attribution(result.attribution, pair.evidence)
+
+
+def readable(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    pairs: Sequence[TextPair],
+    report: Report = lambda done, total: None,
+) -> Pairs:
+    """The pairs whose evidence every model reads whole and nearly all of whose words it knows; of
+    the same `Pairs` the same again while they are remembered.
+
+    Raises:
+        UserError: a model cannot be loaded.
+    """
+
+    def chosen() -> tuple[Sequence[TextPair], Pairs]:
+        found = [count(compute, spec, pairs, report) for spec in specs]
+        kept = (pair for pair in pairs if all(one[pair.pair_id].readable for one in found))
+        return pairs, Pairs(kept)
+
+    if not isinstance(pairs, Pairs):
+        return chosen()[1]
+    models = frozenset(compute.identify(spec).key.fingerprint for spec in specs)
+    # The pairs are kept with the answer, so their id is given to no others.
+    return _readable.get((models, id(pairs)), chosen)[1]
+
+
+def sentence(found: Mapping[str, Reading]) -> str:
+    """Of the pairs of a data set, in words; empty where the model can read all of it."""
+    n = len(found)
+    cut = sum(one.evidence_cut for one in found.values())
+    strange = sum(one.unknown_share > MAX_UNKNOWN for one in found.values())
+    tokens = sum(one.tokens for one in found.values())
+    unknown = sum(one.unknown for one in found.values())
+    parts = []
+    if cut:
+        parts.append(f"in {cut:,} of {n:,} pairs evidence lies behind its limit")
+    if unknown:
+        parts.append(
+            f"{unknown / tokens:.1%} of the tokens are unknown to it, more than "
+            f"{MAX_UNKNOWN:.0%} in {strange:,} of {n:,} pairs"
+        )
+    return "; ".join(parts)
+
+
+def pair_sentence(found: Reading) -> str:
+    """Of one pair; empty where the model can read all that matters."""
+    parts = []
+    if found.unknown:
+        parts.append(f"{found.unknown_share:.0%} of these tokens are unknown to the model.")
+    if found.evidence == 0:
+        parts.append("All of the evidence lies behind the limit.")
+    elif found.evidence is not None and found.evidence_cut:
+        parts.append(f"{1 - found.evidence:.0%} of the evidence lies behind the limit.")
+    return " ".join(parts)

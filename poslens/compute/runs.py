@@ -1,0 +1,421 @@
+"""Work in threads: runs that go on while pages come and go."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from poslens.attribution.batching import stoppable
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.retrievers.endpoint_cost import Cost
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.queue import waits_until
+
+RunKey = tuple[str, str, str, str, str]
+Report = Callable[[Progress], None]
+Work = Callable[["Run", Report], Progress]
+
+KEPT_RUNS = 256
+"""Runs that are remembered, so that pages can say how they ended."""
+
+
+class Run:
+    """A data set run in a thread of its own; it goes on while pages come and go. `parts` are jobs
+    that it starts, which stop with it, each `within` it; `upkeep` is what only some readers may
+    begin. `reader` is who started it, empty where readers are not told apart."""
+
+    def __init__(
+        self,
+        label: str,
+        total: int,
+        retry_failed: bool = False,
+        *,
+        parts: Sequence[Job] = (),
+        upkeep: bool = False,
+        within: Run | None = None,
+    ) -> None:
+        self.label = label
+        self.retry_failed = retry_failed
+        self.parts = tuple(parts)
+        self.upkeep = upkeep
+        self.within = within
+        self.reader = ""
+        self.stage = ""
+        self.part: Run | None = None  # the one at work, of those that it starts
+        self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
+        self.error = ""
+        self._stop = threading.Event()
+        # Not the thread's own word: Python 3.11 takes a thread for ended whose join a signal broke.
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def counts(self) -> str:
+        """What it is at and how far, for readers; of a run of parts, the part at work too."""
+        here = self.progress
+        of = f"{here.done:,} of {here.total:,}" if here.total else ""
+        if self.part is None:
+            return " · ".join(filter(None, (self.stage, of)))
+        left = self.part.progress.remaining_seconds
+        time_left = "" if left is None else f"about {duration(left)} left of it"
+        return " · ".join(filter(None, (self.stage, self.part.counts, time_left)))
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1; the part at work counts as far as it is."""
+        here = self.progress
+        inside = self.part.share if self.part is not None else 0.0
+        return min(1.0, (here.done + inside) / here.total) if here.total else 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still computing."""
+        return self._thread is not None and not self._ended.is_set()
+
+    def stop(self) -> None:
+        """Ask it to end after the batch at hand; what was computed is kept."""
+        # Itself first: it would start the next part where the one at hand ended.
+        self._stop.set()
+        for part in self.parts:
+            part.stop()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stop.is_set()
+
+    def start(self, work: Callable[[Run], None]) -> None:
+        """Run `work`; a UserError becomes `error`, anything else a sentence and a log entry."""
+
+        def guarded() -> None:
+            try:
+                with waits_until(self._stop.is_set):
+                    work(self)
+            except UserError as error:
+                self.error = str(error)
+            except BaseException:  # SystemExit too: whatever a library raises ends this run alone
+                logging.getLogger(__name__).exception("run %s failed", self.label)
+                self.error = "The run ended with an unexpected error; the server's log has it."
+            finally:
+                self._ended.set()
+
+        self._thread = threading.Thread(target=guarded, name=self.label, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until it has ended, or at most so long; whether it has."""
+        return self._thread is None or self._ended.wait(seconds)
+
+
+class Runs:
+    """The runs of this process: at most `limit()` at a time, of them `each()` of one reader, and of
+    those that ended the latest few. Each belongs to an owner, the folder whose results it fills.
+    `reader` says who starts a run; without it nobody is told apart."""
+
+    def __init__(
+        self, limit: Callable[[], int], each: Callable[[], int] = lambda: sys.maxsize
+    ) -> None:
+        self._limit = limit
+        self._each = each
+        self.reader: Callable[[], str] = str
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[tuple[Path, RunKey], Run] = OrderedDict()
+
+    def start(
+        self,
+        owner: Path,
+        key: RunKey,
+        total: int,
+        work: Work,
+        on_progress: Report = lambda progress: None,
+        *,
+        label: str = "",
+        retry_failed: bool = False,
+        parts: Sequence[Job] = (),
+        upkeep: bool = False,
+        within: Run | None = None,
+    ) -> Run:
+        """Run `work` in a thread; a run of the same owner and key that is active is returned
+        instead. `label` is what readers see of it, and the rest as in `Run`. One that is `within`
+        another takes that one's place among those that there may be.
+
+        Raises:
+            UserError: as many as there may be are active.
+        """
+        reader = within.reader if within is not None else self.reader()
+        with self._lock:
+            running = self._runs.get((owner, key))
+            if running is not None and running.active:
+                return running
+            if within is None:
+                self._require_place(reader)
+            run = Run(label, total, retry_failed, parts=parts, upkeep=upkeep, within=within)
+            run.reader = reader
+            self._runs[owner, key] = run
+            self._runs.move_to_end((owner, key))
+
+            def report(progress: Progress) -> None:
+                run.progress = progress
+                on_progress(progress)
+
+            def whole(run: Run) -> None:
+                report(work(run, report))
+
+            run.start(whole)
+            self._drop_ended()
+        return run
+
+    def _require_place(self, reader: str) -> None:
+        counted = [run for run in self._runs.values() if run.active and run.within is None]
+        if len(counted) >= self._limit():
+            raise UserError(
+                f"{len(counted)} runs are at work already: try again when one has ended, or stop "
+                "one."
+            )
+        own = sum(run.reader == reader for run in counted)
+        if reader and own >= self._each():
+            raise UserError(
+                f"{own} of your runs are at work already: try again when one has ended, or stop "
+                "one."
+            )
+
+    def find(self, owner: Path, key: RunKey) -> Run | None:
+        """The latest run of this owner and key."""
+        return self._runs.get((owner, key))
+
+    def active(self, owners: Collection[Path], *, upkeep: bool) -> list[Run]:
+        """The runs of these owners that are at work, without those that another of them started;
+        of upkeep only with `upkeep`."""
+        with self._lock:
+            found = [
+                run for (owner, _), run in self._runs.items() if run.active and owner in owners
+            ]
+        return [run for run in found if run.within not in found and (upkeep or not run.upkeep)]
+
+    def end(self, owner: Path) -> None:
+        """Stop the owner's runs after the batches at hand, wait for that, and forget them."""
+        with self._lock:
+            found = {key: run for key, run in self._runs.items() if key[0] == owner}
+        for run in found.values():
+            run.stop()
+        for run in found.values():
+            run.wait()
+        with self._lock:
+            for key, run in found.items():
+                if self._runs.get(key) is run:
+                    del self._runs[key]
+
+    def active_at_all(self) -> bool:
+        """Whether any run is at work."""
+        with self._lock:
+            return any(run.active for run in self._runs.values())
+
+    def stop_all(self, seconds: float) -> bool:
+        """Stop every run after the batch at hand and wait at most so long; whether all ended."""
+        with self._lock:
+            found = [run for run in self._runs.values() if run.active]
+        for run in found:
+            run.stop()
+        end = time.monotonic() + seconds
+        return all(run.wait(max(0.0, end - time.monotonic())) for run in found)
+
+    def _drop_ended(self) -> None:
+        ended = [key for key, run in self._runs.items() if not run.active]
+        for key in ended[: max(0, len(self._runs) - KEPT_RUNS)]:
+            del self._runs[key]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
+def _none() -> int:
+    return 0
+
+
+def _no_failures() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What sends texts to an `endpoint`, and what counts them."""
+
+    endpoint: str
+    count: Callable[[Job], Cost | None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something that can be computed in a run: what names it, how much it is, and how it is done.
+
+    `label` tells it from others of its kind; `doing` says which kind, for where several stand side
+    by side. `total` items are wanted, `n_done` tells how many of them are stored (or why they
+    failed), and `failures` why, by item. `n_at_work` counts the runs of any process of this host.
+    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`.
+    `sending` says which endpoint texts are sent to.
+    """
+
+    runs: Runs
+    owner: Path
+    key: RunKey
+    label: str
+    total: int
+    work: Work
+    n_done: Callable[[], int] = _none
+    failures: Callable[[], Mapping[str, str]] = _no_failures
+    n_at_work: Callable[[], int] = _none
+    can_start: bool = True
+    parts: tuple[Job, ...] = ()
+    doing: str = ""
+    upkeep: bool = False
+    sending: Sending | None = None
+
+    @property
+    def sends(self) -> bool:
+        """Whether texts are sent to an endpoint."""
+        return self.sending is not None or any(part.sends for part in self.parts)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The endpoints that what is left is sent to."""
+        if self.sending is not None:
+            return (self.sending.endpoint,)
+        return tuple(dict.fromkeys(name for part in self._left for name in part.endpoints))
+
+    @property
+    def _left(self) -> list[Job]:
+        return [part for part in self.parts if part.sends and part.n_done() < part.total]
+
+    def quote(self) -> str:
+        """What is left to send to which endpoint, in a sentence; empty where nothing is."""
+        names = ", ".join(self.endpoints)
+        if not names:
+            return ""
+        cost = self.cost()
+        said = "known once it runs" if cost is None else cost.words
+        what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
+        return f"To be sent to {names}{what}: {said}."
+
+    def cost(self) -> Cost | None:
+        """What is left to send; takes some seconds at most. None where nothing is sent, or what is
+        cannot be told yet."""
+        if self.parts:
+            return Cost.sum(part.cost() for part in self._left)
+        return self.sending.count(self) if self.sending is not None else None
+
+    def start(
+        self,
+        on_progress: Report = lambda progress: None,
+        *,
+        retry_failed: bool = False,
+        within: Run | None = None,
+    ) -> Run:
+        """Compute what is missing, in a thread, as a part of `within` if given; a run of this job
+        that is active is returned instead.
+
+        Raises:
+            UserError: as many runs as there may be are active.
+        """
+        return self.runs.start(
+            self.owner,
+            self.key,
+            self.total,
+            self.work,
+            on_progress,
+            label=f"{self.label}: {self.doing}" if self.doing else self.label,
+            retry_failed=retry_failed,
+            parts=self.parts,
+            upkeep=self.upkeep,
+            within=within,
+        )
+
+    @property
+    def run(self) -> Run | None:
+        """The latest run in this process."""
+        return self.runs.find(self.owner, self.key)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is being computed in this process."""
+        run = self.run
+        return run is not None and run.active
+
+    @property
+    def active_elsewhere(self) -> bool:
+        """Whether another process of this host is computing it, and this one is not."""
+        return not self.active and self.n_at_work() > 0
+
+    @property
+    def error(self) -> str:
+        """What ended the latest run too early; empty while one is active."""
+        run = self.run
+        return "" if run is None or run.active else run.error
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Estimate for the rest of the active run."""
+        run = self.run
+        return run.progress.remaining_seconds if run is not None and run.active else None
+
+    def stop(self) -> None:
+        """End its run after the batch at hand; what was computed is kept."""
+        if (run := self.run) is not None:
+            run.stop()
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or minutes where there are many."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
+    """The work of doing what is `missing` (each job with its name) when it starts, one after the
+    other; progress counts jobs. Each has a run of its own, which says how far it is and what went
+    wrong; one that is stopped by itself makes way for the next."""
+
+    def work(run: Run, report: Report) -> Progress:
+        todo = missing()
+        started = time.perf_counter()
+
+        def progress(done: int, stopped: bool = False) -> Progress:
+            return Progress(len(todo), done, done, 0, time.perf_counter() - started, stopped)
+
+        for number, (name, job) in enumerate(todo):
+            report(progress(number))
+            if run.stopping:
+                return progress(number, stopped=True)
+            run.stage = name
+
+            def hear(_: Progress, number: int = number) -> None:
+                report(progress(number))  # news of the part is news of the whole
+
+            one = run.part = job.start(hear, within=run)
+            # Whoever stopped all of them in between has not seen this one.
+            if run.stopping:
+                one.stop()
+            one.wait()
+            run.part = None
+        return progress(len(todo), stopped=run.stopping)
+
+    return work
+
+
+def within_batches(work: Work) -> Work:
+    """The same work, stopped within a batch too: an endpoint may let one wait for minutes."""
+
+    def stopping(run: Run, report: Report) -> Progress:
+        try:
+            with stoppable(lambda: run.stopping):
+                return work(run, report)
+        except Unavailable:
+            raise
+        except Stopped:
+            return replace(run.progress, stopped=True)
+
+    return stopping

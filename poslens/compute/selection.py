@@ -1,0 +1,140 @@
+"""Which pairs of a data set a page is about, as its reader has narrowed them down.
+
+What pairs can be told apart by is counted once for each data set, and a choice is remembered: a
+page asks at every rerun, also of a data set of some hundred thousand pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
+
+import numpy as np
+
+from poslens.attribution.curves.positions import length_bucket
+from poslens.attribution.datasets import DataSet, posir_selection
+from poslens.attribution.types import Pairs, TextPair
+from poslens.cache.recent import Recent
+
+ANY = "any"
+ANYWHERE = (0, 100)
+
+
+def bucket_of(pair: TextPair) -> str:
+    """The length bucket by the data set's own count of tokens; empty where it has none."""
+    return length_bucket(pair.document_tokens) if pair.document_tokens else ""
+
+
+def evidence_position(pair: TextPair) -> float | None:
+    """Mid-point of the evidence over the document's characters."""
+    if pair.evidence is None:
+        return None
+    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+
+
+FACETS: Mapping[str, Callable[[TextPair], str | None]] = {
+    "domain": lambda pair: pair.domain,
+    "language": lambda pair: pair.language,
+    "bucket": bucket_of,
+    "query_type": lambda pair: pair.query_type,
+}
+"""What pairs can be told apart by, a value each."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the reader asks of a pair: a value of each facet or ANY, its evidence between two
+    percents of the document, and words that its id and texts hold."""
+
+    facets: tuple[tuple[str, str], ...] = ()
+    evidence: tuple[int, int] = ANYWHERE
+    search: str = ""
+
+    def __str__(self) -> str:
+        """In words, for captions; empty where every pair passes."""
+        parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.facets if value != ANY]
+        if self.evidence != ANYWHERE:
+            parts.append(f"evidence {self.evidence[0]}-{self.evidence[1]}%")
+        if words := self.search.casefold().split():
+            parts.append(f"search {' '.join(words)!r}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The pairs that pass the filters, and the filters in words for captions."""
+
+    data: DataSet
+    pairs: tuple[TextPair, ...]
+    words: str
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Where each pair stands, by its id."""
+        return {pair.pair_id: at for at, pair in enumerate(self.pairs)}
+
+    @cached_property
+    def posir(self) -> Selection:
+        """Those of its pairs that the PosIR protocol keeps; the same object at every rerun."""
+        words = ", ".join(filter(None, (self.words, "PosIR protocol")))
+        return Selection(self.data, Pairs(filter(posir_selection, self.pairs)), words)
+
+    def of(self, pairs: tuple[TextPair, ...]) -> Selection:
+        """The same, of these of its pairs or in this order."""
+        return self if pairs is self.pairs else replace(self, pairs=pairs)
+
+
+class Facets:
+    """The pairs of one data set by what they can be told apart by."""
+
+    def __init__(self, data: DataSet) -> None:
+        self.data = data
+        self._columns = {
+            name: np.array([of(pair) or "" for pair in data.pairs], dtype=object)
+            for name, of in FACETS.items()
+        }
+        self.counts: Mapping[str, Counter[str]] = {
+            name: Counter(filter(None, column)) for name, column in self._columns.items()
+        }
+        """How many pairs have each value, by facet."""
+        positions = (evidence_position(pair) for pair in data.pairs)
+        self._positions = np.array([np.nan if at is None else 100 * at for at in positions])
+        self._selections: Recent[Selection] = Recent(
+            8 + 3 * len(data.pairs), weigh=lambda one: 1 + len(one.pairs)
+        )
+
+    def select(self, filters: Filters) -> Selection:
+        """The pairs that pass, in the data set's order."""
+        return self._selections.get(filters, lambda: self._select(filters))
+
+    def _select(self, filters: Filters) -> Selection:
+        keep = np.ones(len(self.data.pairs), dtype=np.bool_)
+        for name, value in filters.facets:
+            if value != ANY:
+                keep &= self._columns[name] == value
+        if filters.evidence != ANYWHERE:
+            low, high = filters.evidence
+            keep &= (low <= self._positions) & (self._positions <= high)
+        pairs = self.data.pairs
+        if not keep.all():
+            pairs = Pairs(compress(pairs, keep.tolist()))
+        if needles := filters.search.casefold().split():
+            pairs = Pairs(pair for pair in pairs if _holds(pair, needles))
+        return Selection(self.data, pairs, str(filters))
+
+
+def _holds(pair: TextPair, needles: Sequence[str]) -> bool:
+    words = f"{pair.pair_id} {pair.query} {pair.document}".casefold()
+    return all(needle in words for needle in needles)
+
+
+_facets: Recent[Facets] = Recent(4)
+
+
+def facets(data: DataSet) -> Facets:
+    """Those of a data set, counted once."""
+    # A data set that is kept here keeps its id to itself.
+    return _facets.get(id(data), lambda: Facets(data))

@@ -1,0 +1,139 @@
+"""Models that are known by what a cache holds of them: their weights may be elsewhere.
+
+A file of the store says where its model came from and how it was used. That is enough to open
+and caption its results; computing needs the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.family import FAMILIES
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.storage.maintenance import models
+from poslens.cache.storage.store import ModelKey, Store
+
+_TEXTS = ("name", "title", "family", "license", "hub_id")
+_SETTINGS = (
+    "pooling",
+    "max_length",
+    "query_max_length",
+    "query_prompt",
+    "document_prompt",
+    "similarity",
+)
+_NUMBERS = ("max_length", "query_max_length")
+_MAX_TEXT = 2000
+_MAX_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model as it was when its results were computed. Its spec has no weights to load, and a
+    name that is its own among the stored ones."""
+
+    spec: RetrieverSpec
+    key: ModelKey
+    weights: str
+    precision: str
+
+
+def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
+    """What a store's files keep of a model, as JSON: no path of this machine."""
+    said = {name: getattr(spec, name) for name in (*_TEXTS, *_SETTINGS)}
+    return json.dumps(
+        {"spec": said, "origin": spec.origin, "weights": weights, "precision": precision},
+        ensure_ascii=False,
+    )
+
+
+def _read(key: ModelKey) -> StoredModel | None:
+    """What a file, which anybody may have written, says of its model; None for nonsense."""
+    try:
+        said = json.loads(key.about)
+        spec, found = said["spec"], {name: str(said[name]) for name in ("weights", "precision")}
+        fields: dict[str, Any] = {name: str(spec[name])[:_MAX_TEXT] for name in _TEXTS}
+        for name in _SETTINGS:
+            value = fields[name] = spec[name]
+            if value is not None and not _fits(name, value):
+                return None
+        if fields["name"] != key.name or not key.name.isprintable():
+            return None
+        if fields["family"] not in FAMILIES:
+            return None
+        origin = str(said["origin"])[:_MAX_TEXT]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return StoredModel(RetrieverSpec(**fields, source=f"cache:{origin}"), key, **found)
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a setting is of its type and of a size that some model has."""
+    if name in _NUMBERS:
+        return type(value) is int and 0 < value <= _MAX_TOKENS
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
+
+
+_known: dict[Path, tuple[object, list[StoredModel]]] = {}
+_guard = threading.Lock()
+
+
+def stored_models(store: Store) -> list[StoredModel]:
+    """Every model that the store has results of, the latest used first. Of several weights or
+    precisions under one name, all but the first carry theirs behind a #."""
+    state: dict[str, int] = {}
+    for folder in store.folder.iterdir() if store.folder.is_dir() else ():
+        with suppress(OSError):  # somebody has just removed it
+            state[folder.name] = folder.stat().st_mtime_ns
+    with _guard:
+        if (known := _known.get(store.root)) is not None and known[0] == state:
+            return known[1]
+    read = [model for key in models(store) if (model := _read(key)) is not None]
+    read.sort(key=lambda model: -state.get(model.key.fingerprint, 0))
+    first: dict[str, tuple[str, str]] = {}
+    found = []
+    for model in read:
+        own = (model.weights, model.precision)
+        if first.setdefault(model.spec.name, own) != own:
+            name = f"{model.spec.name}#{model.weights[:8]}-{model.precision}"
+            model = replace(model, spec=replace(model.spec, name=name))
+        found.append(model)
+    with _guard:
+        _known[store.root] = (state, found)
+    return found
+
+
+def find(store: Store, spec: RetrieverSpec) -> StoredModel | None:
+    """The stored model of this name and these settings."""
+    for model in stored_models(store):
+        if model.spec.name == spec.name and _same_settings(model.spec, spec):
+            return model
+    return None
+
+
+def _same_settings(one: RetrieverSpec, two: RetrieverSpec) -> bool:
+    return all(getattr(one, name) == getattr(two, name) for name in _SETTINGS)
+
+
+def remember(store: Store) -> list[str]:
+    """Let the models be resolved that only the store knows; the names of all models
+    whose weights are not here but whose results are, also of presets."""
+    absent: dict[str, RetrieverSpec] = {}
+    for model in stored_models(store):
+        name, kept = model.spec.name, absent.get(model.spec.name)
+        # Of several settings those without limits of a protocol's are what the name alone means.
+        if kept is not None and (kept.query_max_length is None or model.spec.query_max_length):
+            continue
+        with suppress(UserError):
+            if resolve.installed(resolve.resolve(name)):
+                continue
+        absent[name] = model.spec
+    resolve.remember({n: spec for n, spec in absent.items() if n not in resolve.known()})
+    return list(absent)

@@ -1,0 +1,287 @@
+"""One warm headless browser that draws pictures: figures through kaleido, pages in tabs.
+
+Both speak to it through choreographer, which kaleido brings.
+
+Not `kaleido.start_sync_server`: measured with kaleido 1.5.0, its queue gives one thread another
+thread's image, and a browser that is missing leaves the caller waiting for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import base64
+import concurrent.futures
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import kaleido
+from choreographer import Tab, errors
+from choreographer.browsers import Chromium
+from choreographer.channels import JSONError
+from choreographer.utils import TmpDirectory
+
+from poslens.attribution.errors import UserError
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+"""Longest wait for a picture, the browser's start included, and for one's turn before it."""
+
+MAX_PIXELS = 16384
+"""Longest side of a screenshot in dots; Chromium repeats or drops what lies beyond."""
+
+_MAX_INCHES = 199.0
+"""Longest side of a PDF page: its format ends at 200 inches."""
+
+_CSS_DPI = 96
+
+_REMEDY = (
+    "install Chrome or Chromium (on Debian: apt install chromium) or set BROWSER_PATH to it, "
+    "or export HTML."
+)
+
+_READY = (
+    "location.protocol === 'file:' && document.readyState === 'complete' "
+    "&& document.fonts.status === 'loaded'"
+)
+
+# kaleido 1.5.0 prints with margins on a page of the figure's own size: a PDF would be shifted by
+# a quarter inch and cut off at the foot.
+_PAGE_STYLE = "<style>@page{margin:0} body{margin:0} img{display:block}</style>"
+
+# What is raised when the browser has gone away: choreographer cancels what waits for an answer, or
+# reads the first half of a message and takes it for JSON.
+_GONE = (
+    errors.BrowserClosedError,
+    errors.BrowserFailedError,
+    errors.ChannelClosedError,
+    JSONError,
+    concurrent.futures.CancelledError,
+)
+
+
+class _Chromium(Chromium):
+    """The browser as choreographer starts it, with what pictures need."""
+
+    def get_cli(self) -> Sequence[str]:
+        # Whole-pixel hinting would move letters out of their cells at another scale.
+        return [*super().get_cli(), "--font-render-hinting=none"]
+
+    def get_env(self) -> MutableMapping[str, str]:
+        # Chromium's own temporary files go where choreographer removes them. It makes a socket
+        # there, and a socket's path has at most some 100 characters.
+        folder = str(self.tmp_dir.path)
+        own = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
+        return {**super().get_env(), **own}
+
+
+class _FigurePage:
+    """kaleido's page around plotly.js, which needs no internet."""
+
+    def generate_index(self) -> str:
+        # Without mathjax=False every page would ask a server on the internet for it.
+        page: str = kaleido.PageGenerator(mathjax=False).generate_index()
+        return page.replace("</head>", f"{_PAGE_STYLE}</head>", 1)
+
+
+class Page:
+    """A tab of the browser. Sizes are in CSS pixels."""
+
+    def __init__(self, tab: Tab, folder: Path) -> None:
+        self._tab = tab
+        self._path = folder / "page.html"
+
+    async def show(self, source: str, width: int, height: int, scale: float = 1.0) -> None:
+        """Load the HTML `source` into a window of that size, `scale` dots to the pixel."""
+        size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
+        await self._send("Emulation.setDeviceMetricsOverride", **size)
+        await self._send("Emulation.setScrollbarsHidden", hidden=True)
+        await self._send("Page.navigate", url="about:blank")
+        self._path.write_text(source, encoding="utf-8")
+        await self._send("Page.navigate", url=self._path.as_uri())
+        while not await self.evaluate(_READY):
+            await asyncio.sleep(0.02)
+
+    async def evaluate(self, expression: str) -> object:
+        """The value of a JavaScript expression in the page."""
+        answer = await self._send("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"the page failed: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    async def screenshot(self, width: int, height: int) -> bytes:
+        """A PNG of the page's upper left part."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = await self._send("Page.captureScreenshot", format="png", clip=clip)
+        return base64.b64decode(answer["data"])
+
+    async def pdf(self, width: int, height: int) -> bytes:
+        """A PDF of one page of that size, smaller where the format ends."""
+        scale = min(1.0, _MAX_INCHES * _CSS_DPI / max(width, height))
+        answer = await self._send(
+            "Page.printToPDF",
+            # a hair more than the picture, or rounding makes a second, empty page
+            paperWidth=(width * scale + 1) / _CSS_DPI,
+            paperHeight=(height * scale + 1) / _CSS_DPI,
+            scale=scale,
+            printBackground=True,
+            **{f"margin{side}": 0 for side in ("Top", "Bottom", "Left", "Right")},
+        )
+        return base64.b64decode(answer["data"])
+
+    async def paged_pdf(self) -> bytes:
+        """A PDF on pages of the size that the page's own `@page` rule gives."""
+        answer = await self._send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        return base64.b64decode(answer["data"])
+
+    # What the browser takes and answers is JSON.
+    async def _send(self, method: str, **params: Any) -> dict[str, Any]:
+        answer = await self._tab.send_command(method, params)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer.get("result", {})
+        return result
+
+
+class _Process:
+    """A running browser and the event loop it lives in."""
+
+    def __init__(self) -> None:
+        """Raises `ChromeNotFoundError` where there is no browser."""
+        self.kaleido = kaleido.Kaleido(
+            page_generator=_FigurePage(), timeout=TIMEOUT_S, browser_cls=_Chromium
+        )
+        self._loop = asyncio.new_event_loop()
+        # A daemon's threads are daemons too. choreographer starts some that end with the browser
+        # only, and would keep Python from exiting where it hangs.
+        threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True).start()
+        self._opened = asyncio.run_coroutine_threadsafe(self.kaleido.open(), self._loop)
+
+    def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]], seconds: float) -> T:
+        """Raises what `_GONE` names, or TimeoutError."""
+
+        async def started() -> T:
+            await asyncio.wrap_future(self._opened)
+            return await work(self.kaleido)
+
+        future = asyncio.run_coroutine_threadsafe(started(), self._loop)
+        try:
+            return future.result(seconds)
+        finally:
+            future.cancel()
+
+    def close(self) -> concurrent.futures.Future[None]:
+        """Let the browser end by itself, which removes its files."""
+        closed = asyncio.run_coroutine_threadsafe(self.kaleido.close(), self._loop)
+        closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        return closed
+
+    def kill(self) -> None:
+        """End the browser with all its processes, now; its files go soon after."""
+        with suppress(AttributeError, ProcessLookupError):  # never started, already gone
+            os.killpg(self.kaleido.subprocess.pid, signal.SIGKILL)
+        self.close()
+
+
+class _Browser:
+    """The browser of all threads: started on first use, replaced when it has gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+
+    def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]]) -> T:
+        """What `work` makes in the browser; it is done twice where the browser dies at first.
+
+        Raises:
+            UserError: no browser, one that ends early, or no answer within `TIMEOUT_S`.
+        """
+        # One lock over start, use and replacement: drawing keeps the cores busy by itself.
+        if not self._lock.acquire(timeout=TIMEOUT_S):
+            raise UserError("The browser is busy with other pictures: try again, or export HTML.")
+        try:
+            for _ in range(2):
+                try:
+                    if self._process is None:
+                        self._process = _Process()
+                    return self._process.run(work, TIMEOUT_S)
+                except errors.ChromeNotFoundError as problem:
+                    raise UserError(f"PNG, SVG and PDF need a browser: {_REMEDY}") from problem
+                except _GONE:
+                    self._kill()
+                except TimeoutError as problem:
+                    self._kill()
+                    raise UserError(
+                        f"The browser gave no picture within {TIMEOUT_S:g} seconds: choose fewer "
+                        "or shorter documents, or export HTML."
+                    ) from problem
+        finally:
+            self._lock.release()
+        raise UserError(f"The browser that draws pictures ends early: {_REMEDY}")
+
+    def close(self) -> None:
+        # At exit a thread may still be drawing: the browser ends with our pipe to it anyway.
+        if self._lock.acquire(timeout=5):
+            try:
+                if self._process is not None:
+                    try:
+                        self._process.close().result(10)
+                    except Exception:
+                        self._process.kill()
+                    self._process = None
+            finally:
+                self._lock.release()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+
+_browser = _Browser()
+atexit.register(_browser.close)
+
+
+# plotly's figures are untyped.
+def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: float) -> bytes:
+    """A figure's dict as png, svg or pdf of `width` x `height` layout px, `scale` dots to each.
+
+    The first call starts the browser (seconds), later ones reuse it. Thread-safe, one at a time.
+
+    Raises:
+        UserError: there is no browser, or it does not answer.
+    """
+    options = {"format": fmt, "width": width, "height": height, "scale": scale}
+
+    async def draw(browser: kaleido.Kaleido) -> bytes:
+        image: bytes = await browser.calc_fig(figure, opts=options)
+        return image
+
+    return _browser.run(draw)
+
+
+def in_page(work: Callable[[Page], Awaitable[T]]) -> T:
+    """What `work` makes in a page of its own. Thread-safe, one at a time, as `render`.
+
+    Raises:
+        UserError: there is no browser, or it does not answer.
+    """
+
+    async def draw(browser: kaleido.Kaleido) -> T:
+        folder = TmpDirectory(sneak=browser.is_isolated())
+        try:
+            tab = await browser.create_tab()
+            try:
+                return await work(Page(tab, folder.path))
+            finally:
+                await tab.close()
+        finally:
+            folder.clean()
+
+    return _browser.run(draw)

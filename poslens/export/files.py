@@ -1,0 +1,359 @@
+"""Figures and tables as files that say where their numbers come from.
+
+Every file carries its provenance: a list with one entry for each model, as JSON. All but CSV have
+it inside.
+
+| format | where the provenance stands |
+|---|---|
+| png | iTXt chunk `provenance`; `Description` in words; the resolution in pHYs |
+| svg | `<metadata id="provenance">`; `<desc>` in words |
+| pdf | information dictionary: `Keywords` holds the JSON, `Title` and `Subject` words |
+| html | `<script type="application/json" id="provenance">` |
+| json (figure) | `layout.meta.provenance` |
+| json (table) | `provenance`, beside `rows` |
+| parquet | schema metadata `provenance`; in pandas also `frame.attrs["provenance"]` |
+| csv | a JSON file of its own, `NAME.provenance.json`, see `table_files` |
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+import zipfile
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from html import escape as html_escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from poslens.attribution.text import inside
+from poslens.attribution.types import N_BINS, Attribution, PositionCurve, TextPair
+from poslens.export.inscription import inscribed
+from poslens.export.json_text import json_text, without_surrogates
+from poslens.figures.figure_base import CLEAR, Provenances, provenance_entries
+from poslens.figures.palettes import Style, printable
+
+FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
+TableFormat = Literal["csv", "parquet", "json"]
+
+MEDIA_TYPES: Mapping[str, str] = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "html": "text/html",
+    "json": "application/json",
+    "yaml": "application/yaml",
+    "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+    "zip": "application/zip",
+}
+FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
+TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
+
+# What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+def file_name(*parts: object, fmt: str) -> str:
+    """A name of ASCII letters, digits, `-`, `_` and `.`, at most 80 characters with its suffix.
+
+    Whatever the parts hold, the name has no slash and no leading dot, is no device of
+    Windows and is never empty; parts in other scripts leave nothing behind.
+    """
+    kept = []
+    for part in parts:
+        ascii_part = unicodedata.normalize("NFKD", str(part)).encode("ascii", "ignore").decode()
+        kept.append(re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._"))
+    stem = re.sub(r"\.{2,}", ".", "_".join(part for part in kept if part))
+    suffix = re.sub(r"[^a-z0-9]", "", fmt.lower())[:10] or "bin"
+    stem = stem[: 79 - len(suffix)].rstrip("-._") or "poslens"
+    return f"{'poslens_' if _RESERVED.match(stem) else ''}{stem}.{suffix}"[-80:]
+
+
+def figure_bytes(
+    figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
+) -> bytes:
+    """`figure` as a file, with its provenance inside: its own, unless another is given.
+
+    A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches
+    (96 px, 72 pt). The figure has to be built with the width of `style`: fonts and margins belong
+    to a size and are not stretched.
+
+    Raises:
+        UserError: png, svg or pdf without Chrome or Chromium, or a browser that does not answer.
+        ValueError: an unknown format, no provenance, or a figure built for another width.
+    """
+    if fmt not in FIGURE_FORMATS:
+        raise ValueError(f"figure format {fmt!r}, expected one of {FIGURE_FORMATS}")
+    layout = figure.to_dict()["layout"]
+    own = layout.get("meta", {}).get("provenance") or ()
+    entries = list(own) if provenance is None and own else _entries(provenance or ())
+    width, height = layout.get("width", style.width_px), layout.get("height", style.height_px)
+    if width != style.width_px:
+        raise ValueError(f"the figure is {width} px wide, its style {style.width_px}")
+    figure = go.Figure(figure)
+    figure.update_layout(
+        meta={**layout.get("meta", {}), "provenance": entries}, width=width, height=height
+    )
+    if fmt == "json":
+        return str(figure.to_json()).encode()
+    title = _title(entries)
+    if fmt == "html":
+        return _html(figure, title, entries, style)
+    from poslens.export.browser import render  # here: slow to import
+
+    traces = [one for trace in figure.data for one in _without_clear_markers(trace)]
+    drawn = go.Figure(traces, figure.layout).to_dict()
+    image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
+    return inscribed(image, fmt, title, entries, style.dpi)
+
+
+def _without_clear_markers(trace: Any) -> list[Any]:
+    """A trace as a picture needs it: markers that are there to be clicked would be 100 invisible
+    shapes in the file."""
+    colours = getattr(trace, "marker", None) and trace.marker.color
+    if isinstance(colours, str) and colours == CLEAR:
+        return [deepcopy(trace).update(mode="lines")]
+    if not isinstance(colours, tuple) or CLEAR not in colours:
+        return [trace]
+    shown = [at for at, colour in enumerate(colours) if colour != CLEAR]
+    symbols = deepcopy(trace)
+    # Gaps keep the points apart; the legend has this trace's line and symbol.
+    symbols.x = [value for at in shown for value in (trace.x[at], None)]
+    symbols.y = [value for at in shown for value in (trace.y[at], None)]
+    symbols.marker.color = colours[0]
+    return [deepcopy(trace).update(mode="lines", showlegend=False), symbols]
+
+
+def table_files(
+    frame: pd.DataFrame, name: str, fmt: TableFormat, provenance: Provenances
+) -> dict[str, bytes]:
+    """`frame` as files by their names: the table as `name`, and for CSV its provenance as
+    `STEM.provenance.json`. The other formats hold it themselves.
+
+    Raises:
+        ValueError: as `table_bytes`.
+    """
+    files = {name: table_bytes(frame, fmt, provenance)}
+    if fmt == "csv":
+        beside = f"{Path(name).stem}.provenance.json"
+        files[beside] = json_text(_entries(provenance), indent=1).encode()
+    return files
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Files by their names as one ZIP archive, the same bytes for the same files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
+    """`frame` as a file, without its index. All formats but CSV hold the provenance too.
+
+    CSV: plain, as `pandas.read_csv(file)` reads it; text cells and column names are quoted. Text
+    that a spreadsheet would run as a formula gets an apostrophe in front (`=1+1` becomes `'=1+1`);
+    numbers don't. Missing values and infinities are empty. See `table_files` for its provenance.
+
+    JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for what is missing or infinite.
+    Parquet: values as they are.
+
+    Raises:
+        ValueError: an unknown format, or no provenance.
+    """
+    if fmt not in TABLE_FORMATS:
+        raise ValueError(f"table format {fmt!r}, expected one of {TABLE_FORMATS}")
+    entries = _entries(provenance)
+    frame = frame.rename(columns=_without_surrogates)
+    for column in _text_columns(frame):
+        frame[column] = frame[column].map(_without_surrogates, na_action="ignore")
+    if fmt == "parquet":
+        return _parquet(frame, entries)
+    if fmt == "csv":
+        return _csv(frame)
+    return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
+
+
+def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows as JSON has them: null for what is missing."""
+    columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
+    """A row for each token, the query's first, special tokens included.
+
+    Columns: side, index (in that side's tokens), token, start, end (characters of the text),
+    is_special, position ((j + 0.5) / D among the D document tokens that are not special, missing
+    for others), in_evidence (a document token that shares a character with the evidence; missing
+    where the pair names none), score.
+    """
+    rows = []
+    span = pair.evidence
+    sides = (
+        ("query", attribution.query, attribution.query_scores),
+        ("document", attribution.document, attribution.document_scores),
+    )
+    for side, text, scores in sides:
+        content, rank = int(text.content.sum()), 0
+        covered = None if span is None else inside(text, span)
+        for index, token in enumerate(text.tokens):
+            counted = side == "document" and not token.is_special
+            position = (rank + 0.5) / content if counted else math.nan
+            rank += not token.is_special
+            rows.append(
+                {
+                    "side": side,
+                    "index": index,
+                    "token": _without_surrogates(token.text),
+                    "start": token.start,
+                    "end": token.end,
+                    "is_special": token.is_special,
+                    "position": position,
+                    "in_evidence": None
+                    if covered is None
+                    else side == "document" and bool(covered[index]),
+                    "score": float(scores[index]),
+                }
+            )
+    frame = pd.DataFrame(rows)
+    return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
+
+
+_COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
+
+
+def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
+    """100 rows for each curve: its names, bin 0..99, position in [0, 1], mean, std, ci_low and
+    ci_high (missing below 10 documents), magnitude (the mean of |score|, of which index and centre
+    of mass are made), the numbers of pairs and documents, and n_read, how many of the pairs were
+    read at the position: missing over what was read, where all were."""
+    bins = np.arange(N_BINS)
+    frames = [
+        pd.DataFrame(
+            {
+                "model": curve.model,
+                "dataset": curve.dataset,
+                "method": repr(curve.method),
+                "bin": bins,
+                "position": curve.positions,
+                "mean": curve.mean,
+                "std": curve.std,
+                "ci_low": np.nan if curve.ci_low is None else curve.ci_low,
+                "ci_high": np.nan if curve.ci_high is None else curve.ci_high,
+                "magnitude": np.nan if curve.magnitudes is None else curve.magnitudes,
+                **{name: getattr(curve, name) for name in _COUNTS},
+                "n_read": pd.array(
+                    [pd.NA] * N_BINS if curve.n_read is None else curve.n_read, "Int64"
+                ),
+            }
+        )
+        for curve in curves
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _entries(provenance: Provenances) -> list[dict[str, Any]]:
+    entries = provenance_entries(provenance)
+    if not entries:
+        raise ValueError("an export without provenance")
+    return entries
+
+
+def _title(entries: Sequence[Mapping[str, Any]]) -> str:
+    parts = {key: list(dict.fromkeys(str(e[key]) for e in entries)) for key in ("model", "dataset")}
+    return f"PosLens: {', '.join(parts['model'])} on {', '.join(parts['dataset'])}"
+
+
+def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
+    drawing = figure_div(figure, "figure")
+    return page_bytes(title, entries, drawing, f"body {{ background: {style.colours.paper} }}")
+
+
+def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bool = False) -> str:
+    """A figure as an element of an HTML page with this id; the first of a page brings the drawing
+    `library`. A `static` one has no toolbar and does not react."""
+    drawn: str = figure.to_html(
+        full_html=False,
+        include_plotlyjs=library,
+        include_mathjax=False,
+        div_id=name,
+        config={"displaylogo": False, "staticPlot": static},
+    )
+    return drawn
+
+
+# Where nothing hovers, Plotly shows its toolbar all the time, over the legend.
+_PLOT_CSS = "@media (hover: none), print { .modebar { display: none } }"
+
+
+def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css: str) -> bytes:
+    """An HTML file of `body`, which is markup, with its provenance inside. It needs nothing from
+    outside itself and may ask for nothing."""
+    # "</script>" in a model's name would end the element: no "<" is left in it.
+    data = json.dumps(list(entries)).replace("<", "\\u003c")
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    policy += "img-src data: blob:"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<title>{html_escape(printable(title))}</title>\n"
+        f'<script type="application/json" id="provenance">{data}</script>\n'
+        f"<style>\n{css}\n{_PLOT_CSS}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    ).encode()
+
+
+def _without_surrogates(value: Any) -> Any:
+    return without_surrogates(value) if isinstance(value, str) else value
+
+
+def _text_columns(frame: pd.DataFrame) -> list[Any]:
+    return [
+        name
+        for name in frame.columns
+        if pd.api.types.is_string_dtype(frame[name]) or frame[name].dtype == object
+    ]
+
+
+def _unformula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+def _csv(frame: pd.DataFrame) -> bytes:
+    frame = frame.rename(columns=_unformula).replace([np.inf, -np.inf], np.nan)
+    for column in _text_columns(frame):
+        frame[column] = frame[column].map(_unformula, na_action="ignore")
+    table = frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    return str(table).encode()
+
+
+def _parquet(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:
+    frame.attrs = {"provenance": entries}
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    table = table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), b"provenance": json.dumps(entries).encode()}
+    )
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    return out.getvalue()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

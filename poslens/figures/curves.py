@@ -1,0 +1,417 @@
+"""Numbers in, Plotly figures out: nothing is computed here but where ink goes.
+
+Every string that comes from data (model names, tokens, labels) passes `escape` on its way in.
+Figures name what they show in `layout.meta["figure"]` and carry their provenance in
+`layout.meta["provenance"]`, a list of dicts. Show them in Streamlit with `theme=None`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.curves.positions import band as band_of
+from poslens.attribution.types import Array, PositionCurve
+from poslens.figures.figure_base import (
+    BINS,
+    CENTRES,
+    CLEAR,
+    POSITION_TITLE,
+    TEXT_TITLE,
+    Provenances,
+    Span,
+    bins,
+    canvas,
+    faint,
+    legend_name,
+    line,
+    positions,
+    provenance_entries,
+    quantity,
+    shade,
+    with_legend,
+)
+from poslens.figures.palettes import PRESETS, Style, escape, shorten, text_width
+
+__all__ = [
+    "PRESETS",
+    "Mean",
+    "Provenances",
+    "Style",
+    "difference",
+    "escape",
+    "mean_curves",
+    "pair_curves",
+    "provenance_entries",
+    "quantity",
+    "rank_scatter",
+]
+
+
+MEAN = "mean of the data set"
+
+
+def pair_curves(
+    curves: Mapping[str, ArrayLike],
+    evidence: Mapping[str, Span],
+    style: Style,
+    y_title: str,
+    read: Mapping[str, float] | None = None,
+    *,
+    means: Mapping[str, Mean] | None = None,
+    x: NDArray[np.float64] | None = None,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """One document's curves, a line for each model, over the tokens that the model read, and the
+    models' mean curves over a data set behind them.
+
+    Args:
+        curves: model -> [100] values. Empty draws the means alone.
+        evidence: model -> start and end of the evidence among the tokens it read, shares in
+            [0, 1]; shaded. Models that read other tokens may have it elsewhere.
+        read: model -> share of the text that it read; what is less than all stands in the legend.
+        means: model -> its mean curve over the data set.
+        x: where the curves' points stand [100], shares in [0, 1]; at the centres of bins if not
+            given.
+        y_title: the quantity and its unit.
+
+    Each point carries its bin 0..99 as customdata.
+
+    Raises:
+        ValueError: a curve is not [100], or a share lies outside [0, 1].
+    """
+    means = means or {}
+    figure = canvas("pair_curves", style, POSITION_TITLE, y_title, provenance)
+    models = list(dict.fromkeys([*curves, *means]))
+    if any(not 0 < share <= 1 for share in (read or {}).values()):
+        raise ValueError(f"read {read}: shares lie in (0, 1]")
+    # Below the lines: bands first.
+    for index, model in enumerate(models):
+        mean = means.get(model)
+        if mean is not None and mean.band is not None:
+            _band(figure, mean.positions, *mean.band, index, style)
+    for index, model in enumerate(models):
+        share = (read or {}).get(model, 1.0)
+        if model in curves:
+            said = model if not means else f"{model}, this pair"
+            if share < 1:
+                said += f" (read {100 * share:.0f}% of the text)"
+            trace = line(
+                index,
+                bins(curves[model]),
+                style,
+                legend_name(said, style),
+                x=x,
+                panel=model if means else said,
+                role="this pair" if means else "",
+            )
+            if means:
+                # The mean is what the pair stands against: it has the stronger line.
+                trace.update(opacity=0.6, line={**style.line(index), "width": 1})
+            figure.add_trace(trace)
+        if model in means:
+            mean = means[model]
+            trace = line(
+                index,
+                bins(mean.values),
+                style,
+                legend_name(f"{model}, {MEAN}", style),
+                x=mean.positions,
+                panel=model,
+                role=MEAN,
+            )
+            trace.update(line={**style.line(index), "width": 3})
+            figure.add_trace(trace)
+    for number, span in enumerate(dict.fromkeys(evidence.values())):
+        shade(figure, span, style.colours.evidence, "" if number else "evidence", style)
+    return with_legend(positions(figure), style, above=bool(evidence))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean curve [100] at `positions` [100], its band [100] each where it has one, and what it
+    is the mean of ("mean of 304 pairs")."""
+
+    values: Array
+    positions: NDArray[np.float64]
+    band: tuple[Array, Array] | None
+    note: str
+
+
+def _band(
+    figure: go.Figure,
+    at: NDArray[np.float64],
+    low: ArrayLike,
+    high: ArrayLike,
+    index: int,
+    style: Style,
+    name: str = BANDS[0],
+) -> None:
+    """The area between two curves [100] where they have values, in the colour of the `index`-th
+    line."""
+    known = np.isfinite(np.asarray(low))
+    x, below, above, numbers = (np.asarray(one)[known] for one in (at, low, high, BINS))
+    figure.add_trace(
+        go.Scatter(
+            x=100 * np.concatenate([x, x[::-1]]),
+            y=np.concatenate([above, below[::-1]]),
+            customdata=np.concatenate([numbers, numbers[::-1]]),
+            mode="lines",
+            fill="toself",
+            fillcolor=faint(str(style.line(index)["color"]), 0.2),
+            line={"width": 0},
+            hoverinfo="skip",
+            legendgroup=f"curve {index}",
+            showlegend=False,
+            name=name,
+        )
+    )
+
+
+def mean_curves(
+    curves: Sequence[PositionCurve],
+    style: Style,
+    *,
+    kind: str = BANDS[0],
+    y_title: str | None = None,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`).
+
+    Curves of one model are told apart by their data set, then their method. Without `y_title` the
+    curves' common method names the axis. Each point, the band's too, carries its bin 0..99 as
+    customdata; the bands (all drawn below the lines) come first among the traces. How many pairs
+    the means are of is in the provenance, and so in the caption.
+    Of curves over whole texts (all of them or none) those whose texts were not all read to the end
+    have a faint line of how many were read at each position, on an axis of its own at the right.
+
+    Raises:
+        ValueError: some curves are over whole texts and others are not.
+    """
+    if len({curve.n_read is None for curve in curves}) > 1:
+        raise ValueError("curves over whole texts and over what was read have no common axis")
+    titles = {quantity(curve.method) for curve in curves}
+    if y_title is None:
+        y_title = titles.pop() if len(titles) == 1 else "Attribution (unit of each method)"
+    over_text = any(curve.n_read is not None for curve in curves)
+    title = TEXT_TITLE if over_text else POSITION_TITLE
+    figure = canvas("mean_curves", style, title, y_title, provenance)
+    for index, curve in enumerate(curves):
+        edges = band_of(curve, kind)
+        if edges is None:
+            continue
+        name = "95% interval" if kind == BANDS[0] else kind
+        _band(figure, curve.positions, *edges, index, style, name)
+    for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):
+        shown = legend_name(name, style)
+        figure.add_trace(line(index, bins(curve.mean), style, shown, x=curve.positions, panel=name))
+    if any(curve.n_read is not None and curve.n_read.min() < curve.n for curve in curves):
+        _add_read_shares(figure, curves, style)
+    return with_legend(positions(figure), style)
+
+
+def _add_read_shares(figure: go.Figure, curves: Sequence[PositionCurve], style: Style) -> None:
+    """Of how many texts each position was read, in percent, under an axis at the right."""
+    for index, curve in enumerate(curves):
+        if curve.n_read is None or curve.n_read.min() == curve.n:
+            continue
+        look = style.line(index)
+        figure.add_trace(
+            go.Scatter(
+                x=100 * curve.positions,
+                y=100 * curve.n_read / curve.n,
+                yaxis="y2",
+                mode="lines",
+                line={"color": faint(str(look["color"]), 0.6), "dash": "dot", "width": 1},
+                hovertemplate="read there: %{y:.0f}% of the pairs<extra></extra>",
+                legendgroup=f"curve {index}",
+                showlegend=False,
+                name="read",
+            )
+        )
+    figure.update_layout(
+        yaxis2={
+            "overlaying": "y",
+            "side": "right",
+            "range": [0, 105],
+            "tickvals": [0, 50, 100],
+            "title": {
+                "text": "Pairs read there (%), dotted",
+                "standoff": 0.7 * style.font_size,
+                "font": {"size": style.small, "color": style.colours.muted},
+            },
+            "tickfont": {"size": style.small, "color": style.colours.muted},
+            "showgrid": False,
+            "zeroline": False,
+            "automargin": True,
+        }
+    )
+
+
+def difference(
+    a: PositionCurve | ArrayLike,
+    b: PositionCurve | ArrayLike,
+    names: tuple[str, str],
+    style: Style,
+    *,
+    at: NDArray[np.float64] | None = None,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+    y_title: str | None = None,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Curve a minus curve b with a zero line, filled on either side in that curve's colour.
+
+    Arrays stand over the whole text, or at the positions `at` [100] of what was read. `interval`
+    is the difference's own [100] each, drawn as a band; without it the figure says nothing about
+    significance. Where either curve is NaN, since a model has not read that far,
+    nothing is drawn, and the end is shaded as not read.
+    """
+    if y_title is None and isinstance(a, PositionCurve):
+        y_title = quantity(a.method)
+    title = "Difference" if y_title is None else f"Difference in {y_title[0].lower()}{y_title[1:]}"
+    values = [bins(one.mean if isinstance(one, PositionCurve) else one) for one in (a, b)]
+    gap = values[0] - values[1]
+    if isinstance(a, PositionCurve):
+        at = a.positions
+    x = CENTRES if at is None else 100 * at
+    known = np.isfinite(gap)
+    gap, x, drawn = gap[known], x[known], BINS[known]
+    title_x = TEXT_TITLE if at is None else POSITION_TITLE
+    figure = canvas("difference", style, title_x, title, provenance)
+    unread_from = 1.0 if known.all() else float(known.sum()) / len(known)
+    if unread_from < 1:
+        shade(figure, (unread_from, 1.0), style.colours.unread, "not read by both", style)
+    for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=side,
+                customdata=drawn,
+                mode="lines",
+                fill="tozeroy",
+                fillcolor=faint(str(style.line(index)["color"]), 0.35),
+                line={"width": 0},
+                hoverinfo="skip",
+                name=legend_name(f"{names[index]} higher", style),
+            )
+        )
+    if interval is not None and at is not None:
+        _band(figure, at, *interval, 0, style)
+        figure.data[-1].update(fillcolor=faint(style.colours.ink, 0.25))
+    trace = line(0, gap, style, f"{escape(names[0])} − {escape(names[1])}", x=x / 100)
+    trace.update(customdata=drawn)
+    trace.update(showlegend=False, line={"color": style.colours.ink}, marker={"color": CLEAR})
+    figure.add_trace(trace)
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    return with_legend(positions(figure), style, above=unread_from < 1)
+
+
+_LABELLED = 12
+"""Words of a scatter that are written beside their points, at most."""
+
+
+def rank_scatter(
+    x: ArrayLike,
+    y: ArrayLike,
+    labels: Sequence[str],
+    names: tuple[str, str],
+    style: Style,
+    *,
+    y_title: str = "Saliency",
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Words [n] by what two models give them: `x` is model names[0]'s, `y` names[1]'s.
+
+    Each axis has a range of its own: models differ in their units. The outermost words are written
+    beside their points, as far as they do not overlap; hovering shows every word. customdata is
+    the word's index.
+    """
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if not xs.shape == ys.shape == (len(labels),):
+        raise ValueError(f"{xs.shape} x values, {ys.shape} y values, {len(labels)} labels")
+    figure = canvas(
+        "rank_scatter", style, f"{y_title}, {names[0]}", f"{y_title}, {names[1]}", provenance
+    )
+    ranges = [_range(xs), _range(ys)]
+    shown = _labelled(xs, ys, ranges, labels, style)
+    figure.add_trace(
+        go.Scatter(
+            x=xs,
+            y=ys,
+            customdata=np.arange(len(labels)),
+            mode="markers+text",
+            text=[escape(shorten(word, 24)) if i in shown else "" for i, word in enumerate(labels)],
+            textposition="top center",
+            textfont={"size": 0.85 * style.font_size, "color": style.colours.ink},
+            hovertext=[escape(word) for word in labels],
+            hovertemplate="%{hovertext}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
+            marker={
+                "color": style.line(0)["color"],
+                "size": 0.5 * style.font_size,
+                "opacity": 0.7,
+                "line": {"color": style.colours.paper, "width": 0.5},
+            },
+            cliponaxis=False,
+            showlegend=False,
+        )
+    )
+    figure.update_xaxes(range=ranges[0], showgrid=True)
+    figure.update_yaxes(range=ranges[1])
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def _curve_names(curves: Sequence[PositionCurve]) -> list[str]:
+    """The shortest names that tell the curves apart: model, then data set, method, number."""
+    names = [curve.model for curve in curves]
+    for more in (lambda curve: curve.dataset, lambda curve: repr(curve.method)):
+        groups: dict[str, set[str]] = {}
+        for name, curve in zip(names, curves, strict=True):
+            groups.setdefault(name, set()).add(more(curve))
+        names = [
+            f"{name}, {more(curve)}" if len(groups[name]) > 1 else name
+            for name, curve in zip(names, curves, strict=True)
+        ]
+    return [
+        f"{name} #{1 + names[:index].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
+
+
+def _range(values: NDArray[np.float64]) -> list[float]:
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    if not values.size:
+        low, high = 0.0, 1.0
+    pad = 0.06 * (high - low) or 0.5
+    return [low - pad, high + pad]
+
+
+def _labelled(
+    xs: NDArray[np.float64],
+    ys: NDArray[np.float64],
+    ranges: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    style: Style,
+) -> set[int]:
+    """Indices of the outermost points whose labels do not run into each other (in px, roughly)."""
+    across = (xs - ranges[0][0]) / (ranges[0][1] - ranges[0][0])
+    up = (ys - ranges[1][0]) / (ranges[1][1] - ranges[1][0])
+    width, height = style.width_px - 7 * style.font_size, style.height_px - 5 * style.font_size
+    boxes: dict[int, tuple[float, float, float]] = {}
+    order: list[int] = np.argsort(-np.maximum(across, up), kind="stable").tolist()
+    for index in order:
+        if len(boxes) == _LABELLED:
+            break
+        half = text_width(shorten(labels[index], 24), 0.85 * style.font_size) / 2
+        x, y = float(across[index]) * width, float(up[index]) * height
+        if half <= x <= width - half + style.font_size and all(
+            abs(x - other_x) > half + other_half or abs(y - other_y) > 1.2 * style.font_size
+            for other_x, other_y, other_half in boxes.values()
+        ):
+            boxes[index] = (x, y, half)
+    return set(boxes)

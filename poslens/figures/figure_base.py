@@ -1,0 +1,329 @@
+"""What all figures share: an empty figure in a style, a curve's axis and line, labels, caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.methods import METHODS
+from poslens.attribution.types import N_BINS, Method, Provenance
+from poslens.figures.legends import group, with_legend
+from poslens.figures.palettes import Style, escape, text_width, wrap
+
+__all__ = ["group", "with_legend"]
+
+UNKNOWN_SYMBOL = "circle-open-dot"
+"""Of a point where how much the model read is unknown: neither filled nor hollow."""
+
+Provenances = Provenance | Sequence[Provenance]
+Span = tuple[float, float]
+
+POSITION_TITLE = "Relative position in what was read (%)"
+TEXT_TITLE = "Position in the whole text (% of its characters)"
+BINS = np.arange(N_BINS)
+CLEAR = "rgba(0,0,0,0)"
+_LEGEND_EM = 17  # a longer name is wrapped: on a page, a phone may have to show it
+CENTRES = (BINS + 0.5) * (100 / N_BINS)
+_TICKS = 9
+"""Ticks of a y axis, at most. Steps are 1, 2 or 5 times a power of ten, so that there are three at
+least; left to Plotly, a low figure has two."""
+_EVERY = 20
+"""Of a curve's 100 points, one in so many shows its symbol."""
+
+
+def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
+    """One plain dict for each provenance: what is known, in reading order."""
+    listed = [provenance] if isinstance(provenance, Provenance) else provenance
+    return [one.entry() for one in listed]
+
+
+def quantity(method: Method) -> str:
+    """Axis title of a method's numbers with their unit, for example for a curve's y axis."""
+    entry = METHODS.get(method.name)
+    name = entry.axis if entry else method.name.replace("_", " ").capitalize()
+    unit = {"p99": "share of 99th percentile", "max": "share of maximum"}.get(
+        str({**method.params, **method.curve_params}.get("normalization")), "score units"
+    )
+    return f"{name} ({unit})"
+
+
+def faint(colour: str, opacity: float) -> str:
+    """`#RRGGBB` as an rgba() with that opacity."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
+    """Error bars of 95% intervals, none where there is none; `error_y` of a trace."""
+    ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if high is None else high - value for value, _, high in ends],
+        "arrayminus": [0 if low is None else value - low for value, low, _ in ends],
+        "thickness": 1,
+        "width": 2,
+        "color": colour,
+    }
+
+
+_PATTERNS = ("", "/", ".", "x")
+
+
+def bar_pattern(index: int, style: Style) -> dict[str, Any]:
+    """Hatching that tells a model's bars from the others' without colour; `pattern` of a marker."""
+    return {
+        "shape": _PATTERNS[index % len(_PATTERNS)],
+        "fillmode": "overlay",
+        "fgcolor": style.colours.paper,
+        "size": 6,
+        "solidity": 0.25,
+    }
+
+
+def legend_name(name: str, style: Style) -> str:
+    """A name from data as a legend shows it: escaped, on as many lines as it takes."""
+    room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)
+    return "<br>".join(map(escape, wrap(name, room, style.small)))
+
+
+def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Provenance in words: what all entries share once, then what sets each apart."""
+    shared, apart = _parted(entries)
+    return _joined([shared, *apart])
+
+
+_BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
+_LINE_CHARACTERS = 100
+
+
+def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Provenance in one line: what sets several entries apart, or what a single one is of."""
+    shared, apart = _parted(entries)
+    brief = [{k: v for k, v in one.items() if k in _BRIEF} for one in apart]
+    told = brief if any(brief) else apart
+    if not any(told):
+        told = [{k: shared[k].split("(")[0] for k in ("model", "method", "dataset") if k in shared}]
+    return shorten(_joined(told), _LINE_CHARACTERS, placeholder=" …")
+
+
+def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What all entries share, and what each has besides."""
+    filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
+    shared = {
+        key: value
+        for key, value in (filled[0] if filled else {}).items()
+        if all(entry.get(key) == value for entry in filled)
+    }
+    return shared, [{k: v for k, v in one.items() if k not in shared} for one in filled]
+
+
+def _joined(groups: Sequence[Mapping[str, str]]) -> str:
+    return "; ".join(
+        " · ".join(f"{k.replace('_', ' ')} {v}" for k, v in group.items())
+        for group in groups
+        if group
+    )
+
+
+def canvas(
+    kind: str,
+    style: Style,
+    x_title: str,
+    y_title: str,
+    provenance: Provenances,
+    *,
+    top: bool = False,
+) -> go.Figure:
+    """An empty figure of a `kind` in `style`, with axes, provenance and caption.
+
+    `top` says that the x axis stands above the plot, so that only a line of labels and the
+    caption stand below it. Titles are data: they are wrapped and escaped here.
+    """
+    entries = provenance_entries(provenance)
+    theme, size, small = style.colours, style.font_size, style.small
+    x_lines = wrap(x_title, style.width_px - 8 * size, size)
+    y_lines = wrap(y_title, style.height_px - 6 * size, size)
+    # From the plot's lower edge down to the caption: ticks, their labels, the title.
+    foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size
+    lines = (
+        wrap(caption_text(entries), style.width_px - 7 * size, 0.9 * small)
+        if style.caption and entries
+        else []
+    )
+    below = 1.3 * 0.9 * small * len(lines) + (0.8 * size if lines else 0)
+    axis: dict[str, Any] = {
+        "showline": True,
+        "linecolor": theme.ink,
+        "linewidth": 1,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": theme.ink,
+        "tickfont": {"size": small},
+        "gridcolor": theme.grid,
+        "gridwidth": 1,
+        "zerolinecolor": theme.grid,
+        "zerolinewidth": 1,
+    }
+    # In the constructor: changing a layout that is already there takes seven times as long.
+    layout = go.Layout(
+        template="none",
+        width=style.width_px,
+        height=style.height_px + round(below),
+        font={"family": style.font_family, "size": size, "color": theme.ink},
+        paper_bgcolor=theme.paper,
+        plot_bgcolor=theme.paper,
+        margin={"l": size, "r": 1.5 * size, "t": size, "b": foot + below, "pad": 0},
+        hoverlabel={
+            "namelength": -1,
+            "bgcolor": theme.paper,
+            "bordercolor": theme.muted,
+            "font": {"color": theme.ink, "family": style.font_family, "size": small},
+        },
+        # Plotly would take it from the paper, which is clear on a page: grey on grey.
+        modebar={"bgcolor": theme.paper, "color": theme.muted, "activecolor": theme.ink},
+        clickmode="event+select",
+        meta={"figure": kind, "provenance": entries},
+        xaxis={
+            **axis,
+            "title": {
+                "text": "<br>".join(map(escape, x_lines)),
+                "standoff": 0.6 * size,
+                "font": {"size": size},
+            },
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={
+            **axis,
+            "title": {
+                "text": "<br>".join(map(escape, y_lines)),
+                "standoff": 0.7 * size,
+                "font": {"size": size},
+            },
+            "automargin": True,
+            "nticks": _TICKS,
+        },
+    )
+    figure = go.Figure(layout=layout)
+    if lines:
+        figure.add_annotation(
+            text="<br>".join(map(escape, lines)),
+            font={"size": 0.9 * small, "color": theme.muted},
+            align="left",
+            showarrow=False,
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=0,
+            xanchor="left",
+            yanchor="top",
+            yshift=-foot,
+        )
+    return figure
+
+
+def label(
+    figure: go.Figure, x: float, text: str, style: Style, *, y: float = 1, yanchor: str = "bottom"
+) -> None:
+    """A word of ours just outside the plot, at `x` of the x axis."""
+    figure.add_annotation(
+        text=text,
+        font={"size": style.small, "color": style.colours.muted},
+        showarrow=False,
+        xref="x",
+        yref="paper",
+        x=x,
+        y=y,
+        xanchor="center",
+        yanchor=yanchor,
+    )
+
+
+def shade(
+    figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
+) -> None:
+    """Shade a span of the document, shares in [0, 1], and name it above the plot, if it has a
+    name."""
+    start, end = span
+    if not 0 <= start < end <= 1:
+        raise ValueError(f"span {span}: 0 <= start < end <= 1")
+    figure.add_vrect(
+        x0=100 * start, x1=100 * end, fillcolor=colour, line={"width": 0}, layer="below"
+    )
+    if not text:
+        return
+    # Half the word's width from the edge, or it would be cut off at 0 and 100%.
+    reach = 50 * text_width(text, style.font_size) / (style.width_px - 6 * style.font_size)
+    label(figure, min(max(50 * (start + end), reach), 100 - reach), text, style)
+
+
+def positions(figure: go.Figure) -> go.Figure:
+    """The x axis of a curve: relative position in percent, one hover box for all lines."""
+    figure.update_xaxes(
+        range=[0, 100],
+        tickvals=list(range(0, 101, 20)),
+        unifiedhovertitle={"text": "%{x:.1f}% of the document"},
+    )
+    return figure.update_layout(hovermode="x unified")
+
+
+def bins(values: ArrayLike) -> NDArray[np.float64]:
+    """`values` as [100]; raises ValueError for another shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (N_BINS,):
+        raise ValueError(f"a curve of shape {array.shape}, expected ({N_BINS},)")
+    return array
+
+
+def line(
+    index: int,
+    values: NDArray[np.float64],
+    style: Style,
+    name: str,
+    share: float = 1.0,
+    x: NDArray[np.float64] | None = None,
+    *,
+    panel: str = "",
+    role: str = "",
+) -> go.Scatter:
+    """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
+    [100] in [0, 1] of that, or at the centres of bins.
+
+    `name` is markup: escape it first. For `panel` and `role` see `group`; they are text.
+    """
+    trace = go.Scatter(
+        x=(CENTRES if x is None else 100 * x) * share,
+        y=values,
+        customdata=BINS,
+        # plotly.js selects no point of a trace that has lines alone.
+        mode="lines+markers",
+        line=style.line(index),
+        **marks(index, len(values), style),
+        hovertemplate="bin %{customdata}: %{y:.4g}",
+        name=name,
+    )
+    return group(trace, f"curve {index}", panel or name, role)
+
+
+def marks(index: int, n: int, style: Style) -> dict[str, Any]:
+    """Markers of the `index`-th line, which has `n` points: few show their symbol, which tells the
+    line from others without colour. The rest are clear, and there to be clicked."""
+    colour = style.line(index)["color"]
+    # The first always: it is the one that the legend shows.
+    shown = [at == 0 or at % _EVERY == (7 * index + 9) % _EVERY for at in range(n)]
+    return {
+        "marker": {
+            "color": [colour if one else CLEAR for one in shown],
+            "size": 0.55 * style.font_size,
+            "symbol": style.symbol(index),
+        },
+        "selected": {"marker": {"color": colour}},
+        "unselected": {"marker": {"color": CLEAR}},
+    }

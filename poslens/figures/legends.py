@@ -1,0 +1,218 @@
+"""Which line is which: a legend for a few lines, a panel for each group where there are more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import plotly.graph_objects as go
+
+from poslens.figures.palettes import Style, escape, text_width, wrap
+
+MAX_LINES = 4
+"""Lines in one plot, at most: with more, their bands hide each other."""
+
+_COLUMNS = 2  # on a page, a phone may have to show them
+_NAME_EM = 13  # a longer name of a panel is wrapped, for the same reason
+
+
+def group(trace: go.Scatter, key: str, name: str, role: str = "") -> go.Scatter:
+    """`trace` as one of those that have a panel of their own where lines are many.
+
+    `name` is what the panel is called, as it is in the data, for example a model. `role` tells the
+    lines of one panel apart.
+    """
+    return trace.update(legendgroup=key, meta={"panel": name, "role": role})
+
+
+def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
+    """The finished `figure` with a legend over the plot, flush left; `above` leaves a line for
+    labels between them. More than `MAX_LINES` lines of several groups get a panel for each group:
+    call this once all traces, axes, shapes and labels are there."""
+    lines = [trace for trace in figure.data if trace.meta and trace.showlegend is not False]
+    names = {trace.legendgroup: str(trace.meta["panel"]) for trace in lines}
+    roles = any(trace.meta["role"] for trace in lines)
+    many = len(lines) > MAX_LINES and len(names) > 1
+    if many:
+        figure = _panels(figure, names, style)
+    entries = [str(t.name) for t in figure.data if t.name and t.showlegend is not False]
+    legend_px = _legend_px(entries, style)
+    # The titles of panels stand in the margin, which the legend takes for its own.
+    between = legend_px if many else (1 if above else -0.4) * style.font_size
+    return figure.update_layout(
+        showlegend=bool(entries),
+        # A third row of the legend and all after it come on top of the height.
+        height=figure.layout.height + max(0, legend_px - 4 * style.font_size),
+        legend={
+            "orientation": "h",
+            # In groups, each has a column of its own: for lines that have something in common.
+            "traceorder": "normal" if many or not roles else "grouped",
+            "x": 0,
+            "xanchor": "left",
+            # At the figure's top, and the plot below it: placed by the plot instead, it stays where
+            # it was when a change of width gives it more or fewer lines, and covers the plot.
+            "yref": "container",
+            "y": 1,
+            "yanchor": "top",
+            "itemwidth": 30,
+            "tracegroupgap": 0,
+            "font": {"size": style.small},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+        margin={"t": figure.layout.margin.t + between},
+    )
+
+
+def _legend_px(entries: Sequence[str], style: Style) -> int:
+    """About how high the legend is: as wide as all entries in one row, or in columns as wide as the
+    widest."""
+    lines = [entry.split("<br>") for entry in entries]
+    widths = [40 + max(text_width(line, style.small) for line in own) for own in lines]
+    room = style.width_px - 2.5 * style.font_size
+    if not widths:
+        return 0
+    columns = len(widths) if sum(widths) <= room else max(1, int(room // max(widths)))
+    rows = [lines[at : at + columns] for at in range(0, len(lines), columns)]
+    return round(sum(max(map(len, row)) * 1.3 * style.small + 5 for row in rows))
+
+
+def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure:
+    """`figure` as small multiples that share their axes: a panel for each of `names` (group ->
+    title), and in each what belongs to no group. Titles of axes stand over and under all."""
+    size, layout = style.font_size, figure.layout.to_plotly_json()
+    n, rows = len(names), math.ceil(len(names) / _COLUMNS)
+    between = 2 * size / style.width_px
+    share = (1 - (_COLUMNS - 1) * between) / _COLUMNS
+    room = min(share * style.width_px - 3 * size, _NAME_EM * size)
+    titles = [wrap(name, room, style.small) for name in names.values()]
+    title_px = 1.3 * style.small * max(map(len, titles)) + 0.3 * size
+    panel_px = 0.4 * style.height_px
+    # Where the last row is not full, labels of the x axis stand in the gap above it.
+    gap_px = title_px + (2 if n % _COLUMNS else 0.8) * size
+    plot_px = rows * panel_px + (rows - 1) * gap_px
+    y_lines = wrap(_title(layout["yaxis"]), style.width_px - 3 * size, size)
+
+    drawn = go.Figure()
+    axes: dict[str, Any] = {}
+    notes = [note for note in layout.get("annotations", []) if note["xref"] == "paper"]
+    for at, lines in enumerate(titles):
+        row, column = divmod(at, _COLUMNS)
+        left = column * (share + between)
+        top = 1 - row * (panel_px + gap_px) / plot_px
+        number = str(at + 1) if at else ""
+        last = at + _COLUMNS >= n
+        axes[f"xaxis{number}"] = {
+            **_untitled(layout["xaxis"]),
+            "domain": [left, left + share],
+            "anchor": f"y{number}",
+            "showticklabels": last,
+            # plotly.js finds no range for y axes that match where x axes of one range match too.
+            **({"matches": "x"} if at and "range" not in layout["xaxis"] else {}),
+        }
+        axes[f"yaxis{number}"] = {
+            **_untitled(layout["yaxis"]),
+            "domain": [max(0, top - panel_px / plot_px), top],
+            "anchor": f"x{number}",
+            "showticklabels": not column,
+            **({"matches": "y"} if at else {}),
+        }
+        if "yaxis2" in layout:
+            axes[f"yaxis{n + at + 1}"] = {
+                **_untitled(layout["yaxis2"]),
+                "overlaying": f"y{number}",
+                "anchor": f"x{number}",
+                "showticklabels": column == _COLUMNS - 1 or at == n - 1,
+            }
+        notes.append(
+            _note(
+                [escape(line) for line in lines],
+                left,
+                top,
+                style.small,
+                style.colours.ink,
+                yshift=2,
+                yanchor="bottom",
+            )
+        )
+        notes += [
+            {**note, "xref": f"x{number}", "yref": f"y{number} domain", "y": 1, "yanchor": "top"}
+            for note in layout.get("annotations", [])
+            if note["xref"] != "paper" and not at
+        ]
+        for shape in layout.get("shapes", []):
+            refs = {
+                f"{side}ref": shape[f"{side}ref"].replace(side, f"{side}{number}", 1)
+                for side in "xy"
+            }
+            drawn.add_shape(**{**shape, **refs})
+    keys = list(names)
+    for trace in figure.data:
+        own = [keys.index(trace.legendgroup)] if trace.legendgroup in names else range(n)
+        for at in own:
+            copy = deepcopy(trace)
+            copy.xaxis = f"x{at + 1}" if at else "x"
+            copy.yaxis = f"y{n + at + 1}" if trace.yaxis == "y2" else f"y{at + 1}" if at else "y"
+            if trace.legendgroup in names or at:
+                copy.showlegend = False
+            drawn.add_trace(copy)
+    for role in dict.fromkeys(t.meta["role"] for t in figure.data if t.meta and t.meta["role"]):
+        trace = next(t for t in figure.data if t.meta and t.meta["role"] == role)
+        line = {**trace.line.to_plotly_json(), "color": style.colours.ink}
+        look = {"line": line, "opacity": trace.opacity, "hoverinfo": "skip"}
+        drawn.add_trace(go.Scatter(x=[None], y=[None], mode="lines", name=escape(role), **look))
+    foot = (2.2 if layout["xaxis"].get("showticklabels", True) else 0.6) * size
+    x_lines = wrap(_title(layout["xaxis"]), style.width_px - 3 * size, size)
+    notes.append(
+        _note(x_lines, 0.5, 0, size, style.colours.ink, yshift=-foot, yanchor="top", at="center")
+    )
+    head = title_px + 0.2 * size
+    notes.append(_note(y_lines, 0, 1, size, style.colours.ink, yshift=head, yanchor="bottom"))
+    head += 1.3 * size * len(y_lines)
+    margin = layout["margin"]
+    for key in ("xaxis", "yaxis", "yaxis2", "annotations", "shapes", "height"):
+        layout.pop(key, None)
+    drawn.update_layout(
+        {
+            **layout,
+            **axes,
+            "annotations": notes,
+            "margin": {**margin, "t": head + 0.6 * size},
+            "height": round(plot_px + head + margin["b"] + 2.5 * size),
+        }
+    )
+    return drawn
+
+
+def _title(axis: dict[str, Any]) -> str:
+    """An axis's title on one line, as markup."""
+    return str(axis.get("title", {}).get("text") or "").replace("<br>", " ")
+
+
+def _untitled(axis: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in axis.items() if key != "title"}
+
+
+def _note(
+    lines: Sequence[str],
+    x: float,
+    y: float,
+    size: float,
+    colour: str,
+    at: str = "left",
+    **where: Any,
+) -> dict[str, Any]:
+    """Text outside the panels; `x` and `y` are shares of all of them together."""
+    return {
+        "text": "<br>".join(lines),
+        "x": x,
+        "y": y,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": at,
+        "align": at,
+        "showarrow": False,
+        "font": {"size": size, "color": colour},
+        **where,
+    }

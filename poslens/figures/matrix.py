@@ -1,0 +1,215 @@
+"""Figures of a query x document matrix: a rail for each query unit, and the whole matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from poslens.figures.figure_base import (
+    POSITION_TITLE,
+    Provenances,
+    Span,
+    canvas,
+    label,
+    shade,
+)
+from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
+
+_ROW_SHARE = 0.85  # of the room between two rows that the longest bar takes
+_ROW_PX = 26
+
+
+def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
+    """The style of a figure with so many rows and so much room besides; a query of hundreds of
+    words has narrower rows."""
+    wanted = max(besides_px + _ROW_PX * rows, least_px)
+    return replace(style, height_px=min(wanted, MAX_HEIGHT_PX))
+
+
+def unit_rails(
+    matrix: ArrayLike,
+    query_labels: Sequence[str],
+    evidence: Span | None,
+    style: Style,
+    *,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Small multiples: a row for each query unit, its shares along the document as bars, up where
+    they raise the score and down where they lower it, all rows on one scale.
+
+    Args:
+        matrix: [Q, B], signed; B bins of equal length over what was read.
+        evidence: its start and end there, as shares in [0, 1]; shaded.
+
+    Each bar's customdata is its share and the query unit.
+    """
+    values = np.asarray(matrix, dtype=np.float64)
+    rows, n = values.shape
+    if rows != len(query_labels):
+        raise ValueError(f"{rows} rows, {len(query_labels)} labels")
+    bound = float(np.abs(values).max(initial=0)) or 1.0
+    figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
+    colours = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
+    centres = (np.arange(n) + 0.5) * (100 / n)
+    # All at once: Plotly checks every line again for each that is added.
+    across = {"type": "line", "xref": "x domain", "yref": "y", "x0": 0, "x1": 1, "layer": "below"}
+    line = {"color": style.colours.grid, "width": 1}
+    figure.update_layout(shapes=[{**across, "y0": -y, "y1": -y, "line": line} for y in range(rows)])
+    figure.add_trace(
+        go.Bar(
+            x=np.tile(centres, rows),
+            y=(values / bound * _ROW_SHARE).ravel(),
+            base=np.repeat(-np.arange(rows), n),
+            width=100 / n,
+            marker={
+                "color": [colours[bool(value >= 0)] for value in values.ravel()],
+                "line": {"width": 0},
+            },
+            customdata=values.ravel(),
+            hovertext=[escape(text) for text in query_labels for _ in range(n)],
+            hovertemplate="%{hovertext}, %{x:.0f}%: %{customdata:+.4g}<extra></extra>",
+            showlegend=False,
+        )
+    )
+    if evidence is not None:
+        shade(figure, evidence, style.colours.evidence, "evidence", style)
+        figure.update_layout(margin={"t": 2 * style.font_size})
+    figure.update_xaxes(range=[0, 100], tickvals=list(range(0, 101, 20)))
+    labelled = _labelled(rows, style)
+    figure.update_yaxes(
+        range=[0.4 - rows, 1],
+        tickvals=[-row for row in labelled],
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
+        showline=False,
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+        ticklabelstandoff=3,
+    )
+    return figure.update_layout(hovermode="closest", bargap=0)
+
+
+def interaction_matrix(
+    matrix: ArrayLike,
+    query_labels: Sequence[str],
+    document_labels: Sequence[str],
+    evidence_columns: Sequence[int] | None,
+    style: Style,
+    *,
+    x_title: str = "Document tokens",
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Query units (rows, downwards) by document units (columns), white at zero.
+
+    Colours go by the square root of the share's magnitude: most are small, and would all look
+    white beside the largest. The colour bar and hovering say the shares themselves.
+
+    Args:
+        matrix: [Q, D], signed.
+        evidence_columns: document units inside the evidence; outlined.
+
+    Document units have their labels where all fit beside each other, else their numbers, of which
+    Plotly draws as many as there is room for; hovering shows each label.
+    """
+    values = np.asarray(matrix, dtype=np.float64)
+    if values.shape != (len(query_labels), len(document_labels)):
+        raise ValueError(
+            f"matrix {values.shape}, {len(query_labels)} x {len(document_labels)} labels"
+        )
+    bound = float(np.abs(values).max(initial=0)) or 1.0
+    figure = canvas("interaction_matrix", style, x_title, "", provenance, top=True)
+    steps = np.linspace(-1, 1, 5)
+    figure.add_trace(
+        go.Heatmap(
+            x=np.arange(1, len(document_labels) + 1),
+            z=signed_root(values / bound),
+            zmin=-1,
+            zmax=1,
+            customdata=values,
+            colorscale=[list(stop) for stop in style.diverging()],
+            text=[
+                [f"{escape(row)} × {escape(column)}" for column in document_labels]
+                for row in query_labels
+            ],
+            hovertemplate="%{text}<br>%{customdata:.4g}<extra></extra>",
+            colorbar={
+                "title": {
+                    "text": "Contribution (score units)",
+                    "side": "right",
+                    "font": {"size": style.font_size},
+                },
+                "thickness": 0.8 * style.font_size,
+                "outlinewidth": 0,
+                "ticks": "outside",
+                "tickvals": steps.tolist(),
+                "ticktext": [f"{bound * step * abs(step):.2g}" for step in steps],
+                "xpad": 6,
+            },
+        )
+    )
+    for start, end in _runs(evidence_columns or ()):
+        figure.add_shape(
+            type="rect",
+            x0=start + 0.5,
+            x1=end + 1.5,
+            y0=-0.5,
+            y1=len(query_labels) - 0.5,
+            line={"color": style.colours.ink, "width": 1.5},
+        )
+        label(figure, (start + end) / 2 + 1, "evidence", style, y=0, yanchor="top")
+    room = style.width_px - 14 * style.font_size
+    if len(document_labels) * 1.2 * style.font_size <= room:
+        figure.update_xaxes(
+            tickvals=list(range(1, len(document_labels) + 1)),
+            ticktext=[escape(shorten(text, 16)) for text in document_labels],
+            tickangle=-90 if len(document_labels) > 1 else 0,
+        )
+    figure.update_xaxes(
+        # Labels of unknown length stand on top, where the margin grows; the caption has the foot.
+        side="top",
+        automargin=True,
+        showline=False,
+        ticks="",
+        ticklabelstandoff=3,
+    )
+    labelled = _labelled(len(query_labels), style)
+    figure.update_yaxes(
+        autorange="reversed",
+        tickvals=list(labelled),
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
+        showline=False,
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+        ticklabelstandoff=3,
+    )
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def _labelled(rows: int, style: Style) -> range:
+    """The rows that are labelled: every one, or as many as do not run into each other."""
+    room = max(style.height_px - 6 * style.font_size, style.font_size)
+    return range(0, rows, max(1, ceil(rows * 1.2 * style.font_size / room)))
+
+
+def signed_root(values: ArrayLike) -> NDArray[np.float64]:
+    """The square root of the magnitude, with the value's sign."""
+    array = np.asarray(values, dtype=np.float64)
+    return np.sign(array) * np.sqrt(np.abs(array))
+
+
+def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of neighbouring columns."""
+    runs: list[tuple[int, int]] = []
+    for column in sorted(set(columns)):
+        if runs and column == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], column)
+        else:
+            runs.append((column, column))
+    return runs

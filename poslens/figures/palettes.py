@@ -1,0 +1,220 @@
+"""How figures look: sizes, colours, dashes; and text from data made safe to draw."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from poslens.attribution.errors import UserError
+
+CSS_DPI = 96
+"""Pixels of layout to the inch: what `width_px` and `font_size` are counted in."""
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+
+# Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Colour schemes", bright. Each list is
+# ordered so that the first colours stand out most on that background; yellows and pale
+# greys that vanish on white come only on dark, black only on white. The greys differ in lightness
+# alone and lean on the symbols.
+PALETTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "okabe-ito": {
+        "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"),
+        "dark": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#FFFFFF"),
+    },
+    "tol-bright": {
+        "light": ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#555555"),
+        "dark": ("#66CCEE", "#EE6677", "#CCBB44", "#228833", "#BBBBBB", "#4477AA", "#AA3377"),
+    },
+    "grey": {
+        "light": ("#000000", "#595959", "#8C8C8C", "#2E2E2E", "#737373"),
+        "dark": ("#FFFFFF", "#B0B0B0", "#808080", "#D9D9D9", "#999999"),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours that carry no data."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    evidence: str
+    unread: str
+
+
+THEMES: Mapping[str, Theme] = {
+    "light": Theme(
+        "#FFFFFF", "#1A1A1A", "#595959", "#E6E6E6", "rgba(240,228,66,0.38)", "rgba(0,0,0,0.07)"
+    ),
+    "dark": Theme(
+        "#0E1117", "#ECECEC", "#A8ADB5", "#2A2E37", "rgba(240,228,66,0.20)", "rgba(255,255,255,0.1)"
+    ),
+}
+
+
+MAX_HEIGHT_PX = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a figure is drawn and how large.
+
+    `width_px`, `height_px`, `font_size` and `line_width` are CSS pixels, 96 to the inch; a PNG has
+    `dpi` dots to that inch, so 336 px at 300 dpi are 3.5 in and 1,050 dots. `caption` puts the
+    provenance under the plot and adds the room it takes to the height.
+
+    Raises:
+        UserError: an unknown palette or theme, or a size outside what can be drawn.
+    """
+
+    font_family: str = "Arial, Helvetica, Liberation Sans, sans-serif"
+    font_size: float = 14.0
+    palette: str = "okabe-ito"
+    width_px: int = 960
+    height_px: int = 440
+    theme: Literal["light", "dark"] = "light"
+    dpi: int = 192
+    line_width: float = 2.0
+    caption: bool = False
+
+    def __post_init__(self) -> None:
+        if self.palette not in PALETTES:
+            raise UserError(
+                f"There is no palette {self.palette!r}: choose one of {', '.join(PALETTES)}."
+            )
+        if self.theme not in THEMES:
+            raise UserError(f"There is no theme {self.theme!r}: choose light or dark.")
+        limits = {
+            "width_px": (120, 4000),
+            "height_px": (100, MAX_HEIGHT_PX),
+            "dpi": (48, 1200),
+            "font_size": (4, 72),
+            "line_width": (0.25, 20),
+        }
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise UserError(
+                    f"A figure's {name} must lie between {low} and {high}, not "
+                    f"{getattr(self, name)}."
+                )
+
+    @property
+    def scale(self) -> float:
+        """Dots of a PNG for each pixel of layout."""
+        return self.dpi / CSS_DPI
+
+    @property
+    def colours(self) -> Theme:
+        """The colours that carry no data."""
+        return THEMES[self.theme]
+
+    @property
+    def small(self) -> float:
+        """Size of tick labels, legends and labels inside the plot, in px."""
+        return 0.9 * self.font_size
+
+    def line(self, index: int) -> dict[str, object]:
+        """Colour and width of the `index`-th line; it is solid, since dashes hide what noisy lines
+        do.
+
+        Its colour and `symbol` both advance, so that neighbours differ in print without colour and
+        no two of the first 30 lines look alike.
+        """
+        colours = PALETTES[self.palette][self.theme]
+        return {
+            "color": colours[index % len(colours)],
+            "width": self.line_width,
+        }
+
+    def symbol(self, index: int) -> str:
+        """The symbol of the `index`-th line's points."""
+        return SYMBOLS[index % len(SYMBOLS)]
+
+    def diverging(self) -> list[tuple[float, str]]:
+        """Colour scale from negative through zero (the background, or mid grey) to positive."""
+        if self.palette == "grey":
+            # Two hues are not to be had: zero is mid grey and the sign is lightness.
+            ends = ("#FFFFFF", "#9A9A9A", "#000000")
+            low, middle, high = ends if self.theme == "light" else ends[::-1]
+            return [(0.0, low), (0.5, middle), (1.0, high)]
+        if self.theme == "light":
+            return [
+                (0.0, "#08519C"),
+                (0.25, "#6BAED6"),
+                (0.5, "#FFFFFF"),
+                (0.75, "#FDAE6B"),
+                (1.0, "#B33C00"),
+            ]
+        return [
+            (0.0, "#7CC4F5"),
+            (0.25, "#2C6C99"),
+            (0.5, "#161A21"),
+            (0.75, "#A85210"),
+            (1.0, "#FFB469"),
+        ]
+
+
+PRESETS: Mapping[str, Style] = {
+    "screen": Style(),
+    "single column": Style(
+        width_px=336, height_px=240, font_size=10.0, dpi=300, line_width=1.4
+    ),  # 3.5 in wide, 7.5 pt
+    "double column": Style(
+        width_px=672, height_px=300, font_size=11.5, dpi=300, line_width=1.6
+    ),  # 7 in wide, 8.6 pt
+}
+
+
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"}
+# What XML 1.0 cannot hold at all (an SVG with one of these does not parse), and lone surrogates.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    """`text` with characters that no XML file may hold replaced by U+FFFD."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def escape(text: object) -> str:
+    """`text` so that Plotly shows it as it is.
+
+    Plotly reads a subset of HTML (`<b>`, `<a href>`, `<br>`, entities) in every string it draws,
+    `%{...}` as a template in names and titles, and `$...$` as TeX where MathJax is loaded. Line
+    breaks become spaces. Apply once, to data; the result is markup.
+    """
+    shown = re.sub(r"[\r\n\t]+", " ", printable(str(text)))
+    shown = re.sub(r"[&<>$]", lambda match: _ENTITIES[match.group()], shown)
+    return shown.replace("%{", "&#37;{")
+
+
+def text_width(text: str, font_size: float) -> float:
+    """Roughly how wide `text` is drawn, in px: half an em a letter, an em for a wide one."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return font_size * (0.51 * (len(text) - wide) + 1.05 * wide)
+
+
+def shorten(text: str, length: int) -> str:
+    """`text` cut to `length` characters, an ellipsis included."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def wrap(text: object, width_px: float, font_size: float) -> list[str]:
+    """`text` in lines of at most about `width_px`, not escaped yet; longer words are broken."""
+    lines = [""]
+    for word in str(text).split():
+        joined = f"{lines[-1]} {word}".lstrip()
+        if text_width(joined, font_size) <= width_px:
+            lines[-1] = joined
+            continue
+        if lines[-1]:
+            lines.append("")
+        for letter in word:
+            if lines[-1] and text_width(lines[-1] + letter, font_size) > width_px:
+                lines.append("")
+            lines[-1] += letter
+    return lines

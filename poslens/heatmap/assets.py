@@ -1,0 +1,59 @@
+"""The heatmap's browser code, read once from the files beside this one."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+_DRAWING = (
+    "numbers.js",
+    "scales.js",
+    "link.js",
+    "largest.js",
+    "paint.js",
+    "heatmap.js",
+    "columns.js",
+    "interaction.js",
+    "places.js",
+    "rail.js",
+    "svg.js",
+    "rail_svg.js",
+)
+
+
+def _read(name: str) -> str:
+    return files("poslens.heatmap").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def drawing_script() -> str:
+    """Everything that defines `renderHeatmap` and `heatmapToSvg`, as one plain script.
+
+    The files share one scope and import nothing, so that the Streamlit component and the widget
+    (modules) and the standalone page (a classic script) run the same text.
+    """
+    return "\n".join(_read(name) for name in _DRAWING)
+
+
+@cache
+def component_script() -> str:
+    """The module that st.components.v2 mounts: the drawing code behind a default export."""
+    return f"{drawing_script()}\n{_read('streamlit.js')}"
+
+
+@cache
+def widget_script() -> str:
+    """The module that anywidget loads: the drawing code behind a default export."""
+    return f"{drawing_script()}\n{_read('widget.js')}"
+
+
+@cache
+def styles() -> str:
+    """The style sheet of all of them."""
+    return _read("heatmap.css")
+
+
+@cache
+def widget_styles() -> str:
+    """The same, in the colours of a notebook."""
+    return f"{styles()}\n{_read('widget.css')}"

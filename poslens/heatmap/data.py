@@ -1,0 +1,299 @@
+"""What the token heatmap draws, as JSON-ready values; numbers and offsets only, no pictures.
+
+All offsets are CODE POINT offsets into the original text, as Python counts them; the browser
+turns them into UTF-16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from typing import Any, Literal, get_args
+
+from poslens.attribution.curves.positions import Aggregate
+from poslens.attribution.types import N_BINS, Attribution, EvidenceSpan, Side
+from poslens.heatmap.link import Link, link_of
+
+Level = Literal["word", "token", "sentence"]
+Range = Literal["shared", "own"]
+Span = tuple[int, int]
+
+MAX_COLUMNS = 4
+"""Columns (models) that one heatmap draws side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The toggles of the heatmap; the first of each type's values is the default.
+
+    `aggregate` makes a unit's score of its tokens' ("max" is the one of largest magnitude, with its
+    sign); a page passes what suits its method. `range` "shared" lets equal
+    colours mean equal scores in every column; "own" stretches each column to its own scale.
+    `linked` scrolls the documents of all columns together.
+    """
+
+    level: Level = "word"
+    aggregate: Aggregate = "sum"
+    range: Range = "shared"
+    linked: bool = True
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None, view: View | None = None) -> View:
+        """A view from a URL's or the browser's values; what is unknown or invalid is as in `view`,
+        or the default.
+
+        Booleans may come as text ("true", "1", "false", "0"), as a URL has them.
+        """
+        view = view or cls()
+        if not isinstance(values, Mapping):
+            return view
+        valid: dict[str, Any] = {}
+        choices = (("level", Level), ("aggregate", Aggregate), ("range", Range))
+        for name, allowed in choices:
+            value = values.get(name)
+            if isinstance(value, str) and value in get_args(allowed):
+                valid[name] = value
+        linked = values.get("linked")
+        if isinstance(linked, str):
+            linked = {"true": True, "1": True, "false": False, "0": False}.get(linked.lower())
+        if isinstance(linked, bool):
+            valid["linked"] = linked
+        return replace(view, **valid)
+
+    @property
+    def units(self) -> str:
+        """What is coloured, in words."""
+        if self.level == "token":
+            return "tokens"
+        return f"{self.level}s, the {self.aggregate} of their tokens"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The toggles by name; `from_dict` takes them back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A token that is no part of the text ([CLS], a prompt's token), and its score."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One short thing that the line over a column says, such as "read all 380 tokens".
+
+    `title` says more to who points at it. A `warning` gets a sign in front of it.
+    """
+
+    text: str
+    title: str = ""
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The line over a column, behind the model's name: the pair's score as text, then facts."""
+
+    score: str = ""
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """What stands at the right of a document, top to bottom, on the axis of the tokens read.
+
+    `bins` [100] is the pair's own curve (`document_curve` of curves/positions); `mean`,
+    `low` and `high` [100] are the model's curve over the data set and its band, in the same unit,
+    each empty where there is none. What was taken away from all of them (a null control) is taken
+    away already. `note` says in one short line what the mean is of.
+
+    Raises:
+        ValueError: a curve of another length or not finite, or a band without its other edge or
+            without a mean.
+    """
+
+    bins: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("bins", "mean", "low", "high"):
+            values = getattr(self, name)
+            if len(values) != N_BINS and (values or name == "bins"):
+                raise ValueError(f"rail: {len(values)} values of {name}, expected {N_BINS}")
+            if not all(map(isfinite, values)):
+                raise ValueError(f"rail: a value of {name} is not finite")
+        if bool(self.low) != bool(self.high) or (self.low and not self.mean):
+            raise ValueError("rail: a band has two edges and a mean")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rail as the browser gets it; five digits keep the JSON short."""
+        curves = {"bins": self.bins, "mean": self.mean, "low": self.low, "high": self.high}
+        short = {name: [float(f"{v:.5g}") for v in curve] for name, curve in curves.items()}
+        return {**short, "note": self.note}
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One text (a query or a document) as one model read it.
+
+    `tokens` are (start, end, score) of the non-special tokens; several may share a character and
+    some are empty. `truncated_at` is the offset from which the model read nothing, or None.
+    `signed` says that scores below zero mean something, which selects the diverging scale.
+    `unit` is what the scores are measured in, for the legend. A document's `link` has it and its
+    model's query recolour each other while the reader points at a unit of either. A document's
+    `rail` stands beside it, its `head` over the column.
+    """
+
+    id: str
+    model: str
+    side: Side
+    text: str
+    tokens: tuple[tuple[int, int, float], ...]
+    specials: tuple[Special, ...] = ()
+    words: tuple[Span, ...] = ()
+    sentences: tuple[Span, ...] = ()
+    evidence: Span | None = None
+    truncated_at: int | None = None
+    signed: bool = False
+    unit: str = ""
+    link: Link | None = None
+    rail: Rail | None = None
+    head: Head | None = None
+
+    def __post_init__(self) -> None:
+        length = len(self.text)
+        spans = [(start, end) for start, end, _ in self.tokens]
+        spans += [*self.words, *self.sentences, *([self.evidence] if self.evidence else [])]
+        for start, end in spans:
+            if not 0 <= start <= end <= length:
+                raise ValueError(f"pane {self.id}: span [{start}, {end}) of {length} characters")
+        if self.truncated_at is not None and not 0 <= self.truncated_at <= length:
+            raise ValueError(f"pane {self.id}: truncated at {self.truncated_at} of {length}")
+        if self.side != "document":
+            for name in ("link", "rail", "head"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"pane {self.id}: only a document has a {name}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pane as the browser gets it: lists, numbers and text only."""
+        return {
+            "id": self.id,
+            "model": self.model,
+            "side": self.side,
+            "text": self.text,
+            "tokens": [list(token) for token in self.tokens],
+            "specials": [{"text": token.text, "score": token.score} for token in self.specials],
+            "words": [list(span) for span in self.words],
+            "sentences": [list(span) for span in self.sentences],
+            "evidence": list(self.evidence) if self.evidence else None,
+            "truncated_at": self.truncated_at,
+            "signed": self.signed,
+            "unit": self.unit,
+            "link": self.link.to_dict() if self.link is not None else None,
+            "rail": self.rail.to_dict() if self.rail is not None else None,
+            "head": asdict(self.head) if self.head is not None else None,
+        }
+
+
+def pane(
+    attribution: Attribution,
+    side: Side,
+    text: str,
+    *,
+    model: str | None = None,
+    words: Sequence[Span] | None = None,
+    sentences: Sequence[Span] | None = None,
+    evidence: EvidenceSpan | None = None,
+    signed: bool | None = None,
+    unit: str = "",
+    rail: Rail | None = None,
+    head: Head | None = None,
+) -> Pane:
+    """One side of an attribution as a pane; the document's has the matrix, if there is one.
+
+    Args:
+        text: the original text of that side, which the tokens' offsets point into.
+        model: label of the column; the attribution's model where None. Panes with one label
+            share a column.
+        words, sentences: spans of the text; cut by `poslens.attribution.text` where None.
+        evidence: the characters that answer the query (documents only).
+        signed: whether negative scores have a meaning. None asks the scores themselves, which
+            turns a signed method's scale sequential when all its scores happen to be positive:
+            pass it where the method is known.
+        rail, head: what stands beside the document and over its column (documents only).
+    """
+    tokenized = attribution.query if side == "query" else attribution.document
+    array = attribution.query_scores if side == "query" else attribution.document_scores
+    # float32 holds seven digits; six keep the JSON short
+    scores = [float(f"{score:.6g}") for score in array.tolist()]
+    if words is None or sentences is None:
+        from poslens.attribution import text as segmentation  # only where the caller has no spans
+
+        words = segmentation.words(text) if words is None else words
+        sentences = segmentation.sentences(text) if sentences is None else sentences
+    pairs = list(zip(tokenized.tokens, scores, strict=True))
+    label = attribution.model if model is None else model
+    return Pane(
+        id=f"{label}/{side}",
+        model=label,
+        side=side,
+        text=text,
+        tokens=tuple((t.start, t.end, score) for t, score in pairs if not t.is_special),
+        specials=tuple(Special(t.text, score) for t, score in pairs if t.is_special),
+        words=tuple((start, end) for start, end in words),
+        sentences=tuple((start, end) for start, end in sentences),
+        evidence=(evidence.start, evidence.end) if evidence is not None else None,
+        truncated_at=tokenized.read_until if tokenized.truncated else None,
+        signed=any(score < 0 for score in scores) if signed is None else signed,
+        unit=unit,
+        link=link_of(attribution) if side == "document" else None,
+        rail=rail,
+        head=head,
+    )
+
+
+def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
+    """What `renderHeatmap` takes: the panes, the toggles, and how many columns stand abreast.
+
+    Raises:
+        ValueError: no pane, two panes with one id, more than `MAX_COLUMNS` models, or a link
+            whose rows and columns are not the tokens of its model's panes.
+    """
+    models = {pane.model for pane in panes}
+    if not panes or len(models) > MAX_COLUMNS:
+        raise ValueError(f"a heatmap has 1 to {MAX_COLUMNS} models, not {len(models)}")
+    if len({pane.id for pane in panes}) != len(panes):
+        raise ValueError("two panes of a heatmap have one id: give the models distinct labels")
+    _check_links(panes)
+    return {
+        "panes": [pane.to_dict() for pane in panes],
+        "view": view.to_dict(),
+        "columns": len(models),
+    }
+
+
+def _check_links(panes: Sequence[Pane]) -> None:
+    """ValueError where a link's rows and columns are not its column's tokens."""
+    for document in panes:
+        if document.link is None:
+            continue
+        found = {
+            side: [pane for pane in panes if (pane.model, pane.side) == (document.model, side)]
+            for side in ("query", "document")
+        }
+        if not found["query"]:
+            continue  # a document shown alone has nothing to be linked with
+        if len(found["query"]) > 1 or len(found["document"]) > 1:
+            raise ValueError(f"pane {document.id}: a link joins one query and one document")
+        shape = (len(found["query"][0].tokens), len(document.tokens))
+        if (document.link.rows, document.link.columns) != shape:
+            raise ValueError(
+                f"pane {document.id}: a link of {document.link.rows} x {document.link.columns} "
+                f"for {shape[0]} x {shape[1]} tokens"
+            )

@@ -1,0 +1,84 @@
+"""Attribution results as the heatmap shows them, and as its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS
+from poslens.attribution.text import sentences, words
+from poslens.attribution.types import Provenance
+from poslens.compute.compute import Explained
+from poslens.compute.provenance import in_units
+from poslens.figures.figure_base import provenance_entries
+from poslens.figures.palettes import Style
+from poslens.heatmap.data import MAX_COLUMNS, Head, Pane, Rail, View, pane
+from poslens.heatmap.standalone import to_html, to_image
+
+
+def labels(results: Sequence[Explained]) -> list[str]:
+    """What tells the results apart: the attribution's label (the model), and the data set where
+    pairs of several stand side by side."""
+    several = len({result.pair.dataset for result in results}) > 1
+    names = [result.attribution.model for result in results]
+    if not several:
+        return names
+    return [f"{name} · {r.pair.dataset}" for name, r in zip(names, results, strict=True)]
+
+
+def panes(
+    results: Sequence[Explained], rails: Sequence[Rail] = (), heads: Sequence[Head] = ()
+) -> list[Pane]:
+    """A query and a document pane for each result, with its rail and head if there are any.
+
+    Raises:
+        UserError: there are more results than a heatmap has room for.
+    """
+    if len(results) > MAX_COLUMNS:
+        raise UserError(
+            f"A heatmap shows {MAX_COLUMNS} models at most, not {len(results)}: name fewer, or "
+            "take the numbers alone."
+        )
+    drawn = []
+    for number, (label, result) in enumerate(zip(labels(results), results, strict=True)):
+        entry = METHODS[result.attribution.method.name]
+        pair = result.pair
+        for side, text in (("query", pair.query), ("document", pair.document)):
+            is_document = side == "document"
+            drawn.append(
+                pane(
+                    result.attribution,
+                    side,  # type: ignore[arg-type]
+                    text,
+                    model=label,
+                    words=words(text),
+                    sentences=sentences(text, pair.language),
+                    evidence=pair.evidence if is_document else None,
+                    signed=entry.signed,
+                    unit=entry.unit,
+                    rail=rails[number] if is_document and rails else None,
+                    head=heads[number] if is_document and heads else None,
+                )
+            )
+    return drawn
+
+
+def heatmap_bytes(
+    drawn: Sequence[Pane], provenance: Sequence[Provenance], view: View, fmt: str, style: Style
+) -> bytes:
+    """The heatmap as a file with the provenance of every model in it."""
+    lines = provenance_entries([in_units(each, view.units) for each in provenance])
+    family = style.font_family
+    if fmt == "html":
+        return to_html(drawn, view, lines, style.theme, family, style.font_size).encode()
+    return to_image(
+        drawn,
+        view,
+        lines,
+        style.theme,
+        family,
+        style.font_size,
+        format=fmt,  # type: ignore[arg-type]
+        width_px=max(360, style.width_px),
+        scale=style.scale,
+    )

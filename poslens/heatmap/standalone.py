@@ -1,0 +1,208 @@
+"""The token heatmap as a file: a page that works offline, and the pictures made from it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from poslens.attribution.errors import UserError
+from poslens.export.inscription import inscribed
+from poslens.heatmap.assets import drawing_script, styles
+from poslens.heatmap.data import Pane, View, payload
+
+if TYPE_CHECKING:
+    from poslens.export.browser import Page
+
+Theme = Literal["light", "dark"]
+Format = Literal["svg", "png", "pdf"]
+Provenance = Sequence[Mapping[str, Any]]
+"""One entry for each model in the picture: name and value of what is known."""
+
+TITLE = "PosLens token heatmap"
+
+# Streamlit's own colours of the two themes, so that an export looks like the page.
+_THEMES = {
+    "light": "--st-background-color:#ffffff;--st-text-color:#1f2328;--st-primary-color:#1a66b3",
+    "dark": "--st-background-color:#0e1117;--st-text-color:#ececec;--st-primary-color:#79b8ff",
+}
+_PAGE = """
+body { margin: 0; background: var(--st-background-color); color: var(--st-text-color); }
+main { max-width: 1600px; margin: 0 auto; padding: 24px; }
+h1 { font: 600 20px/1.3 system-ui, sans-serif; margin: 0 0 16px; }
+#provenance-table { font: 13px/1.5 system-ui, sans-serif; border-collapse: collapse; }
+#provenance-table caption { text-align: start; font-weight: 600; padding: 8px 0 4px; }
+#provenance-table th { text-align: start; font-weight: 400; padding: 1px 24px 1px 0;
+  vertical-align: top; white-space: nowrap; opacity: 0.75; }
+#provenance-table td { overflow-wrap: anywhere; }
+"""
+_START = """
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const settings = read("heatmap-data");
+const root = document.getElementById("heatmap");
+if (settings.font) root.style.setProperty("--hm-font", settings.font);
+if (settings.size) root.style.setProperty("--hm-size", settings.size);
+renderHeatmap(root, settings.data, (view) => { window.view = view; });
+window.poslensSvg = () => heatmapToSvg(root);
+"""
+_FONT = re.compile(r"[\w \-,'\"]{1,300}")
+
+
+def to_html(
+    panes: Sequence[Pane],
+    view: View,
+    provenance: Provenance,
+    theme: Theme = "light",
+    font_family: str | None = None,
+    font_size: float | None = None,
+) -> str:
+    """One HTML file that needs nothing else: the heatmap with its toggles, and where it is from.
+
+    `font_family` is a CSS font list and `font_size` is in CSS pixels.
+
+    Raises:
+        UserError: a theme, font or size that can't be used.
+        ValueError: see `payload`.
+    """
+    settings = {"data": payload(panes, view), **_font(font_family, font_size)}
+    script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
+    style = f"{_theme(theme)}\n{_PAGE}\n{styles()}"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name.replace("_", " "))}</th>'
+        f'<td dir="auto">{html.escape(str(value))}</td></tr>'
+        for entry in provenance
+        for name, value in entry.items()
+    )
+    entries = _json([dict(entry) for entry in provenance])
+    # The policy lets this one script and style run, whatever the texts hold.
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(_title(panes))}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>Token heatmap</h1>
+<div id="heatmap"></div>
+<table id="provenance-table"><caption>Provenance</caption><tbody>{rows}</tbody></table>
+</main>
+<script type="application/json" id="heatmap-data">{_json(settings)}</script>
+<script type="application/json" id="provenance">{entries}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def to_image(
+    panes: Sequence[Pane],
+    view: View,
+    provenance: Provenance,
+    theme: Theme = "light",
+    font_family: str | None = None,
+    font_size: float | None = None,
+    *,
+    format: Format = "svg",
+    width_px: int = 1200,
+    scale: float = 2.0,
+) -> bytes:
+    """The heatmap as a picture with whole documents, drawn by a headless browser.
+
+    `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
+    be larger than the browser draws gets a smaller scale. Every entry of
+    `provenance` is inside, as in a figure (see `poslens.export.files`).
+
+    Raises:
+        UserError: no browser, a size that can't be drawn, or no picture within the time limit.
+        ValueError: see `payload`.
+    """
+    if not 240 <= width_px <= 4000:
+        raise UserError(f"A heatmap's width must lie between 240 and 4000 px, not {width_px}.")
+    if not 0.5 <= scale <= 8:
+        raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
+    from poslens.export.browser import MAX_PIXELS, in_page  # here: slow to import
+
+    page = to_html(panes, view, provenance, theme, font_family, font_size)
+    title, entries = _title(panes), [dict(entry) for entry in provenance]
+
+    async def draw(tab: Page) -> bytes:
+        # main has a padding of 24 px and the picture a margin of 16
+        await tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
+        svg = str(await tab.evaluate("window.poslensSvg()"))
+        if format == "svg":
+            return svg.encode()
+        width, height = _svg_size(svg)
+        dots = 1.0 if format == "pdf" else min(scale, MAX_PIXELS / max(width, height))
+        await tab.show(_picture_page(svg, title), width, height, dots)
+        return await (tab.pdf if format == "pdf" else tab.screenshot)(width, height)
+
+    made = inscribed(in_page(draw), format, title, entries)
+    if format == "svg":
+        return b'<?xml version="1.0" encoding="UTF-8"?>\n' + made + b"\n"
+    return made
+
+
+def _title(panes: Sequence[Pane]) -> str:
+    models = list(dict.fromkeys(pane.model for pane in panes))
+    return f"{TITLE} · {', '.join(models)}"
+
+
+def _theme(theme: Theme) -> str:
+    if theme not in _THEMES:
+        raise UserError(f"There is no theme {theme!r}: choose light or dark.")
+    return f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
+
+
+def _font(family: str | None, size: float | None) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if family is not None:
+        if not _FONT.fullmatch(family):
+            raise UserError(
+                "A font list may hold letters, digits, spaces, commas, hyphens and quotes only."
+            )
+        settings["font"] = family
+    if size is not None:
+        if not 4 <= size <= 72:
+            raise UserError(f"A font size must lie between 4 and 72 px, not {size}.")
+        settings["size"] = f"{size}px"
+    return settings
+
+
+def _json(value: Any) -> str:
+    """JSON that no HTML parser can end: `</script>` and `<!--` need a `<`."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _hash(source: str) -> str:
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _svg_size(svg: str) -> tuple[int, int]:
+    found = re.match(r'<svg [^>]*?width="(\d+)" height="(\d+)"', svg)
+    if found is None:
+        raise ValueError("the page gave no SVG")
+    return int(found[1]), int(found[2])
+
+
+def _picture_page(svg: str, title: str) -> str:
+    # `display: block` and no margin: the page is the picture
+    return (
+        f'<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\"><style>html,body{margin:0;padding:0}svg{display:block}"
+        "@page{margin:0}</style></head>"
+        f"<body>{svg}</body></html>"
+    )

@@ -1,0 +1,104 @@
+"""What the commands about the cache print as JSON; see `poslens/commands/answers.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, NotRequired, TypedDict
+
+from poslens.commands.answers import Model
+
+CoreMethod = Annotated[str, "The method with the parameters that results are stored under."]
+Problem = Annotated[str, "Why the file cannot be read, in a sentence."]
+Rows = Annotated[int, "Results in the file or cache."]
+Added = Annotated[int, "Results that are new to the cache."]
+Conflicts = Annotated[int, "Results left out: the cache has another text under the same pair."]
+Rejected = Annotated[int, "Results left out: they are not valid results of their kind."]
+Freed = Annotated[int, "Space that is free again, in bytes."]
+Parts = Annotated[int, "Parts in the folder."]
+Damaged = Annotated[int, "Parts that are damaged."]
+Folder = Annotated[str, "The folder or address as it was given."]
+
+
+class Stored(TypedDict):
+    """Results of a model and a method."""
+
+    model: Model
+    fingerprint: Annotated[str, "Fingerprint of the model, in hexadecimal."]
+    method: CoreMethod
+    results: Annotated[int, "Results stored."]
+    failed: Annotated[int, "Pairs that gave no result."]
+    bytes: Annotated[int, "Size in bytes."]
+    last_used: Annotated[int, "When it was used last, in seconds since 1970."]
+    problem: NotRequired[Problem]
+
+
+class Exported(TypedDict):
+    """A file of results."""
+
+    file: Annotated[str, "Path of the file."]
+    rows: Rows
+    bytes: Annotated[int, "Its size in bytes."]
+
+
+class Imported(TypedDict):
+    """What was taken of a file."""
+
+    file: Annotated[str, "Path of the file."]
+    rows: Rows
+    added: Added
+    conflicts: Conflicts
+    rejected: Rejected
+
+
+class Merged(TypedDict):
+    """What was taken of another cache."""
+
+    folder: Folder
+    rows: Rows
+    added: Added
+    conflicts: Conflicts
+    rejected: Rejected
+
+
+class Ingested(TypedDict):
+    """What was taken of a folder of parts."""
+
+    folder: Folder
+    parts: Parts
+    new: Annotated[int, "Parts that the cache had not seen."]
+    added: Added
+    conflicts: Conflicts
+    rejected: Rejected
+    damaged: Damaged
+
+
+class VerifiedFile(TypedDict):
+    """Results that were read against their checksums."""
+
+    model: Model
+    method: CoreMethod
+    checked: NotRequired[Annotated[int, "Results that were read."]]
+    damaged: NotRequired[Annotated[list[str], "Ids of pairs whose results were damaged and went."]]
+    problem: NotRequired[Problem]
+
+
+class VerifiedParts(TypedDict):
+    """Parts that were read against their checksums."""
+
+    folder: Folder
+    parts: Parts
+    damaged: Damaged
+
+
+class Compacted(TypedDict):
+    """Space that was given back."""
+
+    model: Model
+    method: CoreMethod
+    freed: Freed
+
+
+class Deleted(TypedDict):
+    """What was deleted."""
+
+    files: Annotated[int, "Files: one for each model and method."]
+    freed: Freed

@@ -1,0 +1,326 @@
+"""Commands about the cache as a whole: cache list, export, import, merge, ingest, verify, compact,
+delete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import Lines, answers, print_answer
+from poslens.commands.command_output import (
+    LineFormat,
+    complain,
+    is_quiet,
+    spoken,
+    suffix_of,
+)
+from poslens.storage.answers import (
+    Compacted,
+    Deleted,
+    Exported,
+    Imported,
+    Ingested,
+    Merged,
+    Stored,
+    VerifiedFile,
+    VerifiedParts,
+)
+
+if TYPE_CHECKING:
+    from poslens.cache.exchange.transfer import Report
+    from poslens.cache.storage.maintenance import StoredFile
+    from poslens.cache.storage.store import Store
+
+app = typer.Typer()
+cache = typer.Typer(no_args_is_help=True, help="What is stored: list, share, check, delete.")
+app.add_typer(cache, name="cache")
+
+Of = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model", help="Name or fingerprint, see `cache list`; repeatable. All if left out."
+    ),
+]
+Under = Annotated[str, typer.Option("--method", help="A method's name. All if left out.")]
+Format = Annotated[
+    LineFormat, typer.Option(help="json (an object on a line) or text (the same in words).")
+]
+
+
+def _store() -> Store:
+    from poslens.attribution.retrievers.specs import data_folder
+    from poslens.cache.storage.store import Store
+
+    return Store(data_folder() / "cache")
+
+
+def _require_parts(folder: str, n: int) -> None:
+    if not n:
+        raise UserError(
+            f"{folder} holds no parts: name the folder or address that precompute --parts wrote to."
+        )
+
+
+def _files(models: list[str] | None, method: str) -> list[StoredFile]:
+    """What is stored of the models and the method named."""
+    from poslens.cache.storage.maintenance import listing
+
+    found = listing(_store())
+    wanted = []
+    for name in models or [""]:
+        own = [
+            file
+            for file in found
+            if (name in ("", file.model.name) or _is_prefix(name, file.model.fingerprint))
+            and method in ("", file.method.name, file.method.core)
+        ]
+        if not own:
+            what = " ".join(filter(None, (name, method)))
+            raise UserError(
+                f"The cache holds nothing of {what}: see `python -m dashboard cache list`."
+                if what
+                else "The cache is empty: nothing was computed or imported yet."
+            )
+        wanted += [file for file in own if file not in wanted]
+    return wanted
+
+
+def _is_prefix(name: str, fingerprint: str) -> bool:
+    return len(name) >= 6 and fingerprint.startswith(name)
+
+
+@contextmanager
+def _progress(what: str, unit: str = "row") -> Iterator[Report]:
+    """A bar on stderr."""
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, desc=what, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        yield show
+
+
+@cache.command("list")
+@spoken
+@answers(Lines[Stored])
+def list_files(format: Format = LineFormat.json) -> None:
+    """What is stored of which model and method, a line for each."""
+    from poslens.cache.storage.maintenance import listing
+
+    for file in listing(_store()):
+        stored: Stored = {
+            "model": file.model.name,
+            "fingerprint": file.model.fingerprint,
+            "method": file.method.core,
+            "results": file.results,
+            "failed": file.failed,
+            "bytes": file.bytes,
+            "last_used": round(file.last_used),
+        }
+        if file.problem:
+            stored["problem"] = file.problem
+        print_answer(stored, format.value)
+
+
+@cache.command()
+@spoken
+@answers(Exported)
+def export(
+    output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    model: Of = None,
+    method: Under = "",
+    dataset: Annotated[str, typer.Option("--dataset", help="Of this data set alone.")] = "",
+    format: Format = LineFormat.json,
+) -> None:
+    """Write results to a Parquet file that says where they came from."""
+    from poslens.cache.exchange.transfer import export
+    from poslens.compute.provenance import poslens_version
+
+    suffix_of(output, ["parquet"])
+    files = _files(model, method)
+    for file in files:
+        if file.problem:
+            print(f"{file.model.name} was left out: {file.problem}", file=sys.stderr)
+    whole = [file for file in files if not file.problem]
+    with _progress("Exporting") as report:
+        rows = export(
+            _store(),
+            whole,
+            output,
+            poslens=poslens_version(),
+            datasets=[dataset] if dataset else [],
+            report=report,
+        )
+    made: Exported = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
+    print_answer(made, format.value)
+
+
+@cache.command("import")
+@spoken
+@answers(Lines[Imported])
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
+    format: Format = LineFormat.json,
+) -> None:
+    """Add what the cache lacks of exported files."""
+    from poslens.cache.exchange.transfer import import_file
+
+    for path in files:
+        with _progress("Importing") as report:
+            taken = import_file(_store(), path, report=report)
+        print(taken.sentence(), file=sys.stderr)
+        answer: Imported = {
+            "file": str(path),
+            "rows": taken.rows,
+            "added": taken.added,
+            "conflicts": taken.conflicts,
+            "rejected": taken.rejected,
+        }
+        print_answer(answer, format.value)
+
+
+@cache.command()
+@spoken
+@answers(Merged)
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
+    format: Format = LineFormat.json,
+) -> None:
+    """Add what the cache lacks of another one on this machine, which stays as it is."""
+    from poslens.cache.exchange.transfer import merge
+    from poslens.cache.storage.store import Store
+
+    with _progress("Merging") as report:
+        taken, problems = merge(_store(), Store(folder), report=report)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(taken.sentence(), file=sys.stderr)
+    answer: Merged = {
+        "folder": str(folder),
+        "rows": taken.rows,
+        "added": taken.added,
+        "conflicts": taken.conflicts,
+        "rejected": taken.rejected,
+    }
+    print_answer(answer, format.value)
+
+
+@cache.command()
+@spoken
+@answers(Ingested)
+def ingest(
+    folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
+    format: Format = LineFormat.json,
+) -> None:
+    """Add the parts of a folder that the cache has not seen, and write the manifest."""
+    from poslens.cache.exchange.part_files import PartFolder, ingest
+
+    with _progress("Ingesting", "part") as report:
+        found = ingest(_store(), PartFolder(folder), report=report)
+    _require_parts(folder, found.parts)
+    for problem in found.problems:
+        complain(problem)
+    if found.taken.rejected:
+        print(found.taken.sentence(), file=sys.stderr)
+    answer: Ingested = {
+        "folder": folder,
+        "parts": found.parts,
+        "new": found.new,
+        "added": found.taken.added,
+        "conflicts": found.taken.conflicts,
+        "rejected": found.taken.rejected,
+        "damaged": len(found.problems),
+    }
+    print_answer(answer, format.value)
+    if found.problems:
+        raise typer.Exit(2)
+
+
+@cache.command()
+@spoken
+@answers({"": Lines[VerifiedFile], "--parts": VerifiedParts})
+def verify(
+    model: Of = None,
+    method: Under = "",
+    parts: Annotated[str, typer.Option(help="Check a folder of parts instead.")] = "",
+    format: Format = LineFormat.json,
+) -> None:
+    """Read everything against its checksums; damaged results are taken out of the cache."""
+    if parts:
+        from poslens.cache.exchange.part_files import PartFolder
+        from poslens.cache.exchange.part_files import verify as verify_parts
+
+        with _progress("Verifying", "part") as report:
+            n, problems = verify_parts(PartFolder(parts), report)
+        _require_parts(parts, n or len(problems))
+        for problem in problems:
+            complain(problem)
+        checked: VerifiedParts = {"folder": parts, "parts": n, "damaged": len(problems)}
+        print_answer(checked, format.value)
+        if problems:
+            raise typer.Exit(2)
+        return
+    from poslens.cache.storage.maintenance import verify
+
+    sound = True
+    for file in _files(model, method):
+        with _progress(file.model.name) as report:
+            found = verify(_store(), file.model, file.method, report) if not file.problem else None
+        answer: VerifiedFile = {"model": file.model.name, "method": file.method.core}
+        if found:
+            answer["checked"], answer["damaged"] = found.checked, list(found.damaged)
+        else:
+            answer["problem"] = file.problem
+        sound = sound and bool(found) and not answer.get("damaged")
+        print_answer(answer, format.value)
+    if not sound:
+        raise typer.Exit(2)
+
+
+@cache.command()
+@spoken
+@answers(Lines[Compacted])
+def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
+    """Give the space of replaced and removed results back."""
+    from poslens.cache.storage.maintenance import compact
+
+    for file in _files(model, method):
+        freed = 0 if file.problem else compact(_store(), file.model, file.method)
+        answer: Compacted = {
+            "model": file.model.name,
+            "method": file.method.core,
+            "freed": freed,
+        }
+        print_answer(answer, format.value)
+
+
+@cache.command()
+@spoken
+@answers(Deleted)
+def delete(
+    model: Of = None,
+    method: Under = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    format: Format = LineFormat.json,
+) -> None:
+    """Delete what is stored of models and methods; asks first."""
+    from poslens.cache.storage.maintenance import drop_file
+    from poslens.storage.service import summary
+
+    files = _files(model, method)
+    if is_quiet() and not yes:
+        raise UserError("Nothing can be asked with --quiet: add --yes, or leave --quiet out.")
+    if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
+        print("Nothing was deleted.", file=sys.stderr)
+        raise typer.Exit(1)
+    answer: Deleted = {"files": len(files), "freed": sum(drop_file(file) for file in files)}
+    print_answer(answer, format.value)

@@ -1,0 +1,301 @@
+"""What is done to the cache as a whole, in threads with progress. No Streamlit here.
+
+A browser names what it means by ids: fingerprints and names of files that the listing holds.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from poslens.attribution.datasets import SAMPLE
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.isolated import Reader
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.exchange import transfer
+from poslens.cache.exchange.incoming import UPLOAD, require_readable
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.shipped.manifest import ShippedFile, shipped_files
+from poslens.cache.storage import maintenance
+from poslens.cache.storage.maintenance import StoredFile
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import poslens_version
+from poslens.compute.runs import Run
+from poslens.compute.settings import SHIPPED
+from poslens.export.files import file_name
+
+DOWNLOAD_MB = 200
+UPLOAD_MB = 20
+_KEPT_EXPORTS = 3
+_KEY = ("cache", "upkeep", "", "", "")
+_EXPORT = ("cache", "export", "", "", "")
+Step = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A file that was made for download, kept while it is among the last few."""
+
+    name: str
+    path: Path
+    bytes: int
+
+
+def file_id(file: StoredFile) -> str:
+    """What a page calls a file of the store."""
+    return f"{file.model.fingerprint}/{file.path.stem}"
+
+
+_listed: dict[Path, tuple[object, list[StoredFile]]] = {}
+
+
+def stored(compute: Compute) -> list[StoredFile]:
+    """Every file of the store; read again only where one has changed."""
+    store = compute.store
+    state: dict[str, tuple[int, int]] = {}
+    with suppress(OSError):  # somebody has just removed a folder: the next look finds the rest
+        for path in store.folder.rglob("*.db*") if store.folder.is_dir() else ():
+            if path.name.endswith("-shm"):
+                continue
+            with suppress(OSError):  # or a file: a log goes with the last who has it open
+                stat = path.stat()
+                state[str(path)] = stat.st_mtime_ns, stat.st_size
+    known = _listed.get(store.root)
+    if known is None or known[0] != state:
+        known = _listed[store.root] = (state, maintenance.listing(store))
+    return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedResults:
+    """A file that ships with PosLens; `reason` is why its results are not shown, or empty."""
+
+    file: ShippedFile
+    reason: str
+
+
+def shipped(compute: Compute) -> list[ShippedResults]:
+    """What ships, and whether it belongs to the models and methods of today."""
+    return [ShippedResults(file, _left_out(compute, file)) for file in shipped_files()]
+
+
+def _left_out(compute: Compute, file: ShippedFile) -> str:
+    if SHIPPED.get() == "no":
+        return f"{SHIPPED.name}=no"
+    known = {make_method(name).core: name for name in METHODS}
+    name = file.method.partition("(")[0]
+    if name in METHODS and file.method not in known:
+        return "another version of the method"
+    try:
+        spec = with_corpus(resolve(file.model), next(iter(file.datasets), SAMPLE))
+        same = compute.identify(spec).key.fingerprint == file.fingerprint
+    except UserError as reason:
+        return str(reason)
+    return "" if same else "other weights or another data set"
+
+
+def size(n: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:,.0f} {unit}" if unit == "B" or n >= 100 else f"{n:,.1f} {unit}"
+        n /= 1000
+    raise AssertionError("unreachable")
+
+
+def summary(files: Sequence[StoredFile]) -> str:
+    """What files hold, and how much of it."""
+    names = ", ".join(dict.fromkeys(file.model.name for file in files))
+    results = sum(file.results for file in files)
+    said = f"{names}: {results:,} result{'' if results == 1 else 's'}"
+    if failed := sum(file.failed for file in files):
+        said += f" and {failed:,} failure{'' if failed == 1 else 's'}"
+    methods = ", ".join(dict.fromkeys(file.method.core for file in files))
+    return f"{said} of {methods}, {size(sum(file.bytes for file in files))}"
+
+
+def current(compute: Compute) -> Run | None:
+    """The latest upkeep of this process; one is at work at a time."""
+    return compute.runs.find(compute.root, _KEY)
+
+
+def current_export(compute: Compute, exports: Exports) -> Run | None:
+    """The latest export of the session that `exports` belong to."""
+    return compute.runs.find(exports.folder, _EXPORT)
+
+
+def _start(
+    compute: Compute, doing: str, work: Callable[[Run, Step], str], exports: Exports | None = None
+) -> Run:
+    """Run `work` in a thread, with `exports` as their session's own; the sentence that it returns
+    becomes the run's stage."""
+
+    def whole(run: Run, report: Callable[[Progress], None]) -> Progress:
+        run.stage, started = doing, time.perf_counter()
+
+        def step(done: int, total: int) -> None:
+            report(Progress(total, done, done, 0, time.perf_counter() - started))
+
+        said = work(run, step)
+        run.stage = said
+        return run.progress
+
+    if exports is not None:
+        return compute.runs.start(exports.folder, _EXPORT, 0, whole, label=doing)
+    return compute.job(_KEY, doing, 0, whole, upkeep=True).start()
+
+
+def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
+    """Read every result against its checksum."""
+
+    def work(run: Run, step: Step) -> str:
+        checked, damaged, total = 0, 0, sum(file.results + file.failed for file in files)
+        for file in files:
+            _require(file, run)
+            before = checked
+
+            def report(done: int, _: int, before: int = before) -> None:
+                if run.stopping:
+                    raise Stopped("Stopped; what was checked is whole or was taken out.")
+                step(before + done, max(total, before + done))
+
+            found = maintenance.verify(compute.store, file.model, file.method, report)
+            checked, damaged = checked + found.checked, damaged + len(found.damaged)
+        if damaged:
+            return (
+                f"{damaged:,} of {checked:,} entries were damaged and taken out: the next run "
+                "computes them again."
+            )
+        return f"All {checked:,} entries, results and failures, are whole."
+
+    return _start(compute, "Verifying", work)
+
+
+def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
+    """Give free space back."""
+
+    def work(run: Run, step: Step) -> str:
+        freed = 0
+        for done, file in enumerate(files):
+            _require(file, run)
+            step(done, len(files))
+            freed += maintenance.compact(compute.store, file.model, file.method)
+        step(len(files), len(files))
+        return f"Compacting freed {size(max(freed, 0))}."
+
+    return _start(compute, "Compacting", work)
+
+
+def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
+    """Remove files of the store, also ones that cannot be read."""
+
+    def work(run: Run, step: Step) -> str:
+        said, freed = summary(files), 0
+        for done, file in enumerate(files):
+            _require_wanted(run)
+            step(done, len(files))
+            freed += maintenance.drop_file(file)
+        step(len(files), len(files))
+        return f"Deleted {said}; {size(freed)} are free again."
+
+    return _start(compute, "Deleting", work)
+
+
+def start_export(
+    compute: Compute, files: Sequence[StoredFile], datasets: Sequence[str], exports: Exports
+) -> Run:
+    """Make a Parquet file of what `files` hold of some data sets, for the session of `exports`."""
+
+    def work(run: Run, step: Step) -> str:
+        methods = {file.method.name for file in files}
+        parts = [files[0].model.name, methods.pop() if len(methods) == 1 else "all-methods"]
+        path = exports.place()
+        rows = transfer.export(
+            compute.store,
+            files,
+            path,
+            poslens=poslens_version(),
+            datasets=datasets,
+            report=step,
+            should_stop=lambda: run.stopping,
+        )
+        made = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
+        exports.keep(made)
+        return f"Exported {rows:,} rows, {size(made.bytes)}: download them below."
+
+    return _start(compute, "Exporting", work, exports)
+
+
+def start_import(compute: Compute, name: str, data: bytes) -> Run:
+    """Take an uploaded file over, which a process of its own has read first."""
+
+    def work(run: Run, step: Step) -> str:
+        with Reader(UPLOAD) as reader:
+            fits = require_readable(reader, data, name)
+        taken = transfer.take_stream(
+            compute.store,
+            io.BytesIO(data),
+            name,
+            fits=fits,
+            report=step,
+            should_stop=lambda: run.stopping,
+        )
+        return f"{name}: {taken.sentence()}"
+
+    return _start(compute, "Importing", work)
+
+
+def _require_wanted(run: Run) -> None:
+    if run.stopping:
+        raise Stopped("Stopped before the rest was done.")
+
+
+def _require(file: StoredFile, run: Run) -> None:
+    _require_wanted(run)
+    if file.problem:
+        raise UserError(f"{file.problem} Delete it, or leave it out.")
+
+
+# -- files for download ----------------------------------------------------------------------------
+
+
+class Exports:
+    """The last few exports of one session, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._made = 0
+        self._kept: OrderedDict[Path, Exported] = OrderedDict()
+
+    def place(self) -> Path:
+        """Where the next one goes."""
+        with self._lock:
+            self._made += 1
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            return self.folder / f"{self._made}.parquet"
+
+    def keep(self, made: Exported) -> None:
+        """Offer one that was made, in the place of one of the same name or the oldest."""
+        with self._lock:
+            for path, old in list(self._kept.items()):
+                if old.name == made.name:
+                    del self._kept[path]
+                    path.unlink(missing_ok=True)
+            self._kept[made.path] = made
+            while len(self._kept) > _KEPT_EXPORTS:
+                path, _ = self._kept.popitem(last=False)
+                path.unlink(missing_ok=True)
+
+    def offered(self) -> list[Exported]:
+        """What can be downloaded now, the latest first."""
+        with self._lock:
+            return list(reversed(self._kept.values()))

@@ -1,0 +1,1 @@
+"""Audit: which passages of a corpus its own index cannot find."""

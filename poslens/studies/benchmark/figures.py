@@ -1,0 +1,80 @@
+"""The needle grid: accuracy by length and depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from poslens.figures.figure_base import Provenances, canvas
+from poslens.figures.palettes import Style, escape
+from poslens.studies.benchmark.service import Needles
+
+
+def needle_heatmap(
+    found: Sequence[Needles], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """Share of needles found, a row for each model and length, a column for each depth. Lengths
+    that a model does not read have no row; cells that are not computed are empty."""
+    depths = sorted({depth for one in found for depth in one.setup.depths})
+    rows = [(one, length) for one in found for length in one.grid.lengths]
+    known = [[one.grid.accuracy(length, depth) for depth in depths] for one, length in rows]
+    figure = canvas(
+        "needle_grid", style, "Depth of the needle in the text (%)", "Tokens", provenance
+    )
+    labels = [f"{one.model.spec.name} · {length:,}" for one, length in rows]
+    scale = [(2 * at - 1, colour) for at, colour in style.diverging() if at >= 0.5]
+    figure.add_trace(
+        go.Heatmap(
+            x=list(range(len(depths))),
+            y=list(range(len(rows))),
+            z=[[None if value is None else value.value for value in row] for row in known],
+            zmin=0,
+            zmax=1,
+            colorscale=[list(stop) for stop in scale],
+            xgap=1,
+            ygap=1,
+            hoverongaps=False,
+            text=[
+                ["" if value is None else f"{value.value:.2f}" for value in row] for row in known
+            ],
+            texttemplate="%{text}",
+            textfont={"size": style.small},
+            customdata=[
+                [
+                    "" if value is None else f"{escape(label)} tokens, depth {depth:g}%: {value}"
+                    for depth, value in zip(depths, row, strict=True)
+                ]
+                for label, row in zip(labels, known, strict=True)
+            ],
+            hovertemplate="%{customdata}<extra></extra>",
+            colorbar={
+                "title": {
+                    "text": "Share found",
+                    "side": "right",
+                    "font": {"size": style.font_size},
+                },
+                "thickness": 0.8 * style.font_size,
+                "outlinewidth": 0,
+                "ticks": "outside",
+                "tickvals": [0, 0.25, 0.5, 0.75, 1],
+                "xpad": 6,
+            },
+        )
+    )
+    figure.update_xaxes(
+        tickvals=list(range(len(depths))), ticktext=[f"{depth:g}" for depth in depths], ticks=""
+    )
+    figure.update_yaxes(
+        autorange="reversed",
+        tickvals=list(range(len(rows))),
+        ticktext=[escape(label) for label in labels],
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+        ticklabelstandoff=3,
+    )
+    # Room for the numbers, however many models there are.
+    rows_px = len(rows) * 2.2 * style.font_size + 8 * style.font_size
+    figure.update_layout(hovermode="closest", height=max(figure.layout.height, round(rows_px)))
+    return figure

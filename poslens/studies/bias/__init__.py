@@ -1,0 +1,1 @@
+"""The page Bias tests and its command."""

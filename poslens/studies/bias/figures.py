@@ -1,0 +1,132 @@
+"""The chart of bias tests: every model beside every other, test by test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult
+from poslens.figures.figure_base import (
+    Provenances,
+    bar_pattern,
+    canvas,
+    faint,
+    legend_name,
+    with_legend,
+)
+from poslens.figures.palettes import Style, escape, text_width, wrap
+
+MEASURES = {
+    "t": "Paired t statistic",
+    "effect size": "Effect size d_z (mean difference over its standard deviation)",
+    "mean difference": "Mean s(d1) − s(d2), in each model's own score units",
+}
+"""What the bars show, with the axis title. Only mean differences depend on the score's scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar with its 95% interval; no value where the test has none, and `instead` in its
+    place."""
+
+    model: str
+    test: str
+    value: float | None
+    low: float | None
+    high: float | None
+    note: str = ""
+    instead: str = "none"
+
+
+def bar(model: str, result: BiasResult, measure: str) -> Bar:
+    """The bar of one result under a measure, a key of `MEASURES`."""
+    note = " ".join(result.remarks)
+    if measure == "mean difference":
+        value, low, high = result.difference, result.low, result.high
+        return Bar(model, result.test, value, low, high, note)
+    value, interval = result.t, result.t_interval
+    documents = result.n_documents
+    scale = 1.0 if measure == "t" else documents**-0.5 if documents else 1.0
+    if value is None or interval is None:
+        instead = "tie" if result.difference == 0 else "none"
+        return Bar(model, result.test, None, None, None, note, instead)
+    low, high = interval
+    return Bar(model, result.test, scale * value, scale * low, scale * high, note)
+
+
+def bias_chart(
+    bars: Sequence[Bar], measure: str, style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """A group of bars for each test, one bar for each model, above zero where d1 scores higher.
+
+    Whiskers are 95% intervals. A bar without a value is left out, and the word in its place says
+    that the test has none. Each bar's customdata is [model, test].
+    """
+    figure = canvas("bias_tests", style, "", MEASURES[measure], provenance)
+    models = list(dict.fromkeys(one.model for one in bars))
+    tests = [name for name in TESTS if any(one.test == name for one in bars)]
+    # One word each, as large as leaves its neighbours room: a column of a paper is narrow.
+    labels = {name: TESTS[name].title.split()[0] for name in tests}
+    room = (style.width_px - 6 * style.font_size) / max(1, len(tests))
+    longest = max((text_width(label, 1.0) for label in labels.values()), default=1.0)
+    for index, model in enumerate(models):
+        own = [one for one in bars if one.model == model]
+        colour = str(style.line(index)["color"])
+        known = [(one.value, one.low, one.high) for one in own]
+        figure.add_trace(
+            go.Bar(
+                x=[labels[one.test] for one in own],
+                y=[0.0 if value is None else value for value, *_ in known],
+                name=legend_name(model, style),
+                customdata=[[model, one.test] for one in own],
+                text=[one.instead if one.value is None else "" for one in own],
+                textposition="outside",
+                textfont={"size": style.small, "color": style.colours.muted},
+                cliponaxis=False,
+                marker={
+                    "color": faint(colour, 0.85),
+                    "line": {"color": colour, "width": 1},
+                    "pattern": bar_pattern(index, style),
+                },
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [
+                        0.0 if value is None or high is None else high - value
+                        for value, _, high in known
+                    ],
+                    "arrayminus": [
+                        0.0 if value is None or low is None else value - low
+                        for value, low, _ in known
+                    ],
+                    "color": style.colours.ink,
+                    "thickness": 1.2,
+                    "width": 3,
+                },
+                hovertext=[_hover(one, measure) for one in own],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+    figure.add_hline(0, line={"color": style.colours.ink, "width": 1})
+    figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
+    figure.update_xaxes(
+        categoryorder="array",
+        categoryarray=[labels[name] for name in tests],
+        ticks="",
+        showline=False,
+        # Level where there is room: a page may be narrower than the style says.
+        autotickangles=[0, 45],
+        tickfont={"size": min(style.small, room / longest)},
+    )
+    figure.update_yaxes(showgrid=True)
+    return with_legend(figure, style)
+
+
+def _hover(one: Bar, measure: str) -> str:
+    head = f"{escape(one.model)}<br>{escape(TESTS[one.test].title)}"
+    if one.value is None:
+        return f"{head}<br>{'<br>'.join(map(escape, wrap(one.note, 320, 13)))}"
+    interval = "" if one.low is None else f" [{one.low:.3g}, {one.high:.3g}]"
+    return f"{head}<br>{escape(measure)} {one.value:.3g}{interval}"

@@ -1,0 +1,102 @@
+"""What `cause` prints as JSON; see `poslens/commands/answers.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from poslens.commands.answers import Documents, High, Low, Method, Model, Source
+
+Intervention = Annotated[str, "The intervention with its parameters."]
+Failed = Annotated[int, "Those that gave no result and are left out."]
+Notes = Annotated[list[str], "What to know of the numbers, in sentences."]
+Provenance = Annotated[Source, "Where the numbers come from."]
+CausalCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, in the score."]
+CosineCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, as a cosine."]
+CurveLow = Annotated[
+    list[float | None] | None, "Lower ends of its 95% intervals, 100; null of too few documents."
+]
+CurveHigh = Annotated[
+    list[float | None] | None, "Upper ends of its 95% intervals, 100; null of too few documents."
+]
+
+
+class CauseEstimate(TypedDict):
+    """A number with its interval and what it is over."""
+
+    value: Annotated[float, "The number."]
+    low: Low
+    high: High
+    n: Annotated[int, "Pairs or documents that it is over."]
+    documents: Annotated[int, "Documents that were resampled for the interval."]
+
+
+class AgreementEntry(TypedDict):
+    """How a method's curves agree with the causal ones."""
+
+    method: Method
+    n: Annotated[int, "Pairs compared."]
+    documents: Documents
+    left_out: Annotated[int, "Pairs that could not be compared."]
+    of_the_means: Annotated[
+        CauseEstimate | None, "Spearman's correlation of the mean curves, -1 to 1."
+    ]
+    mean_over_pairs: Annotated[
+        CauseEstimate | None, "Mean of the correlations pair by pair, -1 to 1."
+    ]
+
+
+class Cause(TypedDict):
+    """What relocation or ablation does to the score, over pairs."""
+
+    model: Model
+    intervention: Intervention
+    n: Annotated[int, "Pairs averaged."]
+    documents: Documents
+    failed: Failed
+    left_out: Annotated[int, "Pairs with fewer than two places that are read whole."]
+    last_third_less_first: Annotated[
+        CauseEstimate | None, "Mean of the curve's last third less its first, in the score."
+    ]
+    lost_behind_the_limit: Annotated[
+        CauseEstimate | None, "What the score loses where the evidence is not read; null if it is."
+    ]
+    notes: Notes
+    curve: CausalCurve
+    ci_low: CurveLow
+    ci_high: CurveHigh
+    agreement: Annotated[list[AgreementEntry], "An entry for each method of --against."]
+    provenance: Provenance
+
+
+class SegmentCurve(TypedDict):
+    """How near each part of a document is to the whole, over documents."""
+
+    model: Model
+    intervention: Intervention
+    n: Annotated[int, "Documents averaged."]
+    failed: Failed
+    last_third_less_first: Annotated[
+        CauseEstimate | None, "Mean of the curve's last third less its first, as a cosine."
+    ]
+    notes: Notes
+    curve: CosineCurve
+    ci_low: CurveLow
+    ci_high: CurveHigh
+    provenance: Provenance
+
+
+class EditMeans(TypedDict):
+    """What insertion or removal at each place leaves of a document's vector."""
+
+    model: Model
+    intervention: Intervention
+    n: Annotated[int, "Documents averaged."]
+    failed: Failed
+    shortened: Annotated[int, "Documents of which only the part that is read was edited."]
+    shares: Annotated[list[float], "How much was inserted or removed, in parts of the document."]
+    cosine: Annotated[
+        dict[str, list[CauseEstimate | None]],
+        "Cosine to the whole document's vector by place, a number for each of shares.",
+    ]
+    notes: Notes
+    provenance: Provenance

@@ -1,0 +1,237 @@
+"""Commands about causes: interventions on a data set and what they say about methods."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import answers, print_json, print_table, source
+from poslens.commands.command_options import (
+    Dataset,
+    Endpoints,
+    Model,
+    Readable,
+    for_data,
+    pairs_of,
+    readable_of,
+    resolve,
+)
+from poslens.commands.command_output import TextFormat, quiet, spoken, watched
+from poslens.studies.cause.answers import (
+    AgreementEntry,
+    Cause,
+    CauseEstimate,
+    EditMeans,
+    SegmentCurve,
+)
+
+if TYPE_CHECKING:
+    from poslens.attribution.curves.bootstrap import Estimate
+    from poslens.attribution.types import Array, Method
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+@answers(
+    {
+        "--intervention relocation or ablation": Cause,
+        "--intervention segments, shuffled or thirds": SegmentCurve,
+        "--intervention insertion or removal": EditMeans,
+    }
+)
+def cause(
+    model: Model = "MiniLM",
+    endpoint: Endpoints = None,
+    dataset: Dataset = "sample",
+    intervention: Annotated[
+        str,
+        typer.Option(
+            help="relocation of the evidence, or ablation of parts. Of documents alone, without "
+            "queries: segments, shuffled (segments in random order), thirds, insertion, removal."
+        ),
+    ] = "relocation",
+    by: Annotated[
+        str | None,
+        typer.Option(help="How ablation takes parts out: delete (unless said), mask or filler."),
+    ] = None,
+    pairs: Annotated[
+        int,
+        typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 is all of them."),
+    ] = 0,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Method whose curves are compared with the causal ones; repeatable."),
+    ] = None,
+    readable: Readable = False,
+    format: Annotated[
+        TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
+    ] = TextFormat.json,
+) -> None:
+    """Move the evidence, or take parts out, over a data set; stop with Ctrl-C, resume by running
+    again."""
+    from poslens.attribution.interventions import segments
+    from poslens.attribution.interventions.ablation import ablation_method
+    from poslens.attribution.interventions.relocation import movable, relocation_method
+    from poslens.attribution.methods import make_method
+
+    if by is not None and intervention != "ablation":
+        raise UserError("--by says how ablation takes parts out: add --intervention ablation.")
+    of_documents: dict[str, Method] = {cut: segments.segments_method(cut) for cut in segments.CUTS}
+    of_documents.update((edit, segments.edits_method(edit)) for edit in segments.EDITS)
+    if intervention in of_documents:
+        if against or readable:
+            raise UserError(
+                f"--against and --readable are of pairs, and {intervention} of documents alone: "
+                "leave them out."
+            )
+        _of_documents(of_documents[intervention], model, dataset, pairs, format)
+        return
+    if intervention not in ("relocation", "ablation"):
+        known = ", ".join(("relocation", "ablation", *of_documents))
+        raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {known}.")
+    what = relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
+    judged = [make_method(name) for name in against or []]
+    spec = resolve(model)
+    data, found = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    usable, left_out = (found, "") if intervention == "ablation" else movable(found)
+    if left_out:
+        print(left_out, file=sys.stderr)
+    if not usable:
+        raise UserError(
+            f"No pair of {dataset} has an evidence span that could be moved: choose another data "
+            "set, or --intervention ablation."
+        )
+    n = min(pairs or len(usable), len(usable))
+    chosen = spread_evenly(usable, n)
+    words = "" if n == len(usable) else f"{n} pairs spread evenly"
+    quiet()
+    chosen, left_out = readable_of([spec], list(chosen), readable)
+    words = ", ".join(filter(None, (words, left_out)))
+    from poslens.compute.compute import service
+    from poslens.studies.cause import service as interventions
+
+    compute = service()
+
+    watched(what.name, interventions.job(compute, spec, what, chosen, data.name))
+    for one in judged:
+        watched(one.name, compute.attribution_job(spec, one, chosen, data.name))
+    result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+    if format is TextFormat.csv:
+        from poslens.studies.cause.tables import causal_curve_frame
+
+        print_table(causal_curve_frame([result]), "csv", [result.provenance()])
+        return
+    agreements: list[AgreementEntry] = []
+    for one in judged:
+        agreed = interventions.agreement_of(compute, spec, one, what, chosen)
+        agreements.append(
+            {
+                "method": repr(one),
+                "n": agreed.n,
+                "documents": agreed.n_documents,
+                "left_out": agreed.n_left_out,
+                "of_the_means": _interval(agreed.means),
+                "mean_over_pairs": _interval(agreed.each),
+            }
+        )
+    curve = result.summary.curve
+    answer: Cause = {
+        "model": spec.name,
+        "intervention": repr(what),
+        "n": curve.n,
+        "documents": curve.n_documents,
+        "failed": curve.n_failed,
+        "left_out": result.n_left_out,
+        "last_third_less_first": _interval(result.lean),
+        "lost_behind_the_limit": _interval(result.lost),
+        "notes": list(result.notes),
+        "curve": curve.mean.tolist(),
+        "ci_low": _listed(curve.ci_low),
+        "ci_high": _listed(curve.ci_high),
+        "agreement": agreements,
+        "provenance": source(result.provenance()),
+    }
+    print_json(answer)
+
+
+def _of_documents(what: Method, model: str, dataset: str, limit: int, format: TextFormat) -> None:
+    """A curve that needs no query, over a data set's documents, printed."""
+    from poslens.attribution.interventions.segments import (
+        EDITS,
+        documents_of,
+        require_vector,
+    )
+
+    spec = resolve(model)
+    data, found = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    require_vector(spec)
+    documents = documents_of(found)
+    n = min(limit or len(documents), len(documents))
+    chosen = spread_evenly(documents, n)
+    words = "" if n == len(documents) else f"{n} documents spread evenly"
+    quiet()
+    from poslens.compute.compute import service
+    from poslens.studies.cause import service as interventions
+    from poslens.studies.cause.edits import edits_frame, mean_edits
+    from poslens.studies.cause.tables import causal_curve_frame
+
+    compute = service()
+    watched(what.name, interventions.job(compute, spec, what, chosen, data.name), "document")
+    if what.name in EDITS:
+        edits = mean_edits(compute, spec, what, chosen, data.name, words)
+        frame, known = edits_frame([edits]), edits.provenance()
+        answer: EditMeans | SegmentCurve = {
+            "model": spec.name,
+            "intervention": repr(what),
+            "n": edits.n,
+            "failed": edits.n_failed,
+            "shortened": edits.n_shortened,
+            "shares": list(edits.shares),
+            "cosine": {place: [_interval(v) for v in row] for place, row in edits.means.items()},
+            "notes": list(edits.notes),
+            "provenance": source(known),
+        }
+    else:
+        curves = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+        frame, known = causal_curve_frame([curves]), curves.provenance()
+        curve = curves.summary.curve
+        answer = {
+            "model": spec.name,
+            "intervention": repr(what),
+            "n": curve.n,
+            "failed": curve.n_failed,
+            "last_third_less_first": _interval(curves.lean),
+            "notes": list(curves.notes),
+            "curve": curve.mean.tolist(),
+            "ci_low": _listed(curve.ci_low),
+            "ci_high": _listed(curve.ci_high),
+            "provenance": source(known),
+        }
+    if format is TextFormat.csv:
+        print_table(frame, "csv", [known])
+        return
+    print_json(answer)
+
+
+def _interval(value: Estimate | None) -> CauseEstimate | None:
+    if value is None:
+        return None
+    return {
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        "n": value.n,
+        "documents": value.n_resampled,
+    }
+
+
+def _listed(values: Array | None) -> list[float | None] | None:
+    return None if values is None else values.tolist()

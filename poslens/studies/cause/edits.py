@@ -1,0 +1,101 @@
+"""What texts' vectors lose where text is put in or taken out, averaged over a data set's documents.
+No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.curve_summary import nothing_stored
+from poslens.attribution.interventions.segments import PLACES, SHARES, EditCurves, Place
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.compute import provenance
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
+from poslens.studies.cause import service as interventions
+
+
+@dataclass(frozen=True, slots=True)
+class MeanEdits:
+    """Cosines to the unchanged text's vector, averaged over documents: for each place an estimate
+    for each of `shares`."""
+
+    model: ModelIdentity
+    method: Method
+    dataset: str
+    shares: tuple[float, ...]
+    means: Mapping[Place, tuple[Estimate, ...]]
+    n: int
+    n_failed: int
+    n_shortened: int
+    notes: tuple[str, ...]
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute these means again."""
+        return provenance.of_documents(
+            self.model, self.method, self.dataset, self.n, self.n_shortened, self.selection
+        )
+
+
+def mean_edits(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    documents: Sequence[TextPair],
+    dataset: str,
+    selection: str = "",
+) -> MeanEdits:
+    """The average of what is kept of insertion or removal on `documents`; computes none.
+
+    Raises:
+        UserError: nothing is kept of them.
+    """
+    kept = interventions.stored(compute, spec, method, documents)
+    found: list[EditCurves] = list(kept.results.values())
+    if not found:
+        raise nothing_stored(spec.name, dataset)
+    cosines = np.array([one.cosines for one in found], dtype=np.float64)
+    groups = interventions.documents_of_pairs(documents, kept.results)
+
+    def means(place: int) -> tuple[Estimate, ...]:
+        each = (estimate(cosines[:, place, [k]], groups) for k in range(cosines.shape[2]))
+        return tuple(one for one in each if one is not None)
+
+    return MeanEdits(
+        compute.identify(spec),
+        method,
+        dataset,
+        SHARES[found[0].by],
+        {place: means(row) for row, place in enumerate(PLACES)},
+        len(found),
+        len(kept.failed),
+        sum(one.read_share < 1 for one in found),
+        tuple(sorted({one.note for one in found if one.note})),
+        selection,
+    )
+
+
+def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
+    """A row for each model, place and share."""
+    rows = [
+        {
+            "model": one.model.spec.name,
+            "edit": one.method.name,
+            "place": place,
+            "share": share,
+            "cosine": value.value,
+            "ci_low": value.low,
+            "ci_high": value.high,
+            "documents": value.n_resampled,
+        }
+        for one in found
+        for place, values in one.means.items()
+        for share, value in zip(one.shares, values, strict=True)
+    ]
+    return pd.DataFrame(rows)

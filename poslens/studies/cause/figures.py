@@ -1,0 +1,274 @@
+"""Figures of interventions: what the score did when the evidence or the text was moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike, NDArray
+
+from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.displacement import Displacement
+from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.types import Method
+from poslens.figures.figure_base import (
+    BINS,
+    CENTRES,
+    POSITION_TITLE,
+    TEXT_TITLE,
+    UNKNOWN_SYMBOL,
+    Provenances,
+    canvas,
+    faint,
+    group,
+    legend_name,
+    line,
+    positions,
+    quantity,
+    shade,
+    with_legend,
+)
+from poslens.figures.palettes import Style
+from poslens.studies.cause.edits import MeanEdits
+
+DASHES = ("solid", "dash", "dot")
+"""Of the beginning, the middle and the end."""
+
+
+def relocation_scores(
+    results: Mapping[str, Relocation],
+    place: int | None,
+    style: Style,
+    provenance: Provenances = (),
+    unknown: Collection[str] = (),
+) -> go.Figure:
+    """Score against the evidence's position, a line for each model; hollow points where the model
+    did not read the evidence whole, rings with a dot for the models in `unknown`, of which it is
+    not known what they read. `place` is the number of the place to mark."""
+    figure = canvas(
+        "relocation_scores", style, "Evidence at (% of the document)", "Score", provenance
+    )
+    for index, (name, found) in enumerate(results.items()):
+        look = style.line(index)
+        whole = found.whole
+        figure.add_trace(
+            go.Scatter(
+                x=100 * found.positions,
+                y=found.scores,
+                mode="lines+markers",
+                line=look,
+                marker={
+                    "color": look["color"],
+                    "size": 0.6 * style.font_size,
+                    "symbol": UNKNOWN_SYMBOL
+                    if name in unknown
+                    else [style.symbol(index) + ("" if read else "-open") for read in whole],
+                },
+                customdata=np.arange(len(found.positions)),
+                hovertemplate="%{y:.4f}",
+                name=legend_name(name, style),
+            )
+        )
+        group(figure.data[-1], f"model {index}", name)
+        if place is not None and place < len(found.scores):
+            figure.add_trace(
+                go.Scatter(
+                    x=[100 * found.positions[place]],
+                    y=[found.scores[place]],
+                    mode="markers",
+                    marker={
+                        "color": look["color"],
+                        "size": 1.3 * style.font_size,
+                        "line": {"color": style.colours.ink, "width": 1.5},
+                    },
+                    hoverinfo="skip",
+                    legendgroup=f"model {index}",
+                    showlegend=False,
+                )
+            )
+    first = next(iter(results.values()), None)
+    if first is not None and place is not None and place < len(first.positions):
+        figure.add_vline(
+            100 * float(first.positions[place]),
+            line={"color": style.colours.muted, "width": 1, "dash": "dot"},
+            layer="below",
+        )
+    return with_legend(positions(figure), style)
+
+
+def causes_over_curve(
+    curve: ArrayLike,
+    curve_name: str,
+    moved: Relocation | None,
+    removed: Ablation | None,
+    style: Style,
+    evidence: tuple[float, float] | None = None,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """A method's curve [100] over the whole text, NaN where nothing was read, with what really
+    happened drawn over it: score by place of the evidence where it is read whole, less its mean,
+    and score lost without each part. All stand by characters: a moved text has others' tokens.
+
+    Each is divided by its own largest magnitude, since their units differ; hovering shows the
+    values themselves.
+    """
+    figure = canvas(
+        "causes_over_curve", style, TEXT_TITLE, "Each by its own largest value", provenance
+    )
+    values = np.asarray(curve, dtype=np.float64)
+    known = np.isfinite(values)
+    values = values[known]
+    colour = str(style.line(0)["color"])
+    figure.add_trace(
+        go.Scatter(
+            x=CENTRES[known],
+            y=_scaled(values),
+            customdata=values,
+            mode="lines",
+            fill="tozeroy",
+            fillcolor=faint(colour, 0.15),
+            line={"color": colour, "width": 1},
+            hovertemplate="%{customdata:.4g}",
+            name=legend_name(curve_name, style),
+        )
+    )
+    if removed is not None:
+        # The parts are together all that was read.
+        ends = np.array([0, *(end for _, end in removed.spans)])
+        edges = 100 * removed.read_share * ends / ends[-1]
+        figure.add_trace(
+            go.Bar(
+                x=(edges[1:] + edges[:-1]) / 2,
+                y=_scaled(removed.effects),
+                width=0.85 * np.diff(edges),
+                customdata=removed.effects,
+                hovertemplate="%{customdata:+.4f}",
+                marker={"color": faint(str(style.line(1)["color"]), 0.55), "line": {"width": 0}},
+                name=legend_name(f"score lost by ablation ({removed.by})", style),
+            )
+        )
+    if moved is not None:
+        figure.add_trace(
+            go.Scatter(
+                x=100 * moved.positions[moved.whole],
+                y=_scaled(moved.changes),
+                customdata=moved.scores[moved.whole],
+                mode="lines+markers",
+                line=style.line(2),
+                marker={"size": 0.55 * style.font_size},
+                hovertemplate="%{customdata:.4f}",
+                name=legend_name("score by place of the evidence", style),
+            )
+        )
+    if evidence is not None:
+        shade(figure, evidence, style.colours.evidence, "evidence", style)
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    figure.update_yaxes(range=[-1.08, 1.08])
+    return with_legend(positions(figure), style, above=evidence is not None)
+
+
+def displacements(
+    results: Mapping[str, Displacement], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Score against how far the whole text was moved, a line for each label."""
+    figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
+    for index, (name, found) in enumerate(results.items()):
+        look = style.line(index)
+        figure.add_trace(
+            go.Scatter(
+                x=list(found.tokens),
+                y=found.scores,
+                mode="lines+markers",
+                line=look,
+                marker={
+                    "color": look["color"],
+                    "size": 0.6 * style.font_size,
+                    "symbol": [
+                        style.symbol(index) + ("" if r >= 1 else "-open") for r in found.read
+                    ],
+                },
+                customdata=100 * found.read,
+                hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
+                name=legend_name(name, style),
+            )
+        )
+        group(figure.data[-1], f"model {index}", name)
+    return with_legend(figure, style)
+
+
+def minus_null_curves(
+    curves: Sequence[tuple[str, ControlledCurve]],
+    method: Method,
+    style: Style,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """Curves less their controls, with the 95% band of each mean difference and a zero line. The
+    axis names what was subtracted."""
+    names = " or ".join(dict.fromkeys(CONTROLS[one.control] for _, one in curves))
+    title = f"{quantity(method)} minus that of {names}"
+    figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
+    for index, (_, found) in enumerate(curves):
+        if found.ci_low is None or found.ci_high is None:
+            continue  # too few documents for a band
+        figure.add_trace(
+            go.Scatter(
+                x=np.concatenate([CENTRES, CENTRES[::-1]]),
+                y=np.concatenate([found.ci_high, found.ci_low[::-1]]),
+                customdata=np.concatenate([BINS, BINS[::-1]]),
+                mode="lines",
+                fill="toself",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                line={"width": 0},
+                hoverinfo="skip",
+                legendgroup=f"curve {index}",
+                showlegend=False,
+            )
+        )
+    for index, (name, found) in enumerate(curves):
+        mean = found.mean.astype(np.float64)
+        figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    return with_legend(positions(figure), style)
+
+
+def edit_means(found: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
+    """Cosine to the unchanged text by how much was put in or taken out: a colour for each model, a
+    dash for each place, with 95% intervals where there are enough documents."""
+    title = {"insertion": "Put in", "removal": "Taken out"}[found[0].method.name]
+    figure = canvas(
+        "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
+    )
+    for index, one in enumerate(found):
+        look = style.line(index)
+        for (place, values), dash in zip(one.means.items(), DASHES, strict=True):
+            has_interval = all(value.interval is not None for value in values)
+            figure.add_trace(
+                go.Scatter(
+                    x=[100 * share for share in one.shares],
+                    y=[value.value for value in values],
+                    error_y={
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [(value.high or 0) - value.value for value in values],
+                        "arrayminus": [value.value - (value.low or 0) for value in values],
+                        "thickness": 1,
+                        "width": 2,
+                    }
+                    if has_interval
+                    else None,
+                    mode="lines+markers",
+                    line={**look, "dash": dash},
+                    hovertemplate="%{y:.4f}",
+                    name=legend_name(f"{one.model.spec.name}, {place}", style),
+                )
+            )
+            group(figure.data[-1], f"model {index}", one.model.spec.name, place)
+    return with_legend(figure, style)
+
+
+def _scaled(values: ArrayLike) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    limit = np.abs(found).max(initial=0.0)
+    return found / limit if limit else found

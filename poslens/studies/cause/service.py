@@ -1,0 +1,467 @@
+"""Interventions on pairs and data sets, computed once and kept, and what they say about methods.
+No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
+from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.agreement import (
+    Agreement,
+    ablation_curve,
+    agreement,
+    relocation_curve,
+)
+from poslens.attribution.interventions.null_controls import (
+    QUERY_CONTROLS,
+    Control,
+    ControlledCurve,
+    control,
+    controlled_id,
+    controls_for,
+    curves_agree,
+    minus_null,
+    null_method,
+)
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.interventions.segments import SegmentCurve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.interventions import (
+    OTHERS,
+    AmongOthers,
+    Cause,
+    OtherScores,
+    causes,
+    intervene,
+    intervene_all,
+    others,
+    score_others,
+)
+from poslens.cache.recent import Recent
+from poslens.cache.storage.results import Stored
+from poslens.cache.storage.store import StoredCurves
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.queue import Place, ready
+from poslens.compute.runs import Job, Report, Run
+
+T = TypeVar("T")
+
+DEFAULT_PAIRS = 30
+"""Pairs of a data set that a page begins with."""
+
+MAX_OTHERS = 200
+"""Documents that a page ranks one among; more are drawn by lot."""
+
+
+def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
+    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+
+    Raises:
+        UserError: the model is not here, or too many requests wait.
+    """
+    model = compute.identify(spec).key
+    if (found := causes(compute.root, method).get(model, method, pair)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("intervention", compute.root, model, repr(method), pair),
+        lambda stop: of_pair(compute, pair, spec, method, stop),
+    )
+
+
+def of_pair(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Any:
+    """One intervention on one pair; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed, or it was stopped.
+    """
+    model = compute.identify(spec)
+    kept = causes(compute.root, method)
+    found = kept.get(model.key, method, pair)
+    if found is None:
+        retriever = compute.retriever(model)
+        with compute.turns(spec)():
+            found = intervene(retriever, method, pair, should_stop)
+        kept.put(model.key, method, [(pair, found)])
+    return found
+
+
+def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
+    """The data set's other documents in the pair's language, at most MAX_OTHERS, by lot."""
+    texts = dict.fromkeys(
+        p.document for p in pairs if p.language == pair.language and p.document != pair.document
+    )
+    found = list(texts)
+    if len(found) > MAX_OTHERS:
+        kept = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
+        found = [found[i] for i in sorted(kept)]
+    return found
+
+
+def ask_others(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Place[Array]:
+    """A place in the device's queue for `scores_of_others`, shared as that of `ask` is.
+
+    Raises:
+        UserError: as `ask`.
+    """
+    if (found := stored_scores_of_others(compute, pair, spec, documents)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("others", compute.root, compute.identify(spec).key, pair, tuple(documents)),
+        lambda stop: scores_of_others(compute, pair, spec, documents, stop),
+    )
+
+
+def scores_of_others(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    documents: Sequence[str],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Array:
+    """The query's scores [n] with other documents; from the store or computed and kept.
+
+    Raises:
+        UserError: there are none, they cannot be scored, or it was stopped.
+    """
+    found = stored_scores_of_others(compute, pair, spec, documents)
+    if found is None:
+        model = compute.identify(spec)
+        retriever = compute.retriever(model)
+        options = RunOptions(should_stop, turn=compute.turns(spec))
+        found = score_others(retriever, model.key, pair, documents, compute.root, options)
+        others(compute.root).put(
+            model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(found))]
+        )
+    return found
+
+
+def stored_scores_of_others(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
+) -> Array | None:
+    """The same where they are stored, else None."""
+    key = compute.identify(spec).key
+    found = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
+    return found.scores if found is not None and len(found.scores) == len(documents) else None
+
+
+_answers: Recent[tuple[Sequence[object], Any]] = Recent(64)
+
+
+def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[], T]) -> T:
+    """What `make` gives of `results`, which `key` and they determine; given again while they are
+    the very same objects: what is stored and unchanged is decoded once (`Results.select`), so pages
+    that refresh themselves ask about the same ones."""
+    # The results are kept with the answer, so their ids are given to no others.
+    answer: T = _answers.get((*key, *map(id, results)), lambda: (results, make()))[1]
+    return answer
+
+
+def _digest(*arrays: Array) -> bytes:
+    """What tells arrays from others, where no object that stays the same does."""
+    found = hashlib.sha256()
+    for one in arrays:
+        found.update(np.ascontiguousarray(one).data)
+    return found.digest()
+
+
+# -- data sets -------------------------------------------------------------------------------------
+
+
+def job(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+) -> Job:
+    """Carry out an intervention on `pairs`."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        retriever, options = compute.retriever(model), compute.run_options(spec, run, report)
+        return intervene_all(retriever, model.key, method, pairs, compute.root, options=options)
+
+    def n_done() -> int:
+        return len(pairs) - len(causes(compute.root, method).missing(model.key, method, pairs))
+
+    key = run_key(model, method, scope)
+    label = f"{spec.name}, {method.name}"
+    return compute.job(
+        key,
+        label,
+        len(pairs),
+        work,
+        doing="intervention",
+        n_done=n_done,
+        sending=compute.sending(spec, lambda other: job(other, spec, method, pairs, scope)),
+    )
+
+
+def stored(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+) -> Stored[Any]:
+    """What is kept of an intervention on `pairs`."""
+    return causes(compute.root, method).select(compute.identify(spec).key, method, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetCause:
+    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places
+    where the evidence is read whole, and `lean`, the mean over pairs of last third less first
+    third, in the score's units; `lost` is what the score loses where the evidence stands behind the
+    limit, over the pairs that have such places. Ablation: score lost without each part, and the
+    same of it; nothing is `lost`.
+
+    Each may be None where no pair tells it, and has its own n. `n_left_out` pairs have evidence
+    that is read whole at fewer than two places, so no curve."""
+
+    summary: CurveSummary
+    lean: Estimate | None
+    lost: Estimate | None
+    n_left_out: int
+    model: ModelIdentity
+    notes: tuple[str, ...]
+    total: int
+    selection: str
+
+    def provenance(self) -> Provenance:
+        """Everything needed to compute this curve again."""
+        return provenance.of_curve(self.model, self.summary.curve, self.selection)
+
+
+def curve_of(found: Cause) -> Array | None:
+    """A causal curve [100] to be averaged and drawn; None where the evidence is read whole at
+    fewer than two places.
+
+    Raises:
+        ValueError: the intervention has no curve over positions.
+    """
+    if isinstance(found, Relocation):
+        return relocation_curve(found)
+    if isinstance(found, Ablation):
+        return ablation_curve(found)
+    if isinstance(found, SegmentCurve):
+        return found.curve(N_BINS)
+    raise ValueError(f"a {type(found).__name__} has no curve over positions")
+
+
+def data_set_cause(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    dataset: str,
+    selection: str = "",
+) -> DataSetCause:
+    """The average of what is kept of an intervention on `pairs`; computes none.
+
+    Raises:
+        UserError: nothing is kept of them.
+    """
+    kept = stored(compute, spec, method, pairs)
+    found = list(kept.results.values())
+    groups = documents_of_pairs(pairs, kept.results)
+    summary, lean, lost = _answer(
+        ("average", spec.name, dataset, repr(method), len(kept.failed)),
+        found,
+        lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
+    )
+    notes = sorted({one.note for one in found if one.note})
+    return DataSetCause(
+        summary,
+        lean,
+        lost,
+        len(found) - summary.curve.n,
+        compute.identify(spec),
+        tuple(notes),
+        len(pairs),
+        selection,
+    )
+
+
+def documents_of_pairs(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
+    """The documents of the pairs of these ids: what bootstraps resample."""
+    by_id = {pair.pair_id: pair.document for pair in pairs}
+    return [by_id[i] for i in ids]
+
+
+def _average(
+    found: Sequence[Any],
+    groups: Sequence[Hashable],
+    model: str,
+    dataset: str,
+    method: Method,
+    n_failed: int,
+) -> tuple[CurveSummary, Estimate | None, Estimate | None]:
+    """Mean curve of interventions, their mean lean and what is lost behind the limit."""
+    known = [
+        (one, curve, group)
+        for one, group in zip(found, groups, strict=True)
+        if (curve := curve_of(one)) is not None
+    ]
+    if found and not known:
+        raise UserError(
+            f"{model} reads the evidence whole at fewer than two places in each of {len(found)} "
+            "pairs: choose shorter documents, or a model that reads more."
+        )
+    curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)
+    summary = summarize(
+        curves,
+        [group for *_, group in known],
+        model=model,
+        dataset=dataset,
+        method=method,
+        n_truncated=sum(one.read_share < 1 for one, *_ in known),
+        n_failed=n_failed,
+        magnitudes=None,
+        resampling="bin_mean",
+    )
+
+    def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
+        kept = [(v, group) for one, c, group in known if (v := of(one, c)) is not None]
+        return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
+
+    third = curves.shape[1] // 3
+    lean = mean(
+        lambda one, curve: (
+            one.lean
+            if isinstance(one, Relocation)
+            else float(curve[-third:].mean() - curve[:third].mean())
+        )
+    )
+    lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
+    return summary, lean, lost
+
+
+def agreement_of(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    cause: Method,
+    pairs: Sequence[TextPair],
+) -> Agreement:
+    """How a method's curves agree with an intervention, over the pairs that have both.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    curves = compute.store.curves(compute.identify(spec).key, method, pairs)
+    kept = stored(compute, spec, cause, pairs).results
+    ids = [i for i in curves.pair_ids if i in kept]
+    both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
+            "compute both."
+        )
+    own = np.array([c for c, _ in both])
+    found = [r for _, r in both]
+    key = (
+        "agreement",
+        spec.name,
+        repr(method),
+        repr(cause),
+        _digest(own),
+    )
+    groups = documents_of_pairs(pairs, ids)
+    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found, groups))
+
+
+# -- null controls ---------------------------------------------------------------------------------
+
+
+def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
+    """The control of each of `pairs` that has one, in order; `among` gives unrelated queries."""
+    found = []
+    for pair in pairs:
+        try:
+            found.append(control(kind, pair, among))
+        except UserError:
+            continue
+    return found
+
+
+def controlled(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> ControlledCurve:
+    """What is stored of the curves of `pairs`, less their controls'.
+
+    Raises:
+        UserError: no pair has both.
+    """
+    own = compute.store.curves(compute.identify(spec).key, method, pairs)
+    nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
+    both = [(place, of_null[i]) for place, i in enumerate(own.pair_ids) if i in of_null]
+    if not both:
+        raise UserError(
+            f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
+        )
+    places, null_places = (np.array(side) for side in zip(*both, strict=True))
+    curves, of_nulls = own.curves[places], nulls.curves[null_places]
+    weights = own.magnitudes[places], nulls.magnitudes[null_places]
+    groups = documents_of_pairs(pairs, [own.pair_ids[place] for place in places.tolist()])
+    key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
+    return _answer(key, (), lambda: minus_null(kind, curves, of_nulls, groups, weights))
+
+
+def query_controls_agree(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> Estimate | None:
+    """How far the two controls without the query have one mean curve, over the pairs that have
+    both; None where none has, or where the profile is no control of the method."""
+    if "profile" not in controls_for(method):
+        return None
+    (first, of_first), (second, of_second) = (
+        _nulls(compute, spec, method, kind, pairs, among) for kind in QUERY_CONTROLS
+    )
+    ids = [i for i in of_first if i in of_second]
+    if not ids:
+        return None
+    one, other = (
+        first.curves[[of_first[i] for i in ids]],
+        second.curves[[of_second[i] for i in ids]],
+    )
+    return curves_agree(one, other)
+
+
+def _nulls(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> tuple[StoredCurves, dict[str, int]]:
+    """What is stored of the controls' curves, and their rows by the ids of the pairs."""
+    key = compute.identify(spec).key
+    nulls = compute.store.curves(key, null_method(kind, method), controls(kind, pairs, among))
+    return nulls, {controlled_id(kind, i): place for place, i in enumerate(nulls.pair_ids)}

@@ -1,0 +1,179 @@
+"""Results of interventions as tables for the page, the command line and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.agreement import Agreement
+from poslens.attribution.interventions.displacement import Displacement
+from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
+from poslens.attribution.interventions.relocation import Relocation, rank_among
+from poslens.attribution.types import N_BINS, Array
+from poslens.export.files import curve_frame
+from poslens.studies.cause.service import DataSetCause
+
+Numbers = Mapping[str, Array]
+
+READ_WHOLE = (
+    "A place counts where the model reads the moved evidence whole; positions are of what it "
+    "reads. Lost behind the limit: the mean score where the evidence is read whole less that where "
+    "it is not, over pairs with places of both kinds. That is the limit's doing and no bias. Left "
+    "out: pairs with fewer than two places read whole. Intervals: 95% bootstrap over documents."
+)
+READ_ONLY = (
+    "Parts are of what the model reads; nothing behind its limit is pulled into view. Intervals: "
+    "95% bootstrap over documents."
+)
+"""What stands below the mean curves of relocation and of ablation."""
+
+
+def relocation_frame(
+    results: Mapping[str, Relocation],
+    others: Numbers | None = None,
+    unknown: Collection[str] = (),
+) -> pd.DataFrame:
+    """A row for each model and place; with the rank among `others`' scores where given. Of the
+    models in `unknown` it is not known what they read."""
+    rows = [
+        {
+            "model": name,
+            "place": place,
+            "position": float(found.positions[place]),
+            "score": float(found.scores[place]),
+            "evidence read": None if name in unknown else float(found.read[place]),
+            **(
+                {"rank": rank_among(float(found.scores[place]), others[name])}
+                if others and name in others
+                else {}
+            ),
+        }
+        for name, found in results.items()
+        for place in range(len(found.positions))
+    ]
+    return pd.DataFrame(rows)
+
+
+def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
+    """A row for each model and part: its characters and what the score lost without it."""
+    rows = [
+        (name, found.by, part, *found.spans[part], float(found.effects[part]))
+        for name, found in results.items()
+        for part in range(len(found.spans))
+    ]
+    return pd.DataFrame(rows, columns=["model", "replaced by", "part", "start", "end", "effect"])
+
+
+def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
+    """A row for each label and distance."""
+    rows = [
+        (label, tokens, float(found.scores[k]), float(found.read[k]))
+        for label, found in results.items()
+        for k, tokens in enumerate(found.tokens)
+    ]
+    return pd.DataFrame(rows, columns=["moved", "tokens", "score", "text read"])
+
+
+def lean_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+    """A row for each model: how far its score rises from first third to last of what it reads, and
+    what it loses where the evidence stands behind its limit."""
+    return pd.DataFrame(
+        [
+            {
+                "model": one.summary.curve.model,
+                "intervention": one.summary.curve.method.name,
+                "n": one.summary.curve.n,
+                "documents": one.summary.curve.n_documents,
+                "truncated": one.summary.curve.n_truncated,
+                "failed": one.summary.curve.n_failed,
+                "left out": one.n_left_out,
+                "last third less first (score)": _said(one.lean),
+                "lost behind the limit (score)": _said(one.lost),
+                "pairs with places behind the limit": 0 if one.lost is None else one.lost.n,
+            }
+            for one in found
+        ]
+    )
+
+
+def segments_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+    """A row for each model and order: how much nearer to the whole its last third is than its
+    first."""
+    return pd.DataFrame(
+        [
+            {
+                "model": one.summary.curve.model,
+                "segments": one.summary.curve.method.params.get("order", "in order"),
+                "documents": one.summary.curve.n_documents,
+                "truncated": one.summary.curve.n_truncated,
+                "failed": one.summary.curve.n_failed,
+                "last third less first (cosine)": _said(one.lean),
+            }
+            for one in found
+        ]
+    )
+
+
+def _said(value: Estimate | None) -> str:
+    return "" if value is None else value.text("+.4f")
+
+
+def causal_curve_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+    """100 rows for each model: the mean causal curve, and beside it the two numbers of the whole
+    curve with the ends of their intervals."""
+    frames = []
+    for one in found:
+        frame = curve_frame([one.summary.curve])
+        for name, value in (("lean", one.lean), ("lost_behind_limit", one.lost)):
+            ends = (None, None) if value is None else (value.low, value.high)
+            frame[name] = None if value is None else value.value
+            frame[f"{name}_low"], frame[f"{name}_high"] = ends
+        frame["n_left_out"] = one.n_left_out
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
+    """A row for each model, method and intervention, which each label names."""
+    return pd.DataFrame(
+        [
+            {
+                "model": one.model,
+                "method": one.method.name,
+                "intervention": cause,
+                "n": one.n,
+                "documents": one.n_documents,
+                "left out": one.n_left_out,
+                "of the means": "" if one.means is None else str(one.means),
+                "mean over pairs": "" if one.each is None else str(one.each),
+            }
+            for cause, one in found
+        ]
+    )
+
+
+def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
+    """100 rows for each model: the curve less its control, with the band of the mean."""
+    positions = (np.arange(N_BINS) + 0.5) / N_BINS
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "model": name,
+                    "control": CONTROLS[one.control],
+                    "position": positions,
+                    "mean": one.mean,
+                    "ci_low": one.ci_low,
+                    "ci_high": one.ci_high,
+                    "n": one.n,
+                    "n_documents": one.n_documents,
+                }
+            )
+            for name, one in found
+        ],
+        ignore_index=True,
+    )

@@ -1,0 +1,144 @@
+"""The passport that a model is checked against, read from the JSON that `passport` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from poslens.attribution.errors import UserError
+from poslens.studies.passport.service import FORMAT, PairScore
+
+MAX_BYTES = 200_000_000
+"""Largest file that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A passport's number, over `n` pairs, queries or texts of `n_documents` different documents; 0
+    where the passport does not say."""
+
+    value: float
+    n: int = 0
+    n_documents: int = 0
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a stored passport says: `numbers` by part and key, `absent` why a part has none, and
+    `scores` by pair. `n_pairs` and `n_documents` are those of the whole data set."""
+
+    model: str
+    weights: str
+    dataset: str
+    n_pairs: int
+    n_documents: int
+    poslens: str
+    numbers: Mapping[str, Mapping[str, Number]]
+    absent: Mapping[str, str]
+    scores: Mapping[str, PairScore]
+
+    @property
+    def heading(self) -> str:
+        """The model, the data set and how many of its pairs were scored, in one line."""
+        return (
+            f"{self.model}, weights {self.weights}, {len(self.scores):,} of the {self.n_pairs:,} "
+            f"pairs of {self.dataset} scored ({self.n_documents:,} documents in all), PosLens "
+            f"{self.poslens}"
+        )
+
+
+def read_baseline(file: Path, model: str) -> Baseline:
+    """The passport of `model` in a file, or the only one there.
+
+    Raises:
+        UserError: the file is none of passports, or of several other models.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{file.name} is larger than {MAX_BYTES // 1_000_000} MB: no passport is.")
+    return parse(data, file.name, model)
+
+
+def parse(data: bytes, name: str, model: str) -> Baseline:
+    """As `read_baseline`, of the file's bytes.
+
+    Raises:
+        UserError: see there.
+    """
+    try:
+        found = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or not all(map(_is_entry, found)):
+        raise UserError(
+            f"{name} holds no passports: give a JSON file that `poslens passport --out` wrote."
+        )
+    if any(one["format"] != FORMAT for one in found):
+        raise UserError(f"{name} is of another PosLens: write it again with `poslens passport`.")
+    chosen = [one for one in found if one["model"] == model] or found
+    if len(chosen) > 1:
+        raise UserError(
+            f"{name} holds {len(found):,} passports and not exactly one of {model}: give a file "
+            "with one."
+        )
+    return _baseline(chosen[0], name)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _is_entry(one: Any) -> bool:
+    return isinstance(one, dict) and {"format", "model", "dataset", "parts"} <= set(one)
+
+
+def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
+    try:
+        return Baseline(
+            _text(entry["model"]),
+            _text(entry.get("weights", "")),
+            _text(entry["dataset"]),
+            int(_number(entry.get("n_pairs", 0))),
+            int(_number(entry.get("n_documents", 0))),
+            _text(entry.get("poslens", "")),
+            {
+                part: {key: _of_part(one) for key, one in about["numbers"].items()}
+                for part, about in entry["parts"].items()
+            },
+            {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},
+            {
+                pair_id: PairScore(_text(one["texts"]), _number(one["score"]))
+                for pair_id, one in entry.get("scores", {}).items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{name} is damaged: a number of the passport of {str(entry['model'])[:80]} is not as "
+            "`poslens passport` writes it."
+        ) from error
+
+
+def _of_part(one: Mapping[str, Any]) -> Number:
+    return Number(
+        _number(one["value"]),
+        int(_number(one.get("n", 0))),
+        int(_number(one.get("n_resampled", 0))),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError("no number")
+    return float(value)

@@ -1,0 +1,120 @@
+"""The command of continuous integration: check."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poslens.commands.answers import answers, print_json
+from poslens.commands.command_options import (
+    DatasetOrData,
+    Endpoints,
+    Model,
+    for_data,
+    pairs_of,
+    resolve,
+)
+from poslens.commands.command_output import LineFormat, quiet, spoken, watched
+from poslens.studies.check.answers import CheckAnswer
+
+app = typer.Typer()
+
+NOT_CHECKED = 3
+"""Exit code where no check failed and one could not be made."""
+
+
+class Name(StrEnum):
+    """What is checked."""
+
+    lean = "lean"
+    curve = "curve"
+    psi = "psi"
+    truncation = "truncation"
+    drift = "drift"
+
+
+@app.command()
+@spoken
+@answers(CheckAnswer)
+def check(
+    baseline: Annotated[
+        Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")
+    ],
+    model: Model = "MiniLM",
+    endpoint: Endpoints = None,
+    dataset: DatasetOrData = "sample",
+    only: Annotated[
+        list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
+    ] = None,
+    lean: Annotated[
+        float,
+        typer.Option(
+            help="How much further from 0 than the baseline's, or across it, the lean by "
+            "relocation may be, in standard deviations of the scores."
+        ),
+    ] = 0.05,
+    curve: Annotated[
+        float,
+        typer.Option(
+            help="How much further from 0 than the baseline's, or across it, the primacy-recency "
+            "index of the attribution curve may be."
+        ),
+    ] = 0.05,
+    psi: Annotated[float, typer.Option(help="How far PSI less what chance gives may rise.")] = 0.05,
+    truncation: Annotated[
+        int, typer.Option(help="How many tokens fewer of a long text may be read.")
+    ] = 0,
+    drift: Annotated[
+        float,
+        typer.Option(
+            help="How far scores of the same pairs may move on average, in standard deviations of "
+            "the baseline's scores."
+        ),
+    ] = 0.05,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Pairs that are attributed, at most, as in `passport`.")
+    ] = 500,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write a JUnit file for the build server, too.")
+    ] = None,
+    format: Annotated[
+        LineFormat, typer.Option(help="text (a line for each check) or json.")
+    ] = LineFormat.text,
+) -> None:
+    """Check a model against a stored passport. Exit code 0: every check passed. 1: one failed. 3:
+    none failed, but one could not be made. Stop with Ctrl-C, resume by running again."""
+    from poslens.cache.exchange.atomic_file import replacing
+    from poslens.studies.check import service as checking
+    from poslens.studies.check.baseline import read_baseline
+    from poslens.studies.check.junit import junit_bytes
+
+    quiet()
+    tolerances = checking.Tolerances(lean, curve, psi, truncation, drift)
+    names = [one.value for one in dict.fromkeys(only or Name)]
+    spec = resolve(model)
+    known = read_baseline(baseline, spec.name)
+    data, _ = pairs_of(dataset, False)
+    spec = for_data(spec, data.name)
+    from poslens.compute.compute import service
+
+    compute = service()
+    found = checking.passport(compute, spec, data, names, pairs)
+    if found.missing:
+        watched(spec.name, checking.job(compute, found), unit="computation")
+        found = checking.passport(compute, spec, data, names, pairs)
+    made = checking.checks(found, known, tolerances, names)
+    print(f"Baseline: {known.heading}", file=sys.stderr)
+    if junit is not None:
+        with replacing(junit) as file:
+            file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
+    if format is LineFormat.json:
+        print_json(checking.entry(found, known, made))
+    else:
+        for one in made:
+            print(f"{one.outcome}: {one.name}: {one.line}")
+    if not checking.passed(made):
+        raise typer.Exit(1 if checking.failed(made) else NOT_CHECKED)

@@ -1,0 +1,36 @@
+"""Checks as a JUnit file, which build servers show test by test."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+
+from poslens.figures.palettes import printable
+from poslens.studies.check.service import Check
+
+
+def junit_bytes(made: Sequence[Check], title: str) -> bytes:
+    """One test suite with a test case for each check: passed, failed or skipped."""
+    outcomes = [one.outcome for one in made]
+    counts = {
+        "tests": str(len(made)),
+        "failures": str(outcomes.count("fail")),
+        "errors": "0",
+        "skipped": str(outcomes.count("not checked")),
+    }
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": printable(title), **counts})
+    for one in made:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "poslens.check", "name": one.name}
+        )
+        line = printable(one.line)
+        if one.outcome == "fail":
+            ElementTree.SubElement(case, "failure", {"message": line}).text = line
+        elif one.outcome == "not checked":
+            ElementTree.SubElement(case, "skipped", {"message": line})
+        else:
+            ElementTree.SubElement(case, "system-out").text = line
+    ElementTree.indent(root)
+    written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return written + b"\n"

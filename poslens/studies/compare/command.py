@@ -1,0 +1,86 @@
+"""The command about several models on one pair: compare."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import TableAnswer, answers, print_table
+from poslens.commands.command_options import (
+    Endpoints,
+    MethodName,
+    Normalization,
+    Options,
+    Resampling,
+    method_of,
+)
+from poslens.commands.command_output import TextFormat, quiet, say_caveat, spoken
+from poslens.commands.completion import model_names
+from poslens.studies.compare.answers import ComparisonRow
+from poslens.studies.explain.command_texts import (
+    Document,
+    DocumentFile,
+    Out,
+    PairDataset,
+    PairId,
+    Query,
+    explained,
+    pair_of,
+    picture_format,
+    spec_of,
+    write_heatmap,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+@answers(TableAnswer[ComparisonRow])
+def compare(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            autocompletion=model_names,
+            help="Repeat for two or more; MiniLM-primacy and MiniLM-recency by default. Each is "
+            "compared with the first.",
+        ),
+    ] = None,
+    endpoint: Endpoints = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    query: Query = None,
+    document: Document = None,
+    document_file: DocumentFile = None,
+    pair: PairId = None,
+    dataset: PairDataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    out: Out = None,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row per model).")
+    ] = TextFormat.json,
+) -> None:
+    """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
+    order its words."""
+    names = model or ["MiniLM-primacy", "MiniLM-recency"]
+    # One model may have several names.
+    specs = list({spec.name: spec for spec in (spec_of(name, dataset) for name in names)}.values())
+    if len(specs) < 2:
+        raise UserError("A comparison needs two models: give --model twice.")
+    fmt = picture_format(out)
+    chosen = method_of(method, normalization, resampling, False, option)
+    subject = pair_of(query, document, document_file, dataset, pair)
+    quiet()
+    results = explained(subject, specs, chosen)
+    if out is not None:
+        write_heatmap(out, fmt, results)
+        return
+    from poslens.studies.compare.tables import comparison_frame
+
+    say_caveat(chosen)
+    known = [one.provenance() for one in results]
+    print_table(comparison_frame(results), format.value, known)

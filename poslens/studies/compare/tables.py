@@ -1,0 +1,62 @@
+"""Several models on one pair in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
+from poslens.attribution.methods import METHODS
+from poslens.compute.compute import Explained
+from poslens.compute.orders import apart
+from poslens.studies.explain.service import pair_numbers, word_scores
+
+
+def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
+    """A row for each model, in order.
+
+    Columns: model; score; center_of_mass and primacy_recency_index of the document, missing where
+    all is zero; tokens_read and tokens of the document, special ones included; then against the
+    first model, and so missing for itself: score_difference and index_difference (this model's less
+    the first's), rank_correlation (Spearman's, of the words that both read, each as the heatmap
+    adds its tokens up) and curves_apart (half the sum of differences of the two curves' shares: 0
+    is alike, 1 nothing in common).
+    """
+    first = results[0]
+    how = METHODS[first.attribution.method.name].aggregate
+    scores = word_scores(results, how)
+    magnitudes = [document_magnitudes(one.attribution) for one in results]
+    numbers = [[_value(one) for one in pair_numbers(result)] for result in results]
+    rows = []
+    for at, one in enumerate(results):
+        found, (mass, index) = one.attribution, numbers[at]
+        row: dict[str, object] = {
+            "model": one.model.spec.name,
+            "score": found.score,
+            "center_of_mass": mass,
+            "primacy_recency_index": index,
+            "tokens_read": len(found.document),
+            "tokens": found.document.n_tokens_full,
+            "score_difference": None,
+            "index_difference": None,
+            "rank_correlation": None,
+            "curves_apart": None,
+        }
+        if at:
+            base = numbers[0][1]
+            row |= {
+                "score_difference": found.score - first.attribution.score,
+                "index_difference": None if index is None or base is None else index - base,
+                "rank_correlation": rank_correlation(scores[0], scores[at]),
+                "curves_apart": float(apart(magnitudes[0][None], magnitudes[at][None])[0]),
+            }
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    numeric = frame.columns.drop("model")
+    return frame.astype(dict.fromkeys(numeric.drop(["tokens_read", "tokens"]), float))
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value

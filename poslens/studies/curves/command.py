@@ -1,0 +1,376 @@
+"""Commands about whole data sets: precompute, failures, curve, export."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import (
+    File,
+    TableAnswer,
+    answers,
+    print_answer,
+    print_json,
+    print_table,
+)
+from poslens.commands.command_options import (
+    Dataset,
+    Endpoints,
+    MethodName,
+    Model,
+    Normalization,
+    Options,
+    Posir,
+    Readable,
+    Resampling,
+    for_data,
+    method_of,
+    pairs_of,
+    readable_of,
+    resolve,
+    specs_of,
+)
+from poslens.commands.command_output import (
+    FileFormat,
+    LineFormat,
+    TextFormat,
+    quiet,
+    say_caveat,
+    say_cost,
+    spoken,
+    suffix_of,
+    wait,
+    write,
+    write_table,
+)
+from poslens.commands.completion import model_names
+from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
+
+if TYPE_CHECKING:
+    from poslens.attribution.types import Method, TextPair
+    from poslens.cache.exchange.part_files import PartWriter
+    from poslens.compute.compute import DataSetCurve
+
+app = typer.Typer()
+LOG_EVERY_S = 10.0  # a log, unlike a terminal, keeps every state of a progress bar
+
+
+class ExecutorName(StrEnum):
+    """Where batches are computed."""
+
+    local = "local"
+    ray = "ray"
+
+
+def _published(folder: str) -> PartWriter:
+    from poslens.cache.exchange import part_files
+    from poslens.compute.compute import service
+    from poslens.compute.provenance import poslens_version
+
+    return part_files.PartWriter(part_files.PartFolder(folder), service().root, poslens_version())
+
+
+def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
+    from poslens.cache.jobs import attributions
+
+    if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", said):
+        raise UserError(f"--shard takes I/N, such as 2/8, and not {said[:40]!r}.")
+    number, of = map(int, said.split("/"))
+    if not (found := attributions.shard(pairs, number, of)):
+        raise UserError(f"Shard {said} has no pair: {len(pairs)} pairs fill fewer shards.")
+    return found
+
+
+@app.command()
+@spoken
+@answers(Precomputed)
+def precompute(
+    model: Model = "MiniLM",
+    endpoint: Endpoints = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    posir: Posir = False,
+    readable: Readable = False,
+    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            help="local: this process's device. ray: an actor for each GPU of a cluster, or each "
+            "core (`pip install -r requirements-ray.txt`)."
+        ),
+    ] = ExecutorName.local,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Actors of --executor ray; all there is room for.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="A running Ray cluster for --executor ray: auto, or host:port; without it Ray is "
+            "started on this machine alone."
+        ),
+    ] = None,
+    parts: Annotated[
+        str,
+        typer.Option(
+            help="Publish results as Parquet parts to this folder or s3:// address instead of "
+            "filling the cache; `cache ingest` takes them in.",
+        ),
+    ] = "",
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Only the pairs of shard I of N, which are the same on every host: of N processes "
+            "that share no cache, each takes one.",
+        ),
+    ] = "",
+    format: Annotated[
+        LineFormat, typer.Option(help="json, or text (in one line).")
+    ] = LineFormat.json,
+) -> None:
+    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again.
+
+    Several of these on the same pairs share the work.
+    """
+    from poslens.compute.compute import service
+
+    if executor is ExecutorName.local and (workers or address):
+        raise UserError("--workers and --address belong to --executor ray: add it.")
+    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    if spec.remote and executor is ExecutorName.ray:
+        raise UserError(f"{spec.name} is an endpoint, which no cluster speeds up: leave out ray.")
+    data, pairs = pairs_of(dataset, posir)
+    spec = for_data(spec, data.name)
+    quiet()
+    pairs, _ = readable_of([spec], pairs, readable)
+    if shard:
+        pairs = _shard_of(pairs, shard)
+    from tqdm import tqdm
+
+    def on_ray(identity: Any) -> Any:
+        from poslens.cache.jobs.ray_executor import RayExecutor
+        from poslens.compute.settings import DEVICE, PRECISION
+
+        return RayExecutor(
+            identity.spec,
+            chosen,
+            identity.key.fingerprint,
+            device=DEVICE.get(),
+            precision=PRECISION.get(),
+            workers=workers,
+            address=address,
+        )
+
+    job = service().attribution_job(
+        spec,
+        chosen,
+        pairs,
+        data.name,
+        executor=on_ray if executor is ExecutorName.ray else None,
+        store=_published(parts) if parts else None,
+    )
+    say_cost(job)
+    pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
+    with tqdm(
+        total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr, mininterval=pause
+    ) as bar:
+
+        def show(progress: Any) -> None:
+            before = progress.done - progress.computed
+            if bar.initial != before:
+                # Stored already, or by another job: no part of this one's rate.
+                bar.initial = before
+                bar.n = max(bar.n, before)
+            if progress.failed:
+                bar.set_postfix(failed=progress.failed, refresh=False)
+            bar.update(progress.done - bar.n)
+
+        running = job.start(show, retry_failed=retry_failed)
+        wait(running)
+        bar.refresh()
+    if running.error:
+        raise UserError(running.error)
+    progress = running.progress
+    answer: Precomputed = {
+        "model": spec.name,
+        "method": repr(chosen),
+        "dataset": data.name,
+        "total": progress.total,
+        "done": progress.done,
+        "computed": progress.computed,
+        "failed": progress.failed,
+        "seconds": round(progress.seconds, 3),
+    }
+    print_answer(answer, format.value)
+
+
+@app.command()
+@spoken
+@answers(Failures)
+def failures(
+    model: Model = "MiniLM",
+    endpoint: Endpoints = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    posir: Posir = False,
+    format: Annotated[
+        LineFormat, typer.Option(help="json, or text (a line for each).")
+    ] = LineFormat.json,
+) -> None:
+    """List the pairs of a data set that gave no result, and why; `precompute --retry-failed` tries
+    them again."""
+    from poslens.compute.compute import service
+
+    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
+    data, pairs = pairs_of(dataset, posir)
+    failed = service().attribution_job(for_data(spec, data.name), chosen, pairs, "").failures()
+    answer: Failures = {
+        "model": spec.name,
+        "method": repr(chosen),
+        "dataset": data.name,
+        "total": len(pairs),
+        "failed": [{"pair": pair, "reason": reason} for pair, reason in failed.items()],
+    }
+    if format is LineFormat.json:
+        print_json(answer)
+        return
+    for pair, reason in failed.items():
+        print(f"{pair}: {reason}")
+
+
+class CurveAxis(StrEnum):
+    """Where a curve's positions are counted."""
+
+    read = "read"
+    text = "text"
+
+
+Axis = Annotated[
+    CurveAxis,
+    typer.Option(
+        help="read: positions in the tokens that the model read. text: in hundredths of the whole "
+        "text's characters, each over the pairs that were read there.",
+    ),
+]
+
+
+def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
+    from poslens.attribution.curves.text_axis import over_text
+
+    if axis is CurveAxis.read:
+        return method
+    if posir:
+        raise UserError("PosIR's curves are over what was read: leave --axis text out.")
+    return over_text(method)
+
+
+def _curves(
+    models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool
+) -> list[DataSetCurve]:
+    from poslens.compute.compute import service
+
+    data, pairs = pairs_of(dataset, posir)
+    found = []
+    for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
+        kept, left_out = readable_of([spec], pairs, readable)
+        words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
+        found.append(service().curve(spec, chosen, kept, data.name, words))
+    return found
+
+
+@app.command()
+@spoken
+@answers(TableAnswer[CurveRow])
+def curve(
+    model: Model = "MiniLM",
+    endpoint: Endpoints = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    axis: Axis = CurveAxis.read,
+    posir: Posir = False,
+    readable: Readable = False,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
+) -> None:
+    """Print a data set's aggregated curve from what `precompute` stored."""
+    from poslens.export.files import curve_frame
+
+    chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
+    [found] = _curves([model], chosen, dataset, posir, readable)
+    frame = curve_frame([found.summary.curve])
+    say_caveat(chosen)
+    print_table(frame, format.value, [found.provenance()])
+
+
+@app.command()
+@spoken
+@answers(File)
+def export(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            autocompletion=model_names,
+            help="Repeat for several; MiniLM-primacy, MiniLM and MiniLM-recency by default.",
+        ),
+    ] = None,
+    method: MethodName = "saliency",
+    option: Options = None,
+    endpoint: Endpoints = None,
+    dataset: Dataset = "sample",
+    normalization: Normalization = "p99",
+    resampling: Resampling = "bin_mean",
+    axis: Axis = CurveAxis.read,
+    posir: Posir = False,
+    readable: Readable = False,
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+    table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
+    format: FileFormat = LineFormat.text,
+) -> None:
+    """Write the aggregated curves of one or several models as a figure or a table."""
+    from dataclasses import replace
+
+    from poslens.export.files import (
+        FIGURE_FORMATS,
+        TABLE_FORMATS,
+        curve_frame,
+        figure_bytes,
+        table_files,
+    )
+    from poslens.figures.curves import PRESETS, mean_curves
+
+    formats = TABLE_FORMATS if table else dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))
+    fmt = suffix_of(output, list(formats))
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
+    names = model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
+    found = _curves(names, chosen, dataset, posir, readable)
+    provenance = [one.provenance() for one in found]
+    curves = [one.summary.curve for one in found]
+    say_caveat(chosen)
+    if fmt in ("csv", "parquet") or table:
+        frame = curve_frame(curves)
+        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
+        write_table(output, files, format)
+        return
+    style = replace(PRESETS[size], palette=palette)
+    figure = mean_curves(curves, style, provenance=provenance)
+    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""What the commands about one pair share: its texts, typed or of a data set, and its heatmap as a
+file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import TextPair
+from poslens.commands.command_options import data_name, for_data, resolve
+from poslens.commands.command_output import say_cost, share_shown, suffix_of, write
+from poslens.commands.completion import dataset_names
+
+if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.types import Method
+    from poslens.compute.compute import Explained
+
+PICTURES = ("html", "png", "svg", "pdf")
+
+Query = Annotated[str | None, typer.Option(help="The query.")]
+Document = Annotated[str | None, typer.Option(help="The document's text.")]
+DocumentFile = Annotated[Path | None, typer.Option(help="File with the document; - for stdin.")]
+PairId = Annotated[
+    str | None, typer.Option("--pair", help="A pair of --dataset by its id, instead of texts.")
+]
+PairDataset = Annotated[
+    str,
+    typer.Option(
+        "--dataset",
+        "--statistics",
+        autocompletion=dataset_names,
+        help="Data set, by name or path, of --pair; of typed texts, whose word statistics BM25 "
+        "uses.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Write the heatmap instead: .html (needs no network), .png, .svg or .pdf."
+    ),
+]
+
+
+def pair_of(
+    query: str | None,
+    document: str | None,
+    document_file: Path | None,
+    dataset: str,
+    pair_id: str | None,
+) -> TextPair:
+    """The pair that the options give.
+
+    Raises:
+        UserError: they give none, or two, or the data set has no such pair.
+    """
+    from poslens.attribution import datasets
+    from poslens.attribution.text import clean
+
+    texts = (query, document, document_file)
+    if pair_id is not None:
+        if any(text is not None for text in texts):
+            raise UserError("Give either --pair or texts: leave the other out.")
+        return datasets.read(data_name(dataset)).pair(pair_id)
+    if query is None:
+        raise UserError("Give --query and the document's text, or a data set's --pair.")
+    if (document is None) == (document_file is None):
+        raise UserError("Give the document either as --document or as --document-file.")
+    text = document if document is not None else _read_text(document_file)
+    return TextPair("typed", clean(query, "query").text, clean(text, "document").text)
+
+
+def _read_text(path: Path | None) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: convert it first.") from error
+
+
+def spec_of(model: str, dataset: str) -> RetrieverSpec:
+    """The retriever of a name, with the word statistics of a data set where it uses any."""
+    from poslens.attribution import datasets
+    from poslens.attribution.retrievers.detect import family_of
+
+    spec = resolve(model)
+    if not family_of(spec).has_statistics:
+        return spec
+    corpus = data_name(dataset)
+    datasets.read(corpus)
+    return for_data(spec, corpus)
+
+
+def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) -> list[Explained]:
+    """The pair under each retriever; says on stderr what it would send to an endpoint, and what to
+    beware of."""
+    from poslens.compute.compute import service
+
+    compute, found = service(), []
+    for spec in specs:
+        if spec.remote:
+            compute.require_fit(compute.identify(spec), method)
+            say_cost(compute.attribution_job(spec, method, [pair], pair.dataset))
+        with share_shown(spec.name):
+            one = compute.explain(pair, spec, method)
+        if one.notice:
+            print(one.notice, file=sys.stderr)
+        found.append(one)
+    return found
+
+
+def picture_format(out: Path | None) -> str:
+    """The format that --out asks for; empty without it.
+
+    Raises:
+        UserError: a suffix that cannot be written.
+    """
+    return suffix_of(out, PICTURES) if out is not None else ""
+
+
+def write_heatmap(out: Path, fmt: str, results: Sequence[Explained]) -> None:
+    """The heatmap of one pair, a column for each model, with the mean curve of the pair's data set
+    as far as that is stored."""
+    from poslens.attribution import datasets
+    from poslens.attribution.methods import METHODS
+    from poslens.compute.compute import service
+    from poslens.figures.palettes import Style
+    from poslens.heatmap import View
+    from poslens.heatmap.results import heatmap_bytes, panes
+    from poslens.studies.explain import service as explaining
+    from poslens.studies.explain.heads import head
+
+    rails = []
+    for one in results:
+        average = None
+        if one.pair.dataset in datasets.names():
+            data = datasets.read(one.pair.dataset)
+            method = one.attribution.method
+            average = explaining.average(service(), one.model.spec, method, data, None)
+        rails.append(explaining.rail(one, average, None))
+    drawn = panes(results, rails, [head(one) for one in results])
+    view = View(aggregate=METHODS[results[0].attribution.method.name].aggregate)
+    known = [one.provenance() for one in results]
+    write(out, heatmap_bytes(drawn, known, view, fmt, Style(width_px=1000, font_size=13)))

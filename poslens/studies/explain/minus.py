@@ -1,0 +1,100 @@
+"""One model's attribution of a text less another's, painted on the text itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.positions import normalize
+from poslens.attribution.text import sentences, words
+from poslens.attribution.types import Array, TokenizedText
+from poslens.compute.compute import Explained
+from poslens.figures.figure_base import quantity
+from poslens.heatmap import Head, Pane, Rail
+
+Floats = NDArray[np.float64]
+
+
+def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
+    """Scores of tokens [T] spread evenly over their characters [length], so that they sum to the
+    same; a token without characters gives its score to the one where it stands."""
+    found = np.zeros(length)
+    for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
+        if token.is_special:
+            continue
+        start = min(token.start, length - 1)
+        end = max(token.end, start + 1)
+        found[start:end] += score / (end - start)
+    return found
+
+
+def pieces(
+    first: TokenizedText, second: TokenizedText, scores: tuple[Floats, Floats], length: int
+) -> list[tuple[int, int, float]]:
+    """Start, end and difference of what both tokenizers cut the text into, as far as both read.
+
+    Where they cut alike, a piece is a token and its value the difference of the two scores; where
+    not, a token counts in each of its pieces by its characters.
+    """
+    read = min(first.read_until, second.read_until)
+    gap = by_character(first, scores[0], length) - by_character(second, scores[1], length)
+    tokens = [t for side in (first, second) for t in side.tokens if not t.is_special]
+    edges = sorted({min(edge, read) for t in tokens for edge in (t.start, t.end)})
+    covered = np.zeros(length, dtype=np.bool_)
+    for token in tokens:
+        covered[token.start : token.end] = True
+    return [
+        (start, end, float(gap[start:end].sum()))
+        for start, end in pairwise(edges)
+        if covered[start]
+    ]
+
+
+def _scaled(scores: Array, tokenized: TokenizedText, how: str) -> Floats:
+    """Scores [T] in the curve's unit, which two models share; special tokens 0."""
+    found = np.zeros(len(scores))
+    content = tokenized.content
+    if content.any():
+        found[content] = normalize(scores[content], how)  # type: ignore[arg-type]
+    return found
+
+
+def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[Pane]:
+    """A query and a document pane of A less B, each model's scores in the curve's unit first."""
+    method = a.attribution.method
+    how = str(method.curve_params["normalization"])
+    label = f"{a.attribution.model} − {b.attribution.model}"
+    panes = []
+    for side, text in (("query", a.pair.query), ("document", a.pair.document)):
+        one, two = (getattr(r.attribution, side) for r in (a, b))
+        scores = (
+            _scaled(getattr(a.attribution, f"{side}_scores"), one, how),
+            _scaled(getattr(b.attribution, f"{side}_scores"), two, how),
+        )
+        is_document = side == "document"
+        read = min(one.read_until, two.read_until)
+        evidence = a.pair.evidence if is_document else None
+        panes.append(
+            Pane(
+                id=f"{label}/{side}",
+                model=label,
+                side=side,  # type: ignore[arg-type]
+                text=text,
+                tokens=tuple(
+                    (start, end, float(f"{value:.6g}"))
+                    for start, end, value in pieces(one, two, scores, len(text))
+                ),
+                words=tuple(words(text)),
+                sentences=tuple(sentences(text, a.pair.language)),
+                evidence=(evidence.start, evidence.end) if evidence else None,
+                truncated_at=read if one.truncated or two.truncated else None,
+                signed=True,
+                unit=quantity(method),
+                rail=rail if is_document else None,
+                head=head if is_document else None,
+            )
+        )
+    return panes

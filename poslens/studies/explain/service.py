@@ -1,0 +1,278 @@
+"""What one pair's curve stands against: the model's mean curve over the pair's data set, as far as
+it is stored, less a null control where one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.bootstrap import Estimate, band
+from poslens.attribution.curves.curve_summary import (
+    CurveSummary,
+    center_of_mass,
+    primacy_recency_index,
+)
+from poslens.attribution.curves.positions import (
+    Aggregate,
+    document_curve,
+    document_magnitudes,
+    positions,
+    token_range,
+    unit_scores,
+)
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import (
+    CONTROLS,
+    Control,
+    ControlledCurve,
+    null_method,
+)
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import words
+from poslens.attribution.types import (
+    Array,
+    Attribution,
+    Method,
+    Provenance,
+    TextPair,
+    as_array,
+)
+from poslens.cache.recent import Recent, RecentWhileSame
+from poslens.cache.storage.store import StoredCurves
+from poslens.compute.compute import Compute, Explained
+from poslens.compute.orders import apart
+from poslens.compute.provenance import of_controlled, of_curve, of_difference
+from poslens.figures.curves import Mean
+from poslens.heatmap import Rail
+from poslens.studies.cause import service as interventions
+from poslens.studies.curves.words import MIN_PAIRS
+
+_controlled: RecentWhileSame[ControlledCurve | None] = RecentWhileSame(32)
+_controls: Recent[list[TextPair]] = Recent(8)
+_differences: RecentWhileSame[Difference | None] = RecentWhileSame(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A model's mean curve over a data set: `stored` of `total` pairs have been tried. `mean` is
+    None below `MIN_PAIRS`, `summary` where a null control was subtracted or nothing is stored.
+    `controlled` compares the curve with the control that was subtracted."""
+
+    stored: int
+    total: int
+    mean: Mean | None
+    summary: CurveSummary | None
+    provenance: Provenance | None
+    controlled: ControlledCurve | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pair has been tried."""
+        return self.stored >= self.total
+
+
+def average(
+    compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control | None
+) -> Average:
+    """The mean curve of the whole data set, less its controls' of `kind`.
+
+    Raises:
+        UserError: the model is not here, or the store cannot be read.
+    """
+    total = len(data.pairs)
+    summary = compute.average(spec, method, data.pairs, data.name)
+    if summary is None:
+        return Average(0, total, None, None, None)
+    curve = summary.curve
+    stored = curve.n + curve.n_failed
+    model = compute.identify(spec)
+    if kind is not None:
+        found = _less_control(compute, spec, method, data, kind)
+        if found is None or found.n < MIN_PAIRS:
+            return Average(stored, total, None, None, None)
+        said = _said(found.n, found.n_documents)
+        mean = Mean(
+            found.mean,
+            positions(method.curve_params["resampling"]),
+            _edges(found.ci_low, found.ci_high),
+            f"{said}, minus {CONTROLS[kind]}",
+        )
+        made = of_controlled(model, method, data.name, found, "")
+        return Average(stored, total, mean, None, made, found)
+    if curve.n < MIN_PAIRS:
+        return Average(stored, total, None, summary, None)
+    said = _said(curve.n, curve.n_documents)
+    mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), said)
+    return Average(stored, total, mean, summary, of_curve(model, curve, ""))
+
+
+def _said(n: int, n_documents: int) -> str:
+    documents = "1 document" if n_documents == 1 else f"{n_documents:,} documents"
+    return f"mean of {n:,} pairs, {documents}"
+
+
+def _edges(low: Array | None, high: Array | None) -> tuple[Array, Array] | None:
+    return None if low is None or high is None else (low, high)
+
+
+def controls(kind: Control, data: DataSet) -> list[TextPair]:
+    """The control of each pair of a data set that has one, made once."""
+    key = (kind, data.name, len(data.pairs))
+    return _controls.get(key, lambda: interventions.controls(kind, data.pairs, data.pairs))
+
+
+def _less_control(
+    compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control
+) -> ControlledCurve | None:
+    model = compute.identify(spec).key
+    key = (compute.root, model, repr(method), data.name, len(data.pairs), kind)
+    stamp = [compute.store.stamp(model, one) for one in (method, null_method(kind, method))]
+
+    def found() -> ControlledCurve | None:
+        with suppress(UserError):
+            return interventions.controlled(compute, spec, method, kind, data.pairs, data.pairs)
+        return None
+
+    return _controlled.get(key, stamp, found)
+
+
+# -- one pair --------------------------------------------------------------------------------------
+
+
+def rail(result: Explained, against: Average | None, control: Attribution | None) -> Rail:
+    """What stands beside the document: its curve, less its control's, and the mean."""
+    mean = against.mean if against is not None else None
+    if mean is None:
+        return Rail(_listed(pair_curve(result, control)))
+    low, high = mean.band or ((), ())
+    return Rail(
+        _listed(pair_curve(result, control)),
+        _listed(mean.values),
+        _listed(low),
+        _listed(high),
+        mean.note + ("; 95% band over documents" if mean.band else ""),
+    )
+
+
+def _listed(values: Array | tuple[()]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def pair_curve(result: Explained, control: Attribution | None) -> Array:
+    """The pair's own curve [100], less its control's."""
+    curve = document_curve(result.attribution)
+    if control is None:
+        return curve
+    return as_array(curve - document_curve(control), curve.shape, "a curve")
+
+
+def evidence_range(result: Explained) -> tuple[float, float] | None:
+    """The evidence among the tokens that the model read, as shares of them."""
+    span = result.pair.evidence
+    return None if span is None else token_range(result.attribution.document, span)
+
+
+def read_share(result: Explained) -> float:
+    """Share of the document's characters that the model read."""
+    document = result.attribution.document
+    return document.read_until / len(result.pair.document) if document.truncated else 1.0
+
+
+def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
+    """Centre of mass and primacy-recency index of the one document; None where it has none."""
+    magnitudes = document_magnitudes(result.attribution)
+    at = positions(result.attribution.method.curve_params["resampling"])
+    values = float(center_of_mass(magnitudes, at)), float(primacy_recency_index(magnitudes))
+    first, second = (Estimate(v, n=1) if np.isfinite(v) else None for v in values)
+    return first, second
+
+
+# -- two models ------------------------------------------------------------------------------------
+
+
+def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np.float64]]:
+    """Of each result the scores of the document's words [n_words], NaN where it read nothing of
+    one; the results are of one pair."""
+    spans = words(results[0].pair.document)
+    return [
+        unit_scores(r.attribution.document, r.attribution.document_scores, spans, how)
+        for r in results
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Curve A less curve B [100], over the pairs that both models have, with its 95% interval over
+    documents where there are enough. `furthest` are the pairs in which the two are furthest apart,
+    with how far (`orders.apart`). `provenance` is A's and B's."""
+
+    mean: Array
+    interval: tuple[Array, Array] | None
+    n: int
+    n_documents: int
+    furthest: tuple[tuple[str, float], ...]
+    provenance: tuple[Provenance, ...] = ()
+
+
+MOST_APART = 50
+
+
+def difference(
+    compute: Compute, a: RetrieverSpec, b: RetrieverSpec, method: Method, data: DataSet
+) -> Difference | None:
+    """How two models' stored curves differ; None below `MIN_PAIRS` that both have.
+
+    Raises:
+        UserError: a model is not here, or the store cannot be read.
+    """
+    one, other = compute.identify(a), compute.identify(b)
+    models = [one.key, other.key]
+    key = (compute.root, *models, repr(method), data.name, len(data.pairs))
+    stamp = tuple(compute.store.stamp(model, method) for model in models)
+
+    def found() -> Difference | None:
+        first, second = (compute.store.curves(model, method, data.pairs) for model in models)
+        gap = difference_of(first, second, data)
+        if gap is None:
+            return None
+        said = (gap.n, gap.n_documents)
+        made = [
+            of_difference(each, method, data.name, *said, against, gap.interval is not None)
+            for each, against in ((one, other), (other, one))
+        ]
+        return replace(gap, provenance=tuple(made))
+
+    return _differences.get(key, stamp, found)
+
+
+def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
+    """The same of curves at hand, without provenance."""
+    place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
+    both = [(at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
+    if len(both) < MIN_PAIRS:
+        return None
+    own, other = (np.array(side) for side in zip(*both, strict=True))
+    ids = [first.pair_ids[at] for at in own.tolist()]
+    by_id = {pair.pair_id: pair.document for pair in data.pairs}
+    documents = [by_id[i] for i in ids]
+    gap = first.curves[own].astype(np.float64) - second.curves[other]
+    edges = band(gap, documents)
+    distance = apart(first.magnitudes[own], second.magnitudes[other])
+    order = np.argsort(-np.nan_to_num(distance), kind="stable")[:MOST_APART].tolist()
+    return Difference(
+        as_array(gap.mean(0), gap.shape[1:], "a curve"),
+        None
+        if edges is None
+        else (
+            as_array(edges[0], gap.shape[1:], "a curve"),
+            as_array(edges[1], gap.shape[1:], "a curve"),
+        ),
+        len(ids),
+        len(set(documents)),
+        tuple((ids[at], float(distance[at])) for at in order),
+    )

@@ -1,0 +1,123 @@
+"""Figures of what happens when units are taken out or put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.faithfulness import Faithfulness
+from poslens.figures.figure_base import (
+    Provenances,
+    canvas,
+    faint,
+    group,
+    legend_name,
+    marks,
+    with_legend,
+)
+from poslens.figures.palettes import Style
+
+
+def scalable(results: Mapping[str, Faithfulness]) -> dict[str, Faithfulness]:
+    """Those of `results` whose document scores otherwise with its words than without."""
+    return {label: result for label, result in results.items() if result.gap is not None}
+
+
+def deletion_insertion(
+    results: Mapping[str, Faithfulness], kind: str, style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """One pair's curves, a line for each of `results` (label -> result) and the random orders.
+
+    `kind` is `deletion` (units taken out, largest contribution first) or `insertion` (put back).
+    Scores are scaled: the whole document is 1, the one without any word 0. Results whose document
+    scores the same with and without its words have no such scale and are left out (`scalable`).
+
+    Raises:
+        ValueError: none is left.
+    """
+    results = scalable(results)
+    if not results:
+        raise ValueError("no result that can be scaled")
+    word = "taken out" if kind == "deletion" else "put back"
+    figure = canvas(
+        f"{kind}_curve",
+        style,
+        f"Words {word} (%)",
+        "Score (whole document 1, empty 0)",
+        provenance,
+    )
+    first = next(iter(results.values()))
+    spread = getattr(first.random_orders, kind)
+    shares = 100 * first.removed
+    random = np.array([first.scaled(curve) for curve in spread])
+    mean, std = random.mean(0), random.std(0)
+    muted = style.colours.muted
+    figure.add_trace(
+        go.Scatter(
+            x=np.concatenate([shares, shares[::-1]]),
+            y=np.concatenate([mean + std, (mean - std)[::-1]]),
+            fill="toself",
+            fillcolor=faint(muted, 0.2),
+            line={"width": 0},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=shares,
+            y=mean,
+            mode="lines",
+            name="random order",
+            line={"color": muted, "dash": "dot", "width": style.line_width},
+        )
+    )
+    for index, (label, result) in enumerate(results.items()):
+        trace = go.Scatter(
+            x=100 * result.removed,
+            y=result.scaled(getattr(result, kind)),
+            mode="lines+markers",
+            name=legend_name(label, style),
+            line=style.line(index),
+            **marks(index, len(result.removed), style),
+        )
+        figure.add_trace(group(trace, f"result {index}", label))
+    figure.update_xaxes(range=[0, 100])
+    return with_legend(figure, style)
+
+
+def gains(
+    rows: Sequence[tuple[str, Estimate]], title: str, style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Points with their intervals, one above the other, with a zero line. A point of too few
+    documents for an interval has none."""
+    figure = canvas("gains", style, title, "", provenance)
+    # On two lines each: a narrow window needs its room for the points.
+    labels = [
+        "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1)) for label, _ in rows
+    ][::-1]
+    values = np.array([(one.value, *(one.interval or (one.value,) * 2)) for _, one in rows])[::-1]
+    figure.add_trace(
+        go.Scatter(
+            x=values[:, 0],
+            y=labels,
+            mode="markers",
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": values[:, 2] - values[:, 0],
+                "arrayminus": values[:, 0] - values[:, 1],
+                "color": style.colours.ink,
+                "thickness": 1.2,
+            },
+            marker={"color": style.line(0)["color"], "size": 0.6 * style.font_size},
+            showlegend=False,
+        )
+    )
+    figure.add_vline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    # All names, however low the figure is.
+    figure.update_yaxes(automargin=True, nticks=0)
+    return figure

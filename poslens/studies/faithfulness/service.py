@@ -1,0 +1,131 @@
+"""Faithfulness tests of pairs and of data sets, computed once and kept. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.faithfulness import run as run_tests
+from poslens.cache.storage.results import Stored
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.queue import Place, ready
+from poslens.compute.runs import Job, Report, Run
+
+DEFAULT_PAIRS = 30
+"""Pairs that a page tests unless more are asked for."""
+
+
+def ask(
+    compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+) -> Place[Faithfulness]:
+    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+
+    Raises:
+        UserError: the model is not here, or too many requests wait.
+    """
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(parameters)
+    if (found := tests.get(model, method, pair)) is not None:
+        return ready(found)
+    return compute.queue.ask(
+        ("faithfulness", compute.root, model, repr(method), repr(parameters), pair),
+        lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
+    )
+
+
+def of_pair(
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    parameters: Parameters,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Faithfulness:
+    """How faithfully a method orders one pair's words; from the store or computed and kept.
+
+    Raises:
+        UserError: whatever keeps it from being computed.
+    """
+    model = compute.identify(spec)
+    tests = FaithfulnessStore(compute.root)
+    found = tests.tests(parameters).get(model.key, method, pair)
+    if found is None:
+        run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            [pair],
+            compute.store,
+            tests,
+            parameters=parameters,
+            options=RunOptions(should_stop, turn=compute.turns(spec), retry_failed=True),
+        )
+        stored = tests.tests(parameters).select(model.key, method, [pair])
+        if not stored.results:
+            raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
+        found = stored.results[pair.pair_id]
+    return found
+
+
+def label(spec: RetrieverSpec, method: Method) -> str:
+    """What tells a job from others on the same pairs."""
+    return f"{spec.name}, {method.name}"
+
+
+def job(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    parameters: Parameters,
+) -> Job:
+    """Test a method on `pairs`."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        return run_tests(
+            compute.retriever(model),
+            model.key,
+            method,
+            pairs,
+            compute.store,
+            FaithfulnessStore(compute.root),
+            parameters=parameters,
+            options=compute.run_options(spec, run, report),
+        )
+
+    def n_done() -> int:
+        tests = FaithfulnessStore(compute.root).tests(parameters)
+        return len(pairs) - len(tests.missing(model.key, method, pairs))
+
+    key = run_key(model, method, f"{scope} {parameters!r}")
+    return compute.job(
+        key,
+        label(spec, method),
+        len(pairs),
+        work,
+        doing="faithfulness",
+        n_done=n_done,
+        sending=compute.sending(
+            spec, lambda other: job(other, spec, method, pairs, scope, parameters)
+        ),
+    )
+
+
+def stored(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    parameters: Parameters,
+) -> Stored[Faithfulness]:
+    """What is stored of the tests of a method on `pairs`."""
+    model = compute.identify(spec).key
+    tests = FaithfulnessStore(compute.root).tests(parameters)
+    return tests.select(model, method, pairs)

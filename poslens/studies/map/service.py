@@ -1,0 +1,179 @@
+"""Maps of texts and curves: what of a map is stored, and computing the rest. No Streamlit here."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from poslens.attribution.curves.projection import Layout, comparable
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Pooled
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Array, Method, Side, TextPair
+from poslens.cache.jobs.attributions import OneDevice, precompute
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import Job, Report, Run
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMap:
+    """The items on the map, in order, and their points [n, 2] where they were fitted. `n_flat`
+    others have a vector of zeros, or a flat curve, and no place on it."""
+
+    model: ModelIdentity
+    items: tuple[str, ...]
+    points: Array | None
+    n_flat: int = 0
+
+
+class MapSource(Protocol):
+    """What a map is made of."""
+
+    scope: str
+
+    def __len__(self) -> int:
+        """Items wanted."""
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """The items that have a stored vector, and the vectors [n, H]."""
+
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
+        """Store what is missing."""
+
+
+class TextMap:
+    """Embeddings of texts, which are their own items."""
+
+    def __init__(self, side: Side, texts: Sequence[str]) -> None:
+        self.side = side
+        self.texts = tuple(dict.fromkeys(texts))
+        digest = hashlib.sha256("\0".join(self.texts).encode("utf-8", "replace")).hexdigest()
+        self.scope = f"{side} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Texts that were embedded, and their vectors."""
+        found = compute.embeddings.select(model.key, self.side, self.texts)
+        kept = [text for text in self.texts if text in found]
+        return kept, np.array([found[text] for text in kept], dtype=np.float32)
+
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
+        """Embed the rest."""
+        if family_of(model.spec).search != "vectors":
+            raise UserError(
+                f"{model.spec.name} has no one vector for a text: choose a dense model, or a map "
+                "of curves."
+            )
+        return embed(
+            cast(Pooled, compute.retriever(model)),
+            model.key,
+            self.side,
+            self.texts,
+            compute.embeddings,
+            options=options,
+        )
+
+
+class CurveMap:
+    """Position curves of pairs under a method; items are pair ids."""
+
+    def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
+        self.method = method
+        # As they are where they cannot change: what was made of them is kept with them.
+        self.pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
+        digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
+        self.scope = f"{method!r} {digest}"
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+        """Pairs whose curves are stored, and the curves."""
+        stored = compute.store.curves(model.key, self.method, self.pairs)
+        return list(stored.pair_ids), stored.curves
+
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
+        """Attribute the rest."""
+        retriever = compute.fitting(model, self.method)
+        device = OneDevice(retriever, self.method, options.turn)
+        return precompute(
+            device,
+            model.key,
+            self.method,
+            self.pairs,
+            compute.store,
+            options=options,
+        )
+
+
+def stored_map(
+    compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
+) -> StoredMap:
+    """What there is of a map, computing nothing: which of the wanted items have a vector, and
+    their points where they were fitted."""
+    model = compute.identify(spec)
+    items, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
+    points = None
+    if len(vectors):
+        points = compute.embeddings.get_map(model.key, map_key(layout, vectors))
+    return StoredMap(model, tuple(items), points, n_flat)
+
+
+def _comparable(found: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
+    """Items and vectors without those that lie near no other, and how many these are."""
+    items, vectors = found
+    if not items:
+        return items, vectors, 0
+    kept = comparable(vectors, layout.metric)
+    left = [item for item, keep in zip(items, kept, strict=True) if keep]
+    return left, vectors[kept], len(items) - len(left)
+
+
+def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:
+    """Compute what is missing of a map's vectors and fit it."""
+    model = compute.identify(spec)
+
+    def work(run: Run, report: Report) -> Progress:
+        run.stage = "Computing"
+        progress = source.compute(compute, model, compute.run_options(model.spec, run, report))
+        if progress.stopped:
+            return progress
+        _, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
+        if n_flat and not len(vectors):
+            raise UserError(
+                f"All {n_flat:,} vectors are zero or flat, so that none is nearer to another: "
+                "choose another model or method."
+            )
+        run.stage = "Fitting the map"
+
+        def fitted(done: int, total: int) -> None:
+            if run.stopping:
+                raise UserError("The fit was stopped; vectors are kept.")
+            report(Progress(total, done, done, 0, time.perf_counter() - started))
+
+        report(Progress(0, 0, 0, 0, 0.0))  # numba compiles before the first epoch
+        started = time.perf_counter()
+        make_map(model.key, vectors, layout, compute.embeddings, fitted)
+        return progress
+
+    key = run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
+
+    def vectors_alone(other: Compute) -> Job:
+        def embedding(run: Run, report: Report) -> Progress:
+            return source.compute(other, model, other.run_options(model.spec, run, report))
+
+        return other.job(key, spec.name, len(source), embedding)
+
+    sending = compute.sending(spec, vectors_alone)
+    return compute.job(key, spec.name, len(source), work, doing="map", sending=sending)

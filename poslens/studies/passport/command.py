@@ -1,0 +1,97 @@
+"""The command about passports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import answers, print_json, print_table
+from poslens.commands.command_options import Dataset, Endpoints, pairs_of, specs_of
+from poslens.commands.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write,
+)
+from poslens.commands.completion import model_names
+from poslens.studies.passport.answers import PassportEntry
+
+app = typer.Typer()
+
+
+@app.command()
+@spoken
+@answers(list[PassportEntry])
+def passport(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            autocompletion=model_names,
+            help="One model or several, as --model elsewhere; side by side.",
+        ),
+    ],
+    endpoint: Endpoints = None,
+    dataset: Dataset = "sample",
+    pairs: Annotated[
+        int,
+        typer.Option(min=2, help="Pairs that are attributed, at most."),
+    ] = 500,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="Only this part of the card, such as ranking (docs/passport.md has their names); "
+            "repeat for several.",
+        ),
+    ] = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Compute nothing: show what is stored.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="File: .html (needs no network), .pdf, .svg, .json, or .yaml for a model card.",
+        ),
+    ] = None,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (a row for each measure).")
+    ] = TextFormat.json,
+) -> None:
+    """What is known of models' position bias, each measure with its interval, on one card; stop
+    with Ctrl-C, resume by running again."""
+    from poslens.studies.passport.document import FORMATS
+
+    fmt = suffix_of(out, FORMATS) if out else ""
+    data, _ = pairs_of(dataset, False)
+    specs = specs_of(models, data.name)
+    quiet()
+    from poslens.compute.compute import service
+    from poslens.studies.passport import service as passports
+    from poslens.studies.passport.document import document_bytes
+    from poslens.studies.passport.parts import KEYS
+
+    if unknown := next((one for one in part or [] if one not in KEYS), None):
+        raise UserError(f"A passport has no part {unknown!r}: choose of {', '.join(KEYS)}.")
+    compute = service()
+    found = []
+    for spec in specs:
+        one = passports.passport(compute, spec, data, pairs, part)
+        if one.missing and not stored:
+            watched(spec.name, passports.job(compute, one), unit="computation")
+            one = passports.passport(compute, spec, data, pairs, part)
+        found.append(one)
+    if out is not None:
+        write(out, document_bytes(found, fmt))  # type: ignore[arg-type]
+        return
+    if format is TextFormat.csv:
+        known = [made for one in found for part in one.parts for made in part.provenance]
+        print_table(passports.table(found), "csv", known)
+        return
+    print_json([passports.entry(one) for one in found])

@@ -1,0 +1,248 @@
+"""Passports as files: HTML (one file, no network), PDF (A4), SVG, JSON, and YAML for a model card.
+Several stand side by side. No Streamlit here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from typing import Literal
+
+from poslens.attribution.types import Provenance
+from poslens.export.browser import Page, in_page
+from poslens.export.files import figure_bytes, figure_div, page_bytes
+from poslens.export.inscription import inscribed
+from poslens.export.json_text import json_text
+from poslens.figures.figure_base import caption_text, provenance_entries
+from poslens.figures.palettes import PRESETS, Style, printable, wrap
+from poslens.studies.passport.service import LIMITS, Passport, entry, model_card
+from poslens.studies.passport.subject import Part
+
+Format = Literal["html", "pdf", "svg", "json", "yaml"]
+FORMATS: tuple[Format, ...] = ("html", "pdf", "svg", "json", "yaml")
+
+STYLE = Style(width_px=460, height_px=280, font_size=12, line_width=1.6)
+"""How figures of a card are drawn."""
+
+_GAP = 24
+_PAGE_CSS = f"""
+body {{ margin: {_GAP}px; color: #1a1a1a; background: #fff; font: 13px/1.4 {STYLE.font_family}; }}
+main {{ display: flex; flex-wrap: wrap; gap: {2 * _GAP}px; align-items: start; }}
+article {{ width: {STYLE.width_px}px; overflow-wrap: anywhere; }}
+h1 {{ font-size: 22px; margin: 0; }}
+h2 {{ font-size: 16px; margin: {_GAP}px 0 4px; }}
+p {{ margin: 4px 0; }}
+table {{ border-collapse: collapse; width: 100%; }}
+td {{ padding: 2px 8px 2px 0; vertical-align: top; border-top: 1px solid #e6e6e6; }}
+.quiet {{ color: #595959; font-size: 11px; }}
+"""
+
+
+_PRINTED_PX = 688
+"""Width between the margins of an A4 page (210 mm less two of 14 mm) at 96 px to the inch."""
+
+_PRINTED_BESIDE = 2
+"""Cards beside each other on a printed page."""
+
+_PRINT_CSS = f"""
+@page {{
+  size: A4; margin: 14mm;
+  @bottom-right {{
+    content: counter(page) " / " counter(pages); color: #595959; font: 9px {STYLE.font_family};
+  }}
+}}
+body {{ margin: 0; color: #1a1a1a; background: #fff; font: 10.5px/1.3 {STYLE.font_family}; }}
+.cards {{ border-collapse: collapse; table-layout: fixed; width: {_PRINTED_PX}px; }}
+.cards + .cards {{ break-before: page; }}
+.cards > * > tr {{ break-inside: avoid; }}
+.cards > * > tr > * {{ padding: 0 0 {_GAP // 2}px; text-align: left; vertical-align: top;
+  overflow-wrap: anywhere; }}
+.cards > * > tr > * + * {{ padding-left: {_GAP}px; }}
+h1 {{ font-size: 16px; margin: 0; }}
+h2 {{ font-size: 13px; margin: 0 0 2px; }}
+p {{ margin: 2px 0; }}
+section table {{ border-collapse: collapse; width: 100%; }}
+section td {{ padding: 1px 8px 1px 0; vertical-align: top; border-top: 1px solid #e6e6e6; }}
+.quiet {{ color: #595959; font-size: 8.5px; }}
+"""
+
+
+def document_bytes(found: Sequence[Passport], fmt: Format) -> bytes:
+    """Passports side by side as a file with their provenance inside.
+
+    Raises:
+        UserError: pdf or svg without Chrome or Chromium.
+        ValueError: an unknown format.
+    """
+    if fmt == "json":
+        return json_text([entry(one) for one in found], indent=1).encode()
+    if fmt == "yaml":
+        return model_card(found).encode()
+    if fmt == "html":
+        return _html(found)
+    if fmt == "pdf":
+        return _pdf(found)
+    if fmt == "svg":
+        return _svg(found)
+    raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
+
+
+def _title(found: Sequence[Passport]) -> str:
+    return f"Position passport: {', '.join(one.name for one in found)}"
+
+
+def _provenance(found: Sequence[Passport]) -> list[Provenance]:
+    return [one for each in found for part in each.parts for one in part.provenance]
+
+
+def _html(found: Sequence[Passport]) -> bytes:
+    drawn = 0
+
+    def figure(part: Part) -> str:
+        nonlocal drawn
+        if part.draw is None:
+            return ""
+        drawn += 1
+        return figure_div(part.draw(STYLE), f"figure{drawn}", library=drawn == 1)
+
+    articles = "\n".join(_article(one, [figure(part) for part in one.parts]) for one in found)
+    entries = provenance_entries(_provenance(found))
+    return page_bytes(_title(found), entries, f"<main>\n{articles}\n</main>", _PAGE_CSS)
+
+
+def _article(one: Passport, figures: Sequence[str]) -> str:
+    sections = "\n".join(
+        _section(part, figure) for part, figure in zip(one.parts, figures, strict=True)
+    )
+    return (
+        f"<article>\n<h1>{_text(one.name)}</h1>\n"
+        f'<p class="quiet">{_text(one.heading)}</p>\n{sections}\n'
+        f'<p class="quiet">{_text(LIMITS)}</p>\n</article>'
+    )
+
+
+def _section(part: Part, figure: str) -> str:
+    rows = "".join(
+        f"<tr><td>{_text(one.name)}</td><td>{_text(one.text)}</td></tr>" for one in part.numbers
+    )
+    return "\n".join(
+        filter(
+            None,
+            (
+                f"<section>\n<h2>{_text(part.title)}</h2>",
+                f"<p>{_text(part.finding or part.absent)}</p>",
+                figure,
+                f"<table>{rows}</table>" if rows else "",
+                f'<p class="quiet">What it does not show: {_text(part.limits)}</p>',
+                f'<p class="quiet">{_text(caption_text(provenance_entries(part.provenance)))}</p>'
+                if part.provenance
+                else "",
+                "</section>",
+            ),
+        )
+    )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def printed_html(found: Sequence[Passport]) -> bytes:
+    """The page that is printed: tables of up to `_PRINTED_BESIDE` cards, a row for each part. A row
+    stays on one page, and each page begins with the models' names."""
+    beside = min(len(found), _PRINTED_BESIDE)
+    width = (_PRINTED_PX - (beside - 1) * _GAP) // beside
+    size = "single column" if beside > 1 else "double column"
+    # Low enough that a page has room for two parts.
+    style = replace(PRESETS[size], width_px=width, height_px=200)
+    drawn = 0
+
+    def cell(part: Part | None) -> str:
+        nonlocal drawn
+        if part is None:
+            return "<td></td>"
+        figure = ""
+        if part.draw is not None:
+            drawn += 1
+            name = f"figure{drawn}"
+            figure = figure_div(part.draw(style), name, library=drawn == 1, static=True)
+        return f"<td>{_section(part, figure)}</td>"
+
+    tables = []
+    for start in range(0, len(found), beside):
+        cards = found[start : start + beside]
+        parts = [{part.key: part for part in card.parts} for card in cards]
+        rows = ["".join(f'<td class="quiet">{_text(card.heading)}</td>' for card in cards)]
+        keys = dict.fromkeys(key for own in parts for key in own)
+        rows += ["".join(cell(own.get(key)) for own in parts) for key in keys]
+        rows.append(f'<td class="quiet" colspan="{len(cards)}">{_text(LIMITS)}</td>')
+        names = "".join(f"<th><h1>{_text(card.name)}</h1></th>" for card in cards)
+        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+        tables.append(
+            f'<table class="cards"><thead><tr>{names}</tr></thead>\n<tbody>{body}</tbody></table>'
+        )
+    entries = provenance_entries(_provenance(found))
+    return page_bytes(_title(found), entries, "\n".join(tables), _PRINT_CSS)
+
+
+def _pdf(found: Sequence[Passport]) -> bytes:
+    source = printed_html(found).decode()
+
+    async def printed(page: Page) -> bytes:
+        await page.show(source, _PRINTED_PX, 1000)
+        return await page.paged_pdf()
+
+    return inscribed(in_page(printed), "pdf", _title(found), provenance_entries(_provenance(found)))
+
+
+def _svg(found: Sequence[Passport]) -> bytes:
+    columns = [list(_column(one, number)) for number, one in enumerate(found)]
+    width = len(found) * (STYLE.width_px + 2 * _GAP)
+    height = max(int(y) for column in columns for _, y in column) + _GAP
+    inside = "\n".join(markup for column in columns for markup, _ in column)
+    image = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="{escape(STYLE.font_family)}">\n'
+        f'<rect width="100%" height="100%" fill="{STYLE.colours.paper}"/>\n{inside}\n</svg>\n'
+    ).encode()
+    return inscribed(image, "svg", _title(found), provenance_entries(_provenance(found)))
+
+
+def _column(one: Passport, number: int) -> Iterator[tuple[str, float]]:
+    """Elements of one card, each with where it ends, top to bottom."""
+    left, y = _GAP + number * (STYLE.width_px + 2 * _GAP), float(_GAP)
+    theme = STYLE.colours
+
+    def lines(text: str, size: float, colour: str, weight: str = "normal") -> str:
+        nonlocal y
+        spans = []
+        for line in wrap(text, STYLE.width_px, size):
+            y += 1.3 * size
+            spans.append(f'<tspan x="{left}" y="{y:.1f}">{_text(line)}</tspan>')
+        look = f'font-size="{size}" fill="{colour}" font-weight="{weight}"'
+        return f"<text {look}>{''.join(spans)}</text>"
+
+    yield lines(one.name, 22, theme.ink, "bold"), y
+    yield lines(one.heading, 11, theme.muted), y
+    for part in one.parts:
+        y += _GAP
+        yield lines(part.title, 16, theme.ink, "bold"), y
+        yield lines(part.finding or part.absent, 13, theme.ink), y
+        if part.draw is not None:
+            figure = part.draw(STYLE)
+            drawing = figure_bytes(figure, "svg", STYLE, part.provenance).decode()
+            # Inside another picture a declaration may not stand.
+            drawing = re.sub(r"^\s*<\?xml[^>]*\?>", "", drawing)
+            placed = f'<g transform="translate({left},{y + 8:.1f})">{drawing}</g>'
+            y += 8 + float(figure.layout.height)
+            yield placed, y
+        for value in part.numbers:
+            yield lines(f"{value.name}: {value.text}", 12, theme.ink), y
+        yield lines(f"What it does not show: {part.limits}", 11, theme.muted), y
+        if part.provenance:
+            words = caption_text(provenance_entries(part.provenance))
+            yield lines(words, 11, theme.muted), y
+    y += _GAP
+    yield lines(LIMITS, 11, theme.muted), y

@@ -1,0 +1,492 @@
+"""The parts of a position passport: each asks one question of a model, over one data set, and says
+what its answer does not show. No Streamlit here.
+
+Nothing is computed here. A part reads what is stored; its jobs fill what is missing, under the
+services of the pages that show more of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import (
+    INDEX_MARGIN,
+    QUERY_CONTROLS,
+    compared,
+    in_words,
+)
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import (
+    documents_of,
+    require_vector,
+    segments_method,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.compute.provenance import of_controlled
+from poslens.compute.runs import Job
+from poslens.figures.curves import mean_curves
+from poslens.figures.figure_base import quantity
+from poslens.studies.audit import service as audits
+from poslens.studies.audit.figures import dark_curves
+from poslens.studies.benchmark import service as benchmarks
+from poslens.studies.benchmark.figures import needle_heatmap
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.curves.words import too_few
+from poslens.studies.passport.subject import Number, Part, Subject
+from poslens.studies.ranking import service as rankings
+from poslens.studies.ranking.figures import evidence_bins
+from poslens.studies.remedy import service as remedies
+from poslens.studies.remedy.figures import front
+
+NO_QUERIES = "This data set has documents and no queries, so nothing is attributed to them."
+
+NEEDLE_LENGTHS, NEEDLE_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
+"""Tokens of the texts, and percent of them before the needle."""
+
+SURE = 0.05
+"""Probability by chance below which PSI counts as more than chance gives."""
+
+NOT_YET = "Not computed yet."
+
+
+def curve_method(spec: RetrieverSpec) -> Method:
+    """The method whose curve a passport shows: gradient saliency, or the first that fits."""
+    fitting = [entry for entry in METHODS.values() if entry.fits(family_of(spec))]
+    quick = [entry for entry in fitting if not entry.slow] or fitting
+    return make_method(quick[0].name)
+
+
+def parts(of: Subject, only: Collection[str] | None = None) -> list[Part]:
+    """Every part, or those with the keys `only`, in the order of the card."""
+    found = []
+    for part, fill in _PARTS:
+        if only is not None and part.key not in only:
+            continue
+        try:
+            found.append(fill(of, part))
+        except UserError as reason:
+            found.append(replace(part, absent=str(reason)))
+    return found
+
+
+def _attribution(of: Subject, part: Part) -> Part:
+    """Attribution by position, and the query-free profile: computed here where there are no
+    queries, and with them shown as far as it is stored (`_null` computes it)."""
+    compute, spec, method = of.compute, of.spec, curve_method(of.spec)
+    wanted = [(method, of.pairs, len(of.data.pairs))] if of.has_queries else []
+    if _has_profile(spec):
+        wanted.append((make_method("profile"), of.of_each, len(documents_of(of.data.pairs))))
+    stored = [compute.attribution_job(spec, one, pairs, of.scope) for one, pairs, _ in wanted]
+    if not wanted:
+        raise UserError(NO_QUERIES)
+    jobs = tuple(stored[:1])
+    found = []
+    for (one, pairs, total), job in zip(wanted, stored, strict=True):
+        # Asking for a curve of nothing is an error, and of a few no data set's.
+        if job.n_done() and not too_few(spec.name, job.n_done(), job.total):
+            found.append(compute.curve(spec, one, pairs, of.data.name, of.words(pairs, total)))
+    if not found:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    numbers = []
+    for each in found:
+        entry = METHODS[each.summary.curve.method.name]
+        for key, name, value, form in (
+            (
+                "primacy_recency_index",
+                "primacy-recency index",
+                each.summary.primacy_recency_index,
+                "+.3f",
+            ),
+            ("center_of_mass", "centre of mass", each.summary.center_of_mass, ".3f"),
+        ):
+            if value is not None:
+                numbers.append(Number(f"{entry.name}_{key}", f"{entry.title}, {name}", value, form))
+    index = found[0].summary.primacy_recency_index
+    known = tuple(each.provenance() for each in found)
+    # All of one model: its lines are told apart by their methods.
+    curves = [
+        replace(each.summary.curve, model=METHODS[each.summary.curve.method.name].title)
+        for each in found
+    ]
+    title = quantity(curves[0].method) if len(curves) == 1 else "Share of 99th percentile"
+    entry = METHODS[wanted[0][0].name]
+    return replace(
+        part,
+        limits=f"{part.limits} {entry.caveat}".strip(),
+        finding=_leans(entry.title, index),
+        numbers=tuple(numbers),
+        draw=lambda style: mean_curves(curves, style, y_title=title, provenance=known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _has_profile(spec: RetrieverSpec) -> bool:
+    return METHODS["profile"].fits(family_of(spec))
+
+
+def _null(of: Subject, part: Part) -> Part:
+    """The same curve less that of an unrelated query, and whether the query-free profile agrees."""
+    compute, spec, method, kind = of.compute, of.spec, curve_method(of.spec), QUERY_CONTROLS[0]
+    if not of.has_queries:
+        raise UserError(NO_QUERIES)
+    nulls = interventions.controls(kind, of.pairs, of.data.pairs)
+    own = compute.attribution_job(spec, method, of.pairs, of.scope)
+    null = compute.attribution_job(spec, method, nulls, f"{of.scope} minus {kind}")
+    jobs: tuple[Job, ...] = (own, null)
+    if _has_profile(spec):
+        profile = make_method("profile")
+        jobs += (compute.attribution_job(spec, profile, of.of_each, of.scope),)
+    if too_few(spec.name, null.n_done(), len(nulls)) or not own.n_done():
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    found = interventions.controlled(compute, spec, method, kind, of.pairs, of.data.pairs)
+    known = of_controlled(
+        compute.identify(spec), method, of.data.name, found, of.words(of.pairs, len(of.data.pairs))
+    )
+    numbers = [
+        Number(key, name, value, form)
+        for key, name, value, form in (
+            ("index_minus_control", "index less the control's", found.index, "+.3f"),
+            ("distance", "distance from the control's shape", found.distance, ".3f"),
+        )
+        if value is not None
+    ]
+    # Over what a passport computes itself, whatever else is stored.
+    whole = {pair.pair_id for pair in of.pairs}
+    both = [pair for pair in of.of_each if pair.pair_id in whole]
+    agreed = interventions.query_controls_agree(compute, spec, method, both, of.data.pairs)
+    if agreed is not None:
+        numbers.append(
+            Number("controls_agree", "correlation with the query-free profile", agreed, ".2f")
+        )
+    return replace(
+        part,
+        finding=found.sentence,
+        numbers=tuple(numbers),
+        draw=lambda style: minus_null_curves([(spec.name, found)], method, style, known),
+        provenance=(known,),
+        jobs=jobs,
+    )
+
+
+def _relocation(of: Subject, part: Part) -> Part:
+    """The score by the place of the evidence."""
+    what = relocation_method()
+    if len(of.moved) < 2:
+        raise UserError(
+            "Fewer than two pairs of this data set have an evidence span that could be moved."
+        )
+    usable, _ = movable(of.data.pairs)
+    jobs = (interventions.job(of.compute, of.spec, what, of.moved, of.scope),)
+    if too_few(of.spec.name, jobs[0].n_done(), len(of.moved)):
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    found = interventions.data_set_cause(
+        of.compute, of.spec, what, of.moved, of.data.name, of.words(of.moved, len(usable))
+    )
+    numbers = [
+        Number(key, name, value, "+.4f")
+        for key, name, value in (
+            ("lean", "score with the evidence in the last third less first third", found.lean),
+            ("lost", "score lost where the evidence stands behind the limit", found.lost),
+        )
+        if value is not None
+    ]
+    known = (found.provenance(),)
+    curve = found.summary.curve
+    return replace(
+        part,
+        finding=_moves("The score", found.lean, "as the evidence moves to the end"),
+        numbers=tuple(numbers),
+        draw=lambda style: mean_curves(
+            [curve], style, y_title="Score by place, less its mean", provenance=known
+        ),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _segments(of: Subject, part: Part) -> Part:
+    """Segments' own vectors against the whole text's, in order and shuffled."""
+    require_vector(of.spec)
+    total = len(documents_of(of.data.pairs))
+    wanted = {
+        "in order": segments_method("segments"),
+        "in random order": segments_method("shuffled"),
+    }
+    jobs = tuple(
+        interventions.job(of.compute, of.spec, one, of.documents, of.scope)
+        for one in wanted.values()
+    )
+    if any(too_few(of.spec.name, job.n_done(), len(of.documents)) for job in jobs):
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    found = {
+        name: interventions.data_set_cause(
+            of.compute, of.spec, one, of.documents, of.data.name, of.words(of.documents, total)
+        )
+        for name, one in wanted.items()
+    }
+    known = tuple(one.provenance() for one in found.values())
+    curves = [replace(one.summary.curve, model=f"segments {name}") for name, one in found.items()]
+    numbers = tuple(
+        Number(
+            "segments" if name == "in order" else "shuffled",
+            f"last third less first third, segments {name}",
+            one.lean,
+        )
+        for name, one in found.items()
+        if one.lean is not None
+    )
+    return replace(
+        part,
+        finding=_moves(
+            "A shuffled segment's share in the vector",
+            found["in random order"].lean,
+            "towards the end",
+        ),
+        numbers=numbers,
+        draw=lambda style: mean_curves(
+            curves, style, y_title="Cosine to the whole text", provenance=known
+        ),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _ranking(of: Subject, part: Part) -> Part:
+    """nDCG@10 by the evidence's place, PSI beside chance."""
+    setup = rankings.Setup(rankings.collection_of(of.data))
+    jobs = (rankings.job(of.compute, of.spec, setup),)
+    remedy = remedies.remedy(of.compute, of.spec, [], setup)
+    if remedy is None:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    plain = remedy.plain
+    own, profile = plain.quality, plain.ranked.evaluation.profile
+    numbers = [
+        Number("ndcg_at_10", "nDCG@10", own.mean, ".3f"),
+        Number("harmonic_mean", "harmonic mean over the evidence's places", own.harmonic, ".3f"),
+    ]
+    finding = "Its PSI cannot be told: too few places have queries."
+    if own.psi is not None and own.psi_by_chance is not None and own.p is not None:
+        note = f"by chance alone {own.psi_by_chance:.3f}, p = {own.p:.2g}"
+        numbers.append(Number("psi", "PSI", Estimate(own.psi, n=own.n), ".3f", note))
+        beyond = Estimate(own.psi - own.psi_by_chance, n=own.n)
+        numbers.append(Number("psi_beyond_chance", "PSI less what chance gives", beyond))
+        finding = (
+            f"PSI {own.psi:.3f} is higher than chance gives ({note})."
+            if own.p < SURE
+            else f"PSI {own.psi:.3f} cannot be told from chance with {own.n:,} queries ({note})."
+        )
+    known = (plain.ranked.provenance(),)
+    name = of.spec.name
+    return replace(
+        part,
+        finding=finding,
+        numbers=tuple(numbers),
+        draw=None
+        if profile is None
+        else lambda style: evidence_bins({name: profile}, style, provenance=known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _needles(of: Subject, part: Part) -> Part:
+    """A sentence hidden at every depth, and asked for."""
+    setup = benchmarks.needle_setup(of.data, NEEDLE_LENGTHS, NEEDLE_DEPTHS)
+    jobs = (benchmarks.needle_job(of.compute, of.spec, setup),)
+    found = benchmarks.needle_grid(of.compute, of.spec, setup)
+    if found.missing:
+        why = benchmarks.why_missing(of.compute, found)
+        return replace(part, absent=why or _why(jobs), jobs=jobs)
+    by_chance = f"by chance {1 / setup.n:.3f}"
+    numbers = [
+        Number(f"found_{length}", f"found in {length} tokens", value, ".3f", by_chance)
+        for length in found.grid.lengths
+        if (value := found.grid.mean(length)) is not None
+    ]
+    lean = found.grid.lean
+    if lean is not None:
+        numbers.append(Number("late_less_early", "found late less early", lean))
+    known = (found.provenance(),)
+    return replace(
+        part,
+        finding=_moves("The share of needles found", lean, "towards the end of the text"),
+        numbers=tuple(numbers),
+        draw=lambda style: needle_heatmap([found], style, provenance=known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _audit(of: Subject, part: Part) -> Part:
+    """Where the model stops reading, and which sentences its index cannot find."""
+    index, setup = audits.Index(of.spec), audits.Setup(audits.corpus(of.data))
+    jobs = (audits.job(of.compute, index, setup),)
+    found = audits.audit(of.compute, index, setup)
+    if found is None:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    numbers = [
+        Number(key, name, value, form)
+        for key, name, value, form in (
+            ("dark", "share of sentences not found", found.shares["own"], ".3f"),
+            ("dark_shuffled", "the same, sentences shuffled", found.shares["shuffled"], ".3f"),
+            ("dark_unread", "of those not read whole", found.dark_unread, ".3f"),
+            (
+                "lean_shuffled",
+                "last third less first third, shuffled",
+                found.leans["shuffled"],
+                "+.3f",
+            ),
+        )
+        if value is not None
+    ]
+    if found.truncations:
+        reads = Estimate(audits.tokens_read(found.truncations), n=len(found.truncations))
+        name = "tokens that it reads of a long text"
+        numbers.append(Number("tokens_read", name, reads, ",.0f"))
+    known = (found.provenance(),)
+    return replace(
+        part,
+        finding=" ".join(filter(None, (audits.sentence(found), audits.limit_sentence(found)))),
+        numbers=tuple(numbers),
+        draw=lambda style: dark_curves([found], style, provenance=known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _remedy(of: Subject, part: Part) -> Part:
+    """What calibration does, and whether it is recommended."""
+    points = remedies.grid(of.spec)
+    setup = rankings.Setup(rankings.collection_of(of.data))
+    jobs = (remedies.job(of.compute, of.spec, points, setup),)
+    found = remedies.remedy(of.compute, of.spec, points, setup)
+    if found is None or found.missing:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    judged = found.judgement
+    numbers = []
+    if judged is not None and judged.change is not None:
+        for key, name, value in (
+            ("ndcg_at_10_change", "change of nDCG@10", judged.change.mean),
+            ("harmonic_mean_change", "change of its harmonic mean", judged.change.harmonic),
+            ("psi_change", "change of PSI", judged.change.psi),
+        ):
+            if value is not None:
+                numbers.append(Number(key, f"{judged.point.name}, {name}", value))
+    known = tuple(found.provenance())
+    return replace(
+        part,
+        finding=remedies.verdict(found),
+        numbers=tuple(numbers),
+        draw=lambda style: front(found, "harmonic", style, provenance=known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _why(jobs: Sequence[Job]) -> str:
+    """Why a part has no numbers yet: what went wrong, if anything did."""
+    return next((job.error for job in jobs if job.error), NOT_YET)
+
+
+def _leans(what: str, index: Estimate | None) -> str:
+    if index is None:
+        return f"{what}: the curve has no primacy-recency index."
+    side = {"higher": "end", "lower": "beginning"}.get(compared(index, INDEX_MARGIN))
+    if side is None:
+        return (
+            f"{what}: primacy-recency index {index.text('+.3f')}, compared with 0. "
+            f"{in_words(index, INDEX_MARGIN)}"
+        )
+    return f"{what}: the curve leans to the {side} of what is read ({index.text('+.3f')})."
+
+
+def _moves(what: str, lean: Estimate | None, where: str) -> str:
+    if lean is None or lean.interval is None:
+        return "Too few documents to decide whether position matters."
+    low, high = lean.interval
+    said = lean.text("+.4f")
+    if low <= 0 <= high:
+        return (
+            f"Too few documents to decide whether {what[0].lower()}{what[1:]} rises or falls "
+            f"{where}: the interval of {said} includes 0."
+        )
+    return f"{what} {'rises' if low > 0 else 'falls'} {where}: {said}."
+
+
+_PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
+    (
+        Part(
+            "attribution",
+            "Where the score looks",
+            "An attribution is no cause: relocation, below, asks for that.",
+        ),
+        _attribution,
+    ),
+    (
+        Part(
+            "null_control",
+            "What of it depends on the query",
+            "An unrelated query is of the same data set: what both share is subtracted too.",
+        ),
+        _null,
+    ),
+    (
+        Part(
+            "relocation",
+            "Whether the place causes the score to move",
+            "Moving evidence tears it from its neighbours, and counts only where it is read whole.",
+        ),
+        _relocation,
+    ),
+    (
+        Part(
+            "segments",
+            "Which part of a text its vector holds",
+            "It asks of vectors alone and says nothing of any query's ranking.",
+        ),
+        _segments,
+    ),
+    (
+        Part(
+            "ranking",
+            "Whether rankings depend on the evidence's place",
+            "Queries of other places are other queries: how hard they are is not taken out.",
+        ),
+        _ranking,
+    ),
+    (
+        Part(
+            "needles",
+            "Where it finds a sentence that is hidden",
+            "Needles are made by rule and stand in texts of something else; real answers do not.",
+        ),
+        _needles,
+    ),
+    (
+        Part(
+            "audit",
+            "What it stops reading, and what its index cannot find",
+            "It asks for documents' own sentences; what users ask is worded otherwise.",
+        ),
+        _audit,
+    ),
+    (
+        Part(
+            "remedy",
+            "What calibrated attention would mend",
+            "Chosen and judged on halves of one data set; another may choose another setting.",
+        ),
+        _remedy,
+    ),
+)
+
+KEYS = tuple(part.key for part, _ in _PARTS)
+"""What the parts are called."""

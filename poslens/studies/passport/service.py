@@ -1,0 +1,238 @@
+"""One model's passport: its parts, and what of them goes into files. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.keys import text_fingerprint
+from poslens.commands.answers import source
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity, poslens_version
+from poslens.compute.runs import Job, RunKey
+from poslens.studies.passport.answers import PartEntry, PassportEntry
+from poslens.studies.passport.parts import curve_method, parts
+from poslens.studies.passport.subject import MAX_PAIRS, Part, Subject, subject
+
+LIMITS = (
+    "A passport is of one data set. Another, in another language or of other lengths, may differ."
+)
+"""What no part of a passport shows."""
+
+FORMAT = 1
+"""Version of the JSON form."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairScore:
+    """A pair's score, and the fingerprint of its two texts."""
+
+    texts: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Passport:
+    """What is known of a model's position bias over a data set."""
+
+    model: ModelIdentity
+    dataset: str
+    title: str
+    n_pairs: int
+    n_documents: int
+    parts: tuple[Part, ...]
+    of: Subject
+
+    @cached_property
+    def scores(self) -> dict[str, PairScore]:
+        """Scores of the pairs that were attributed, by their ids, as far as they are stored: what a
+        later passport shows drift against."""
+        of = self.of
+        if not of.has_queries or all(part.key != "attribution" for part in self.parts):
+            return {}
+        stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
+        texts = {pair.pair_id: text_fingerprint(pair) for pair in of.pairs}
+        return {
+            pair_id: PairScore(texts[pair_id], float(score))
+            for pair_id, score in zip(stored.pair_ids, stored.scores, strict=True)
+        }
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.spec.name
+
+    @property
+    def heading(self) -> str:
+        """The data set and the model's identity, in one line."""
+        scored = len(self.of.pairs)
+        chosen = f", {scored:,} attributed" if scored < self.n_pairs else ""
+        return (
+            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{chosen}; "
+            f"reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
+            f"{self.model.precision}; PosLens {poslens_version()}"
+        )
+
+    @property
+    def missing(self) -> tuple[Part, ...]:
+        """The parts that could be computed and are not yet."""
+        return tuple(one for one in self.parts if not one.numbers and one.jobs)
+
+
+def passport(
+    compute: Compute,
+    spec: RetrieverSpec,
+    data: DataSet,
+    limit: int = MAX_PAIRS,
+    only: Collection[str] | None = None,
+) -> Passport:
+    """The passport of a model over at most `limit` pairs of a data set, as far as it is stored;
+    computes nothing. `only` are keys of the parts that are wanted.
+
+    Raises:
+        UserError: the model's files are not here, and no results of it either.
+    """
+    of = subject(compute, spec, data, limit)
+    return Passport(
+        compute.identify(spec),
+        data.name,
+        data.title,
+        len(data.pairs),
+        len({pair.document for pair in data.pairs}),
+        tuple(parts(of, only)),
+        of,
+    )
+
+
+def job(compute: Compute, found: Passport) -> Job:
+    """What computes all that is missing, a part after the other."""
+    parts: dict[RunKey, tuple[str, Job]] = {}
+    for part in found.parts:
+        for one in part.jobs:
+            parts.setdefault(one.key, (part.title, one))
+
+    def missing() -> list[tuple[str, Job]]:
+        return [(title, one) for title, one in parts.values() if one.n_done() < one.total]
+
+    jobs = [one for _, one in parts.values()]
+    return compute.one_by_one(
+        _key(found.model, found.dataset),
+        f"{found.name}: passport",
+        jobs,
+        missing,
+        can_start=not found.model.stored_only,
+    )
+
+
+def active(compute: Compute, spec: RetrieverSpec, dataset: str) -> bool:
+    """Whether a passport is being computed; quicker than making it.
+
+    Raises:
+        UserError: as `passport`.
+    """
+    run = compute.runs.find(compute.root, _key(compute.identify(spec), dataset))
+    return run is not None and run.active
+
+
+def _key(model: ModelIdentity, dataset: str) -> RunKey:
+    return "passport", model.key.fingerprint, model.spec.name, dataset, model.device
+
+
+def entry(found: Passport) -> PassportEntry:
+    """A passport as JSON has it."""
+    return {
+        "format": FORMAT,
+        "model": found.name,
+        "source": found.model.spec.origin,
+        "weights": found.model.weights,
+        "precision": found.model.precision,
+        "max_length": found.model.spec.max_length,
+        "configured_max_length": limits.configured_apart(found.model.spec),
+        "dataset": found.dataset,
+        "n_pairs": found.n_pairs,
+        "n_documents": found.n_documents,
+        "poslens": poslens_version(),
+        "limits": LIMITS,
+        "parts": {one.key: _part_entry(one) for one in found.parts},
+        "scores": {
+            pair_id: {"texts": one.texts, "score": one.score}
+            for pair_id, one in found.scores.items()
+        },
+    }
+
+
+def _part_entry(part: Part) -> PartEntry:
+    return {
+        "title": part.title,
+        "finding": part.finding,
+        "limits": part.limits,
+        "absent": part.absent,
+        "numbers": {
+            one.key: {
+                "name": one.name,
+                "value": one.estimate.value,
+                "low": one.estimate.low,
+                "high": one.estimate.high,
+                "n": one.estimate.n,
+                "n_resampled": one.estimate.n_resampled,
+                "resampled": one.estimate.resampled if one.estimate.interval else "",
+                "note": one.note,
+            }
+            for one in part.numbers
+        },
+        "provenance": [source(one) for one in part.provenance],
+    }
+
+
+def table(found: Sequence[Passport]) -> pd.DataFrame:
+    """Every number of the passports, a row each."""
+    rows = [
+        {
+            "model": one.name,
+            "part": part.key,
+            "measure": number.key,
+            "value": number.estimate.value,
+            "low": number.estimate.low,
+            "high": number.estimate.high,
+            "n": number.estimate.n,
+            "n_resampled": number.estimate.n_resampled,
+            "note": number.note,
+        }
+        for one in found
+        for part in one.parts
+        for number in part.numbers
+    ]
+    columns = ["model", "part", "measure", "value", "low", "high", "n", "n_resampled", "note"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def model_card(found: Sequence[Passport]) -> str:
+    """The numbers as YAML that stands at the head of a model card (`model-index` of the Hugging
+    Face hub), a model after the other."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    texts = []
+    for one in found:
+        results = [
+            EvalResult(
+                task_type="text-retrieval",
+                task_name="Position bias",
+                dataset_type=one.dataset,
+                dataset_name=one.title,
+                metric_type=f"{part.key}.{number.key}",
+                # There is no field for an interval, so the name has it.
+                metric_name=f"{part.title}: {number.name}, {number.text}",
+                metric_value=number.estimate.value,
+            )
+            for part in one.parts
+            for number in part.numbers
+        ]
+        data = ModelCardData(model_name=one.name, eval_results=results or None)
+        texts.append(data.to_yaml())
+    return "---\n".join(f"{text}\n" for text in texts)

@@ -1,0 +1,286 @@
+"""Commands about rankings and published results: rank, figure5."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.commands.answers import File, TableAnswer, answers, print_table
+from poslens.commands.command_options import (
+    Dataset,
+    Endpoints,
+    Readable,
+    for_data,
+    named,
+    pairs_of,
+    readable_of,
+    resolve,
+    specs_of,
+)
+from poslens.commands.command_output import (
+    FileFormat,
+    LineFormat,
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write,
+    write_table,
+)
+from poslens.commands.completion import model_names
+from poslens.studies.ranking.answers import (
+    BinsRow,
+    DifferencesRow,
+    GroupsRow,
+    LanguagesRow,
+    MeasuresRow,
+    PositionsRow,
+    PsiRow,
+    QueriesRow,
+)
+
+if TYPE_CHECKING:
+    from poslens.attribution.evaluation.trec_runs import TrecRun
+    from poslens.studies.ranking.service import Measured, Ranked, Setup
+
+app = typer.Typer()
+
+
+class Table(StrEnum):
+    """What `rank` prints."""
+
+    measures = "measures"
+    psi = "psi"
+    bins = "bins"
+    queries = "queries"
+    languages = "languages"
+    groups = "groups"
+    positions = "positions"
+    differences = "differences"
+
+
+@app.command()
+@spoken
+@answers(
+    {
+        "--table measures": TableAnswer[MeasuresRow],
+        "--table psi": TableAnswer[PsiRow],
+        "--table bins": TableAnswer[BinsRow],
+        "--table queries": TableAnswer[QueriesRow],
+        "--table languages": TableAnswer[LanguagesRow],
+        "--table groups": TableAnswer[GroupsRow],
+        "--table positions": TableAnswer[PositionsRow],
+        "--table differences": TableAnswer[DifferencesRow],
+    }
+)
+def rank(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            autocompletion=model_names,
+            help="Repeat for several; MiniLM where no run is given either.",
+        ),
+    ] = None,
+    endpoint: Endpoints = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="NAME=FILE of rankings that another program made, in TREC's format; repeatable.",
+        ),
+    ] = None,
+    dataset: Dataset = "sample",
+    own_corpus: Annotated[
+        bool,
+        typer.Option(
+            "--own-corpus",
+            help="Search only the corpus that a query belongs to (PosIR's domain), as published "
+            "figures do; else the whole collection.",
+        ),
+    ] = False,
+    monolingual: Annotated[
+        bool,
+        typer.Option(
+            "--monolingual",
+            help="Search only the documents of a query's own language, as MultiClaim's monolingual "
+            "figures do.",
+        ),
+    ] = False,
+    first_stage: Annotated[
+        str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
+    ] = "BM25",
+    posir: Annotated[
+        bool, typer.Option("--posir", help="With PosIR's prompt, and 8,192 tokens read.")
+    ] = False,
+    readable: Readable = False,
+    table: Annotated[
+        Table,
+        typer.Option(
+            help="measures, psi (by length), bins (by evidence), queries, languages; of SQuAD and "
+            "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
+            "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
+            "that set them apart most first)."
+        ),
+    ] = Table.measures,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
+) -> None:
+    """Rank a data set's whole corpus for each query and print what the rankings are worth."""
+    from poslens.compute.protocols import posir_ranking_spec
+    from poslens.studies.ranking import service as ranking_service
+    from poslens.studies.ranking import tables
+    from poslens.studies.ranking.runs import difference_words, differences_frame, ranked_run
+
+    def spec_of(name: str) -> RetrieverSpec:
+        spec = resolve(name)
+        return posir_ranking_spec(spec) if posir else spec
+
+    data, pairs = pairs_of(dataset, False)
+    collection = ranking_service.collection_of(data)
+    if monolingual:
+        collection = ranking_service.monolingual(collection)
+    first = for_data(spec_of(first_stage), data.name)
+    setup = ranking_service.Setup(collection, own_corpus or monolingual, first)
+    for note in collection.notes:
+        print(note, file=sys.stderr)
+    if table in (Table.groups, Table.positions) and collection.groups is None:
+        raise UserError(
+            f"{data.name} has no groups of queries: give a data set in the layout of SQuAD or "
+            "FineWeb-PosQ, or another --table."
+        )
+    quiet()
+    specs = specs_of(model or ([] if run else ["MiniLM"]), data.name, spec_of)
+    runs = runs_of(run, [spec.name for spec in specs])
+    if table is Table.differences and len(specs) + len(runs) != 2:
+        raise UserError("--table differences compares two: name two of --model and --run.")
+    if readable and not specs:
+        raise UserError("--readable leaves out what a model cannot read: name one with --model.")
+    if readable:
+        setup = setup.narrowed(*readable_of(specs, pairs, readable))
+        if not setup.queries:
+            raise UserError(f"No query of {data.name} is left: each has a pair that is left out.")
+    found: list[Measured] = [*ranked_by(specs, setup)]
+    for one in runs:
+        measured = ranked_run(one, setup)
+        for note in measured.notes:
+            print(note, file=sys.stderr)
+        found.append(measured)
+    if table is Table.queries:
+        import pandas as pd
+
+        frame = pd.concat([tables.queries_frame(one).assign(model=one.name) for one in found])
+    elif table is Table.differences:
+        frame = differences_frame(*found)
+        print(difference_words(*found), file=sys.stderr)
+    else:
+        make = {
+            Table.measures: tables.measures_frame,
+            Table.psi: tables.psi_frame,
+            Table.bins: tables.bins_frame,
+            Table.languages: tables.languages_frame,
+            Table.groups: tables.groups_frame,
+            Table.positions: tables.positions_frame,
+        }[table]
+        frame = make(found)
+    known = (
+        ranking_service.group_provenance(found)
+        if table in (Table.groups, Table.positions)
+        else [one.provenance() for one in found]
+    )
+    print_table(frame, format.value, known)
+
+
+def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]:
+    """The runs that `--run` names.
+
+    Raises:
+        UserError: a name is taken or given twice, or a file is none in TREC's format.
+    """
+    from poslens.attribution.datasets.streams import File
+    from poslens.attribution.evaluation.trec_runs import read_run
+
+    found: dict[str, TrecRun] = {}
+    for value in values or []:
+        name, path = named(value, "--run", "FILE")
+        if name in (*taken, *found):
+            raise UserError(f"Two rankings are called {name}: give the run another name.")
+        found[name] = read_run(name, File(path.name, path))
+    return list(found.values())
+
+
+def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
+    """Rankings by each of `specs`, computed with a bar on stderr where they are not stored.
+
+    Raises:
+        UserError: one of them cannot rank.
+    """
+    from poslens.compute.compute import service
+    from poslens.studies.ranking import service as ranking_service
+
+    found = []
+    for spec in specs:
+        if ranking_service.ranked(service(), spec, setup) is None:
+            watched(spec.name, ranking_service.job(service(), spec, setup), unit="it")
+        one = ranking_service.ranked(service(), spec, setup)
+        if one is None:
+            raise UserError(
+                f"{spec.name} has no rankings of {setup.collection.name}: run the command again."
+            )
+        found.append(one)
+    return found
+
+
+@app.command()
+@spoken
+@answers(File)
+def figure5(
+    output: Annotated[
+        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
+    ],
+    curves: Annotated[
+        list[str],
+        typer.Option(
+            "--curves",
+            help="NAME=FILE of a model's published saliency curves, .npz or .pkl; repeatable.",
+        ),
+    ],
+    size: Annotated[
+        str, typer.Option(help="screen, single column or double column.")
+    ] = "single column",
+    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
+    format: FileFormat = LineFormat.text,
+) -> None:
+    """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
+    from dataclasses import replace
+
+    from poslens.attribution.curves.published import read_bytes, read_curves
+    from poslens.compute.provenance import of_published
+    from poslens.export.files import FIGURE_FORMATS, figure_bytes, table_files
+    from poslens.figures.palettes import PALETTES, PRESETS
+    from poslens.studies.published.service import curves_frame
+    from poslens.studies.ranking.figures import published_curves
+
+    fmt = suffix_of(output, [*FIGURE_FORMATS, "csv", "parquet"])
+    if size not in PRESETS:
+        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
+    if palette not in PALETTES:
+        raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
+    files = [named(value, "--curves", "FILE") for value in curves]
+    found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    provenance = [of_published(one) for one in found]
+    if fmt in ("csv", "parquet"):
+        frame = curves_frame(found)
+        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
+        write_table(output, files, format)
+        return
+    style = replace(PRESETS[size], palette=palette)
+    figure = published_curves(found, style, provenance=provenance)
+    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]

@@ -1,0 +1,200 @@
+"""Figures of rankings by the evidence's place, and of published saliency curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS, POSITIONS
+from poslens.attribution.curves.published import PublishedCurves
+from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidenceProfile
+from poslens.attribution.evaluation.position_groups import GroupedRanking
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.figures.figure_base import (
+    UNKNOWN_SYMBOL,
+    Provenances,
+    bar_pattern,
+    canvas,
+    faint,
+    group,
+    intervals,
+    legend_name,
+    marks,
+    positions,
+    with_legend,
+)
+from poslens.figures.palettes import Style, escape
+
+_CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
+_FOOT = 0.2
+EVIDENCE_TITLE = "Relative position of the evidence (%)"
+
+
+def evidence_bins(
+    profiles: Mapping[str, EvidenceProfile], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
+    are the bins' queries. Bins without a query leave a gap. A point is filled as far as the model
+    read the evidence of its bin: hollow where it read none, a ring with a dot where how much it
+    read is unknown."""
+    figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
+    counts = np.array(next(iter(profiles.values())).counts)
+    figure.add_trace(
+        go.Bar(
+            # On the same axis: a second one would bend the first one's ticks.
+            x=_CENTRES,
+            y=_FOOT * counts / counts.max(),
+            width=100 / N_EVIDENCE_BINS,
+            name="queries",
+            customdata=counts,
+            hovertemplate="%{customdata}",
+            marker={
+                "color": faint(style.colours.muted, 0.18),
+                "line": {"color": style.colours.paper, "width": 1},
+            },
+        )
+    )
+    for index, (model, profile) in enumerate(profiles.items()):
+        line = style.line(index)
+        trace = go.Scatter(
+            x=_CENTRES,
+            y=profile.means,
+            mode="lines+markers",
+            connectgaps=False,
+            name=legend_name(model, style),
+            line=line,
+            marker={
+                "color": [faint(str(line["color"]), 1.0 if r is None else r) for r in profile.read],
+                "size": 0.5 * style.font_size,
+                "symbol": [
+                    UNKNOWN_SYMBOL if r is None else style.symbol(index) for r in profile.read
+                ],
+                "line": {"color": line["color"], "width": 1},
+            },
+            customdata=[
+                ", evidence read: unknown" if r is None else f", {r:.0%} of the evidence read"
+                for r in profile.read
+            ],
+            hovertemplate="%{y:.3f}%{customdata}",
+        )
+        figure.add_trace(group(trace, f"model {index}", model))
+    positions(figure)
+    figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure, style)
+
+
+def position_groups(
+    found: Mapping[str, GroupedRanking], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """nDCG@10 of each group of queries, a line for each model, with 95% intervals."""
+    groups = next(iter(found.values())).groups
+    figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
+    width = min(0.08, 0.5 / len(found))
+    for index, (model, one) in enumerate(found.items()):
+        line = style.line(index)
+        values = [measured.measures.get(NDCG) for measured in one.measures]
+        trace = go.Scatter(
+            # Beside each other: intervals at one place would hide each other.
+            x=[at + width * (index - (len(found) - 1) / 2) for at in range(len(values))],
+            y=[None if v is None else v.value for v in values],
+            mode="lines+markers",
+            name=legend_name(model, style),
+            line=line,
+            marker={
+                "color": line["color"],
+                "size": 0.6 * style.font_size,
+                "symbol": style.symbol(index),
+            },
+            error_y=intervals(values, faint(str(line["color"]), 0.6)),
+            customdata=[
+                [escape(measured.name), f"{value}", measured.n]
+                for measured, value in zip(one.measures, values, strict=True)
+            ],
+            hovertemplate="%{customdata[0]}: %{customdata[1]}, %{customdata[2]:,} queries",
+        )
+        figure.add_trace(group(trace, f"model {index}", model))
+    figure.update_xaxes(
+        tickvals=list(range(len(groups.names))),
+        ticktext=[escape(name) for name in groups.names],
+        range=[-0.5, len(groups.names) - 0.5],
+    )
+    figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure.update_layout(hovermode="closest"), style)
+
+
+def length_buckets(
+    buckets: Mapping[str, Mapping[str, EvidenceProfile]],
+    style: Style,
+    *,
+    provenance: Provenances = (),
+) -> go.Figure:
+    """nDCG@10 in each length bucket, a bar for each model: model -> bucket -> profile."""
+    title = (
+        "Document length in tokens ("
+        + ", ".join(
+            f"{bucket} to {edge:,}"
+            for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
+        )
+        + f", {LENGTH_BUCKETS[-1]} above)"
+    )
+    figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
+    known = [b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())]
+    for index, (model, profiles) in enumerate(buckets.items()):
+        shown = [profiles.get(bucket) for bucket in known]
+        figure.add_trace(
+            go.Bar(
+                x=known,
+                y=[None if one is None else one.mean for one in shown],
+                name=legend_name(model, style),
+                marker={
+                    "color": style.line(index)["color"],
+                    "pattern": bar_pattern(index, style),
+                },
+                customdata=[0 if one is None else one.n for one in shown],
+                hovertemplate="%{y:.3f}, %{customdata} queries",
+            )
+        )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure, style)
+
+
+def published_curves(
+    found: Sequence[PublishedCurves], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """Mean and standard deviation (ddof=1) over documents at 100 positions, a line and a band for
+    each model: figure 5 of the PosIR paper."""
+    figure = canvas(
+        "published_curves", style, "Relative position", "Normalized gradient L2 norm", provenance
+    )
+    for index, one in enumerate(found):
+        figure.add_trace(
+            go.Scatter(
+                x=np.concatenate([POSITIONS, POSITIONS[::-1]]),
+                y=np.concatenate([one.mean + one.std, (one.mean - one.std)[::-1]]),
+                mode="lines",
+                fill="toself",
+                line={"width": 0},
+                hoverinfo="skip",
+                fillcolor=faint(str(style.line(index)["color"]), 0.2),
+                legendgroup=f"model {index}",
+                showlegend=False,
+                name=f"{one.model}: standard deviation",
+            )
+        )
+    for index, one in enumerate(found):
+        trace = go.Scatter(
+            x=POSITIONS,
+            y=one.mean,
+            mode="lines+markers",
+            line=style.line(index),
+            **marks(index, len(POSITIONS), style),
+            name=legend_name(one.model, style),
+            hovertemplate="%{y:.3f}",
+        )
+        figure.add_trace(group(trace, f"model {index}", one.model))
+    figure.update_xaxes(range=[0, 1], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    figure.update_layout(hovermode="x unified")
+    return with_legend(figure, style)

@@ -1,0 +1,127 @@
+"""Runs of other programs beside models' rankings, and what sets two rankings apart query by query.
+No Streamlit here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import (
+    NDCG,
+    evaluate,
+    mean_over_queries,
+)
+from poslens.attribution.evaluation.trec_runs import TrecRun, placed
+from poslens.attribution.types import Provenance
+from poslens.cache.recent import Recent
+from poslens.compute import provenance
+from poslens.studies.ranking.service import Measured, Setup
+from poslens.studies.ranking.tables import queries_frame
+
+AGAINST, DIFFERENCE, RANK_AGAINST = f"{NDCG} against", "difference", "rank against"
+
+
+@dataclass(frozen=True)
+class RankedRun(Measured):
+    """A run's rankings, measured. `n_strange` of its queries are not the collection's, `n_lost`
+    results are of documents that its corpus lacks."""
+
+    run: TrecRun
+    n_strange: int
+    n_lost: int
+
+    def provenance(self) -> Provenance:
+        """See `Measured`."""
+        collection = self.setup.collection
+        return provenance.of_run(
+            self.run, self.evaluation, collection.name, collection.survey.n, self.selection
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the run does not count, a sentence each."""
+        run, found = self.run, []
+        if run.n_rejected:
+            first = run.rejected[0]
+            found.append(
+                f"{run.n_rejected:,} lines of {run.file} are no results, the first: line "
+                f"{first.row}: {first.reason}."
+            )
+        if self.n_strange:
+            found.append(f"{self.n_strange:,} queries of {run.name} are not the data set's.")
+        if self.n_lost:
+            found.append(
+                f"{self.n_lost:,} results of {run.name} are of documents that the corpus lacks; "
+                "they are left out."
+            )
+        return tuple(found)
+
+
+_measured: Recent[RankedRun] = Recent(16)
+
+
+def ranked_run(run: TrecRun, setup: Setup) -> RankedRun:
+    """A run over a collection, measured as a model's rankings are.
+
+    Raises:
+        UserError: it has none of the queries, or each query is put to the documents of its
+            language alone.
+    """
+    collection = setup.collection
+    if collection.monolingual:
+        raise UserError(
+            f"{run.name} ranks documents of all languages: search all documents to compare it."
+        )
+    # What is kept holds its collection, so the id is given to no other.
+    key = (run.name, run.digest, id(collection), setup.own_corpus, setup.left_out, setup.selection)
+
+    def measured() -> RankedRun:
+        found = placed(run, collection)
+        evaluation = evaluate(
+            run.name,
+            found.rankings,
+            collection,
+            own_corpus=setup.own_corpus,
+            queries=setup.queries,
+        )
+        return RankedRun(setup, evaluation, found.rankings, {}, run, found.n_strange, found.n_lost)
+
+    return _measured.get(key, measured)
+
+
+def differences_frame(one: Measured, other: Measured) -> pd.DataFrame:
+    """A row a query, what sets the two rankings apart most first: nDCG@10 and the rank of the first
+    relevant document by each, and the first's measure less the other's.
+
+    Raises:
+        ValueError: they are not over the same queries.
+    """
+    mine, theirs = queries_frame(one), queries_frame(other)
+    if mine["id"].tolist() != theirs["id"].tolist():
+        raise ValueError("rankings of different queries")
+    mine.insert(2, AGAINST, theirs[NDCG])
+    mine.insert(3, DIFFERENCE, mine[NDCG] - mine[AGAINST])
+    mine.insert(5, RANK_AGAINST, theirs["rank"])
+    order = mine[DIFFERENCE].abs().sort_values(ascending=False, kind="stable").index
+    return mine.loc[order].reset_index(drop=True)
+
+
+def mean_difference(one: Measured, other: Measured) -> Estimate:
+    """The mean of that difference over queries; its interval resamples their documents."""
+    values = [
+        np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (one, other)
+    ]
+    documents = [query.document for query in one.setup.queries]
+    return mean_over_queries(values[0] - values[1], documents)
+
+
+def difference_words(one: Measured, other: Measured) -> str:
+    """That mean with its interval, and how many queries and documents it is over, in words."""
+    found = mean_difference(one, other)
+    over = f"{found.n:,} queries answered by {found.n_resampled:,} documents"
+    how = f"95% interval over documents; {over}" if found.interval else over
+    return f"{one.name} less {other.name}, nDCG@10: {found.text('+.3f')} ({how})"

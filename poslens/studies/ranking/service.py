@@ -1,0 +1,325 @@
+"""Rankings of data sets by models: computed once, kept, measured. No Streamlit here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
+from poslens.attribution.evaluation.ranking_measures import Evaluation, evaluate
+from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.base import joint
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.rankings import RankingStore, complete, ranking_method
+from poslens.cache.recent import Recent
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import Job, Report, Run
+
+WITHIN_LANGUAGES = "each query among the documents of its language"
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is searched and how: a collection, whole or each query in its own corpus of it, and
+    what cross-encoders rerank.
+
+    All queries are ranked; those of `left_out` are not measured, and `selection` says why.
+    """
+
+    collection: Collection
+    own_corpus: bool = False
+    first_stage: RetrieverSpec | None = None
+    left_out: frozenset[str] = frozenset()
+    selection: str = ""
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries that are measured."""
+        return tuple(q for q in self.collection.queries if q.query_id not in self.left_out)
+
+    def narrowed(self, pairs: Sequence[TextPair], selection: str) -> Setup:
+        """The same over the queries all of whose pairs are among `pairs`; `selection` says in
+        words which pairs these are."""
+        kept = {pair.pair_id for pair in pairs}
+        queries = self.collection.queries
+        left_out = (
+            query.query_id for query in queries if not kept.issuperset(query.pairs.values())
+        )
+        return replace(self, left_out=frozenset(left_out), selection=selection)
+
+
+@dataclass(frozen=True)
+class Measured(ABC):
+    """Rankings of a collection's queries, measured; `read` is the share of the evidence that was
+    read, by query id, where that is known."""
+
+    setup: Setup
+    evaluation: Evaluation
+    rankings: tuple[Ranking, ...]
+    read: Mapping[str, float]
+    by_query: dict[str, Ranking] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_query", {one.query_id: one for one in self.rankings})
+
+    @cached_property
+    def by_group(self) -> GroupedRanking | None:
+        """The measures of each of the collection's groups of queries, where it has any."""
+        groups = self.setup.collection.groups
+        if groups is None:
+            return None
+        return grouped(self.evaluation.per_query, self.setup.queries, groups, self.read)
+
+    @property
+    def name(self) -> str:
+        """What figures and tables call it."""
+        return self.evaluation.model
+
+    @property
+    def selection(self) -> str:
+        """Which queries and documents of the collection it is over, in words."""
+        setup = self.setup
+        parts = (
+            WITHIN_LANGUAGES if setup.collection.monolingual else "",
+            setup.collection.drawn,
+            setup.selection,
+        )
+        return ", ".join(filter(None, parts))
+
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """Everything needed to rank again."""
+
+
+@dataclass(frozen=True)
+class Ranked(Measured):
+    """A model's rankings, measured."""
+
+    model: ModelIdentity
+    method: Method
+
+    def provenance(self) -> Provenance:
+        """See `Measured`."""
+        collection = self.setup.collection
+        return provenance.of_ranking(
+            self.model,
+            self.method,
+            self.evaluation,
+            collection.name,
+            collection.survey.n,
+            self.selection,
+        )
+
+
+def group_provenance(found: Sequence[Measured]) -> list[Provenance]:
+    """Where numbers of groups of queries come from: their intervals resample documents."""
+    return [
+        provenance.with_interval(one.provenance(), one.by_group.harmonic)
+        for one in found
+        if one.by_group is not None
+    ]
+
+
+def collection_of(data: DataSet) -> Collection:
+    """The collection of a data set: with its whole corpus where the data set is known by name, of
+    an upload the documents of its pairs.
+
+    Raises:
+        UserError: it judges no relevance, or its files are not as they should be.
+    """
+    if data.name in datasets.names():
+        return datasets.collection(data.name)
+    # An upload's name holds a digest of its contents.
+    return _uploads.get(data.name, lambda: datasets.from_pairs(data))
+
+
+def monolingual(collection: Collection) -> Collection:
+    """The collection with each query put to the documents of its own language, made once.
+
+    Raises:
+        UserError: no query has a relevant document in its language.
+    """
+    # What is kept holds its documents' stream, and a collection its own, so an id is not reused.
+    return _monolingual.get(id(collection), lambda: (collection, collection.by_language()))[1]
+
+
+def has_pools(collection: Collection) -> bool:
+    """Whether one corpus is searched by queries of several languages."""
+    return len(collection.parts) == 1 and len(collection.languages) > 1
+
+
+_uploads: Recent[Collection] = Recent(_KEPT)
+_monolingual: Recent[tuple[Collection, Collection]] = Recent(4)
+_stores: Recent[RankingStore] = Recent(_KEPT)
+# A grid of calibrated models is measured as a whole, at each rerun of its page.
+_evaluations: Recent[Ranked] = Recent(96)
+
+
+def needs_first_stage(spec: RetrieverSpec) -> bool:
+    """Whether a model can only rerank what another one found."""
+    return family_of(spec).search == "rerank"
+
+
+def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
+    """How `spec` ranks.
+
+    Raises:
+        UserError: a cross-encoder without a first stage, or one whose first stage is another.
+    """
+    if not needs_first_stage(spec):
+        return ranking_method(setup.own_corpus)
+    first = setup.first_stage
+    if first is None or needs_first_stage(first):
+        raise UserError(
+            f"{spec.name} reads each query with each document: choose another kind of model as its "
+            "first stage."
+        )
+    known = compute.identify(first)
+    return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
+
+
+def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
+    """Rank what is missing; progress counts what its stage names.
+
+    Raises:
+        UserError: the model's files are not here, or it lacks a first stage.
+    """
+    model, method = compute.identify(spec), method_for(compute, spec, setup)
+
+    def work(run: Run, report: Report) -> Progress:
+        store = _store(compute, setup.collection)
+
+        def read(one: ModelIdentity, progress: Progress) -> Progress:
+            if progress.stopped or not store.evidence_missing(one.key):
+                return progress
+            run.stage = "Looking what is read of the evidence"
+            return store.read_evidence(
+                compute.retriever(one),
+                one.key,
+                options=compute.run_options(one.spec, run, report),
+            )
+
+        def search(one: ModelIdentity, how: Method) -> Progress:
+            if complete(store.select(one.key, how), setup.collection):
+                return read(one, run.progress)
+            run.stage = f"Encoding texts with {one.spec.name}"
+            progress = store.search(
+                compute.retriever(one),
+                one.key,
+                how,
+                options=compute.run_options(one.spec, run, report),
+            )
+            return read(one, progress)
+
+        if not needs_first_stage(spec) or setup.first_stage is None:
+            return search(model, method)
+        first, how = compute.identify(setup.first_stage), ranking_method(setup.own_corpus)
+        candidates = store.select(first.key, how)
+        if not complete(candidates, setup.collection):
+            progress = search(first, how)
+            if progress.stopped:
+                return progress
+            candidates = store.select(first.key, how)
+        run.stage = "Reranking queries"
+        progress = store.rerank(
+            joint(compute.retriever(model)),
+            model.key,
+            method,
+            candidates,
+            options=compute.run_options(spec, run, report),
+        )
+        return read(model, progress)
+
+    def n_done() -> int:
+        kept = _store(compute, setup.collection).select(model.key, method)
+        return n_queries if complete(kept, setup.collection) else 0
+
+    n_queries = len(setup.collection.queries)
+    key = run_key(model, method, setup.collection.name)
+    return compute.job(
+        key,
+        spec.name,
+        n_queries,
+        work,
+        n_done=n_done,
+        doing="ranking",
+        sending=compute.sending(spec, lambda other: job(other, spec, setup)),
+    )
+
+
+def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Job:
+    """Rank with each of `specs` that has no rankings, one after the other; progress counts models.
+    Each has a run of its own, which says how far it is and what went wrong; one that is stopped by
+    itself makes way for the next.
+
+    Raises:
+        UserError: a model's files are not here, or it lacks a first stage.
+    """
+
+    models = " ".join(sorted(compute.identify(spec).key.fingerprint for spec in specs))
+    methods = " ".join(sorted({repr(method_for(compute, spec, setup)) for spec in specs}))
+    key = ("all models", models, methods, setup.collection.name, "")
+    wanted = {spec.name: (spec, job(compute, spec, setup)) for spec in specs}
+
+    def missing() -> list[tuple[str, Job]]:
+        return [
+            (name, one)
+            for name, (spec, one) in wanted.items()
+            if ranked(compute, spec, setup) is None
+        ]
+
+    parts = tuple(one for _, one in wanted.values())
+    return compute.one_by_one(key, "All models", parts, missing, doing="ranking")
+
+
+def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:
+    """The stored rankings, measured; None while they are not complete, or while it is not known
+    what the model reads of the evidence and it is here to be asked."""
+    model, method = compute.identify(spec), method_for(compute, spec, setup)
+    store = _store(compute, setup.collection)
+    key = (
+        str(compute.root),
+        spec.name,  # two may be of one model
+        model.key.fingerprint,
+        repr(method),
+        store.fingerprint,
+        setup.left_out,
+        setup.selection,
+    )
+    if (found := _evaluations.find(key)) is not None:
+        return found
+    rankings = store.select(model.key, method)
+    if not complete(rankings, setup.collection):
+        return None
+    if store.evidence_missing(model.key) and not model.stored_only:
+        return None
+    read = {} if limits.unknown(spec) else store.evidence_read(model.key)
+    evaluation = evaluate(
+        spec.name,
+        rankings,
+        setup.collection,
+        own_corpus=setup.own_corpus,
+        read=read,
+        queries=setup.queries,
+    )
+    return _evaluations.keep(key, Ranked(setup, evaluation, tuple(rankings), read, model, method))
+
+
+def _store(compute: Compute, collection: Collection) -> RankingStore:
+    """One store a collection: its fingerprint takes a pass over what it holds."""
+    # The store holds its collection, so the id is given to no other.
+    key = (str(compute.root), collection.name, id(collection))
+    return _stores.get(key, lambda: RankingStore(compute.root, collection))

@@ -1,0 +1,134 @@
+"""What `remedy` prints as JSON; see `poslens/commands/answers.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, NotRequired, TypedDict
+
+from poslens.commands.answers import (
+    NDCG,
+    PSI,
+    Documents,
+    High,
+    Interval,
+    Low,
+    Model,
+    P,
+    PSIByChance,
+    Queries,
+    Source,
+)
+
+Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over places, 0 to 1."]
+
+
+class QualityEntry(TypedDict):
+    """What a model's rankings are worth."""
+
+    ndcg_at_10: NDCG
+    harmonic_mean: Harmonic
+    psi: PSI
+    psi_by_chance: PSIByChance
+
+
+class ChangeEntry(TypedDict):
+    """What calibration changed."""
+
+    ndcg_at_10: Annotated[Interval | None, "Change of nDCG@10."]
+    harmonic_mean: Annotated[Interval | None, "Change of its harmonic mean over places."]
+    psi: Annotated[Interval | None, "Change of PSI."]
+
+
+class CurveEntry(TypedDict):
+    """A curve before or after."""
+
+    curve: Annotated[str, "relocation or saliency."]
+    model: Model
+    n: Annotated[int, "Pairs averaged."]
+    documents: Documents
+    lean: NotRequired[
+        Annotated[Interval | None, "Of relocation: last third less first, in the score."]
+    ]
+    index: NotRequired[Annotated[Interval | None, "Of saliency: primacy-recency index, -1 to 1."]]
+    mean: Annotated[list[float | None], "Mean at 100 positions of what is read."]
+
+
+class Recommendation(TypedDict):
+    """What is recommended, and how the setting that was tested does on held-out queries."""
+
+    recommended: Annotated[str, "Name of the recommended model, the plain one if none is better."]
+    tested: Annotated[str, "Name of the best setting on the queries used for selection."]
+    sentence: Annotated[str, "The recommendation in words."]
+    queries_chosen_on: Annotated[int, "Queries used for selection."]
+    queries_judged_on: Annotated[int, "Held-out queries."]
+    before: Annotated[QualityEntry, "The plain model on the held-out queries."]
+    after: Annotated[QualityEntry, "The tested model on the held-out queries."]
+    change: Annotated[ChangeEntry | None, "After less before; null where the plain one is tested."]
+
+
+PointRow = TypedDict(
+    "PointRow",
+    {
+        "model": Model,
+        "strength": Annotated[float, "Strength of the calibration, 0 (plain) to 1."],
+        "basket": Annotated[int | None, "Tokens of a basket; null of the plain model."],
+        "layers": Annotated[str | None, "half, or the last so many; null of the plain model."],
+        "queries": Queries,
+        "on the front": Annotated[bool, "Whether none is both better and more even."],
+        "recommended": Annotated[bool, "Whether it is the recommended one."],
+        "PSI": PSI,
+        "PSI by chance": PSIByChance,
+        "p": P,
+        "nDCG@10": NDCG,
+        "nDCG@10 low": Low,
+        "nDCG@10 high": High,
+        "harmonic mean": Harmonic,
+        "harmonic mean low": Low,
+        "harmonic mean high": High,
+        "nDCG@10 change": Annotated[float | None, "Less the plain model's; null of itself."],
+        "nDCG@10 change low": Low,
+        "nDCG@10 change high": High,
+        "harmonic mean change": Annotated[float | None, "Less the plain model's; null of itself."],
+        "harmonic mean change low": Low,
+        "harmonic mean change high": High,
+        "PSI change": Annotated[float | None, "Less the plain model's; null of itself."],
+        "PSI change low": Low,
+        "PSI change high": High,
+    },
+)
+"""A setting of the calibration."""
+
+ChangedQueryRow = TypedDict(
+    "ChangedQueryRow",
+    {
+        "query": Annotated[str, "The query."],
+        "before": Annotated[float, "nDCG@10 by the plain model, 0 to 1."],
+        "after": Annotated[float, "nDCG@10 by the tested setting, 0 to 1."],
+        "change": Annotated[float, "After less before, -1 to 1."],
+        "rank before": Annotated[int | None, "Rank of the first relevant document; null if none."],
+        "rank after": Annotated[int | None, "The same by the tested setting."],
+        "evidence": Annotated[float, "Where the evidence begins, in percent of the document."],
+        "half": Annotated[str, "chosen on or judged on."],
+        "id": Annotated[str, "Id of the query."],
+        "pair": Annotated[str, "Id of a pair of it, for explain; empty without one."],
+    },
+)
+"""A query before and after."""
+
+
+class RemedyTable(TypedDict):
+    """The table that was asked for."""
+
+    points: NotRequired[Annotated[list[PointRow], "With --table points: a row for each setting."]]
+    queries: NotRequired[
+        Annotated[list[ChangedQueryRow], "With --table queries: those that changed most first."]
+    ]
+
+
+class RemedyAnswer(Recommendation, RemedyTable):
+    """Rankings before and after calibration."""
+
+    model: Model
+    provenance: Annotated[list[Source], "Where the numbers come from."]
+    curves: NotRequired[
+        Annotated[list[CurveEntry], "With --curves: relocation and saliency before and after."]
+    ]

@@ -1,0 +1,154 @@
+"""The command about calibration: remedy."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import answers, print_json, print_table, source
+from poslens.commands.command_options import Dataset, Model, for_data, pairs_of, resolve
+from poslens.commands.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write_beside,
+)
+from poslens.studies.remedy.answers import RemedyAnswer, RemedyTable
+
+app = typer.Typer()
+
+
+class Table(StrEnum):
+    """What `remedy` prints."""
+
+    points = "points"
+    queries = "queries"
+
+
+@app.command()
+@spoken
+@answers(RemedyAnswer)
+def remedy(
+    model: Model = "MiniLM",
+    dataset: Dataset = "sample",
+    strength: Annotated[
+        list[float] | None,
+        typer.Option("--strength", help="0 to 1; repeatable. 0.5 and 1 by default."),
+    ] = None,
+    basket: Annotated[
+        list[int] | None,
+        typer.Option("--basket", help="Tokens of a basket; repeatable. 64 and 128 by default."),
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layers", help="half, all or the last so many; repeatable. half by default."
+        ),
+    ] = None,
+    own_corpus: Annotated[
+        bool,
+        typer.Option("--own-corpus", help="Search only the corpus that a query belongs to."),
+    ] = False,
+    curves: Annotated[
+        int,
+        typer.Option(
+            "--curves",
+            min=0,
+            help="Pairs whose relocation and saliency are compared before and after; 0 is none. "
+            "In JSON alone.",
+        ),
+    ] = 0,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", help="Also draw the front: .png .svg .pdf .html .json"),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="Also write the recommended model to this new folder, as sentence-transformers "
+            "saves one; an error where no change is recommended.",
+        ),
+    ] = None,
+    table: Annotated[
+        Table, typer.Option(help="points, or queries (under the setting that was tested).")
+    ] = Table.points,
+    format: Annotated[
+        TextFormat, typer.Option(help="json or csv (the table alone).")
+    ] = TextFormat.json,
+) -> None:
+    """Calibrate a model's attention over a grid, and print what it does to rankings and to how much
+    they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
+    from poslens.export.files import FIGURE_FORMATS, figure_bytes, table_rows
+    from poslens.studies.ranking import service as ranking_service
+    from poslens.studies.remedy import curves as remedy_curves
+    from poslens.studies.remedy import service as remedies
+    from poslens.studies.remedy import tables
+
+    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
+    if export is not None:  # before the grid, which may take hours
+        remedies.require_new(export)
+    data, _ = pairs_of(dataset, False)
+    spec = for_data(resolve(model), data.name)
+    points = remedies.grid(
+        spec,
+        strength or remedies.STRENGTHS,
+        basket or remedies.BASKETS,
+        layers or remedies.LAYERS,
+    )
+    setup = ranking_service.Setup(ranking_service.collection_of(data), own_corpus)
+    quiet()
+    from poslens.compute.compute import service
+
+    compute = service()
+    found = remedies.remedy(compute, spec, points, setup)
+    if found is None or found.missing:
+        watched(spec.name, remedies.job(compute, spec, points, setup), unit="model")
+        found = remedies.remedy(compute, spec, points, setup)
+    if found is None or found.missing or found.judgement is None:
+        raise UserError(
+            f"Not every setting of {spec.name} could be ranked: run the command again, or "
+            "`python -m dashboard rank` with one of them to see why."
+        )
+    known = found.provenance()
+    print(remedies.verdict(found), file=sys.stderr)
+    if figure is not None:
+        from poslens.figures.palettes import PRESETS
+        from poslens.studies.remedy.figures import front
+
+        style = PRESETS["double column"]
+        drawn = front(found, "harmonic", style, provenance=known)
+        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
+    frame = (
+        tables.points_frame(found)
+        if table is Table.points
+        else tables.queries_frame(found, found.judgement.point)
+    )
+    if format is TextFormat.csv:
+        print_table(frame, "csv", known)
+    else:
+        rows: Any = table_rows(frame)  # columns of a frame have no types
+        of_table: RemedyTable = {"points": rows} if table is Table.points else {"queries": rows}
+        printed: RemedyAnswer = {
+            "model": spec.name,
+            **remedies.summary(found, found.judgement),
+            # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
+            **of_table,  # type: ignore[typeddict-item]
+            "provenance": [source(one) for one in known],
+        }
+        if curves:
+            choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
+            for one in choice.jobs():
+                watched(one.label, one)
+            printed["curves"] = remedy_curves.curves_entry(choice)
+        print_json(printed)
+    if export is not None:  # at the end: where there is no model to write, all else is there
+        remedies.export_point(compute, found.recommended or found.plain, export)
+        print(export, file=sys.stderr)

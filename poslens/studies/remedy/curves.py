@@ -1,0 +1,118 @@
+"""Curves of a model before and after calibration: relocation and saliency. No Streamlit here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.commands.answers import interval
+from poslens.compute.compute import Compute, DataSetCurve
+from poslens.compute.runs import Job
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.service import DataSetCause
+from poslens.studies.remedy.answers import CurveEntry
+from poslens.studies.remedy.service import Point, Remedy
+
+SALIENCY = make_method("saliency")
+
+
+@dataclass(frozen=True)
+class CurveChoice:
+    """The pairs whose curves are compared, and what is computed of them."""
+
+    compute: Compute
+    specs: tuple[RetrieverSpec, ...]
+    pairs: tuple[TextPair, ...]
+    dataset: str
+    words: str
+
+    def jobs(self) -> list[Job]:
+        """Relocation and saliency under each model."""
+        scope = f"{self.dataset}: remedy, {self.words}"
+        found = []
+        for spec in self.specs:
+            found.append(
+                interventions.job(self.compute, spec, relocation_method(), self.pairs, scope)
+            )
+            found.append(self.compute.attribution_job(spec, SALIENCY, self.pairs, scope))
+        return found
+
+    def relocations(self) -> list[DataSetCause]:
+        """Mean score against the place of the evidence, before and after, as far as stored."""
+        what = relocation_method()
+        return [
+            interventions.data_set_cause(
+                self.compute, spec, what, self.pairs, self.dataset, self.words
+            )
+            for spec in self.specs
+            if interventions.stored(self.compute, spec, what, self.pairs).results
+        ]
+
+    def saliencies(self) -> list[DataSetCurve]:
+        """Mean saliency, before and after, as far as stored."""
+        curves = [
+            self.compute.curve(spec, SALIENCY, self.pairs, self.dataset, self.words)
+            for spec in self.specs
+            if len(
+                self.compute.store.missing(self.compute.identify(spec).key, SALIENCY, self.pairs)
+            )
+            < len(self.pairs)
+        ]
+        return curves
+
+
+def curve_choice(
+    compute: Compute, found: Remedy, point: Point, data: DataSet, n: int
+) -> CurveChoice:
+    """`n` pairs of the data set, spread evenly, whose evidence can be moved.
+
+    Raises:
+        UserError: fewer than two can.
+    """
+    usable, _ = movable(data.pairs)
+    if len(usable) < 2:
+        raise UserError(
+            "Fewer than two pairs of this data set have an evidence span that could be moved, so "
+            "there are no curves before and after."
+        )
+    n = min(n, len(usable))
+    chosen = tuple(spread_evenly(usable, n))
+    specs = tuple(dict.fromkeys((found.plain.spec, point.spec)))
+    return CurveChoice(compute, specs, chosen, data.name, f"{n} pairs spread evenly")
+
+
+def curves_entry(choice: CurveChoice) -> list[CurveEntry]:
+    """Curves before and after in numbers: relocation with its lean (mean score with the evidence
+    in the last third less that in the first), saliency with its primacy-recency index."""
+    entries: list[CurveEntry] = []
+    for moved in choice.relocations():
+        curve = moved.summary.curve
+        entries.append(
+            {
+                "curve": "relocation",
+                "model": curve.model,
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "lean": interval(moved.lean),
+                "mean": curve.mean.tolist(),
+            }
+        )
+    for seen in choice.saliencies():
+        curve = seen.summary.curve
+        entries.append(
+            {
+                "curve": "saliency",
+                "model": curve.model,
+                "n": curve.n,
+                "documents": curve.n_documents,
+                "index": interval(seen.summary.primacy_recency_index),
+                "mean": curve.mean.tolist(),
+            }
+        )
+    return entries

@@ -1,0 +1,124 @@
+"""The front: how good rankings are against how much they depend on the evidence's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Literal
+
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.figures.figure_base import (
+    Provenances,
+    canvas,
+    faint,
+    group,
+    intervals,
+    legend_name,
+    with_legend,
+)
+from poslens.figures.palettes import Style
+from poslens.studies.remedy.service import HALF, Point, Remedy
+
+_SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
+"""Of baskets and depths; the square is the plain model and the diamond chance."""
+
+Measure = Literal["mean", "harmonic"]
+TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
+
+
+def front(
+    found: Remedy, measure: Measure, style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """nDCG@10 against PSI, a line from the plain model through the strengths of each basket and
+    depth. Bars are 95% intervals. Filled points are on the front: no other is both better and more
+    even. Hollow diamonds show the PSI that chance alone gives with as many queries."""
+    figure = canvas(
+        "remedy_front",
+        style,
+        "PSI (0: as good at every place)",
+        TITLES[measure],
+        provenance,
+    )
+    plain, *others = found.points
+    families: dict[tuple[int, str], list[Point]] = {}
+    for one in others:
+        how = one.spec.calibration
+        assert how is not None  # only the first point is plain
+        families.setdefault((how.basket, str(how.layers or HALF)), []).append(one)
+    for index, ((basket, depth), points) in enumerate(families.items()):
+        look = style.line(index)
+        line = sorted(points, key=lambda point: point.strength)
+        name = f"basket {basket}, layers {depth}"
+        symbol = _SYMBOLS[index % len(_SYMBOLS)]
+        trace = _trace([plain, *line], measure, style, name, look, symbol)
+        figure.add_trace(group(trace, f"family {index}", name))
+    ink = style.colours.ink
+    figure.add_trace(_trace([plain], measure, style, plain.name, {"color": ink}, symbol="square"))
+    known = [one for one in found.points if one.quality.psi_by_chance is not None]
+    figure.add_trace(
+        go.Scatter(
+            x=[one.quality.psi_by_chance for one in known],
+            y=[_estimate(one, measure).value for one in known],
+            mode="markers",
+            name="PSI by chance",
+            marker={
+                "symbol": "diamond-open",
+                "color": style.colours.muted,
+                "size": 0.5 * style.font_size,
+            },
+            customdata=[escape(one.name) for one in known],
+            hovertemplate="%{customdata}<br>by chance %{x:.3f}<extra></extra>",
+        )
+    )
+    best = found.recommended
+    if best is not None and best is not plain:
+        figure.add_trace(
+            go.Scatter(
+                x=[best.quality.psi],
+                y=[_estimate(best, measure).value],
+                mode="markers",
+                name="recommended",
+                marker={
+                    "symbol": "circle-open",
+                    "size": 1.6 * style.font_size,
+                    "color": ink,
+                    "line": {"width": 2},
+                },
+                hoverinfo="skip",
+            )
+        )
+    return with_legend(figure, style)
+
+
+def _estimate(one: Point, measure: Measure) -> Estimate:
+    return one.quality.mean if measure == "mean" else one.quality.harmonic
+
+
+def _trace(
+    points: Sequence[Point],
+    measure: Measure,
+    style: Style,
+    name: str,
+    look: dict[str, object],
+    symbol: str = "circle",
+) -> go.Scatter:
+    values = [_estimate(one, measure) for one in points]
+    colour = str(look["color"])
+    return go.Scatter(
+        x=[one.quality.psi for one in points],
+        y=[value.value for value in values],
+        mode="lines+markers" if len(points) > 1 else "markers",
+        name=legend_name(name, style),
+        line=look,
+        marker={
+            "symbol": symbol,
+            "size": 0.7 * style.font_size,
+            "color": [colour if one.front else style.colours.paper for one in points],
+            "line": {"color": colour, "width": 1.5},
+        },
+        error_y=intervals(values, faint(colour, 0.5)),
+        customdata=[[escape(p.name), str(v)] for p, v in zip(points, values, strict=True)],
+        hovertemplate="%{customdata[0]}<br>PSI %{x:.3f}, %{customdata[1]}<extra></extra>",
+    )

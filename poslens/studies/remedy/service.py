@@ -1,0 +1,374 @@
+"""A model before and after calibration: rankings over a grid of settings, and what is recommended
+of them. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.remedy import (
+    Change,
+    Decision,
+    Quality,
+    candidate,
+    change,
+    decide,
+    halves,
+    on_front,
+    quality,
+)
+from poslens.attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
+from poslens.attribution.retrievers.dense import FAMILY as DENSE
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.resolve import locate
+from poslens.attribution.retrievers.specs import (
+    RetrieverSpec,
+    contents_of,
+    with_calibration,
+)
+from poslens.attribution.types import Provenance
+from poslens.cache.recent import Recent
+from poslens.commands.answers import interval
+from poslens.compute import provenance
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking.service import Ranked, Setup
+from poslens.studies.remedy.answers import QualityEntry, Recommendation
+
+STRENGTHS = (STRENGTH, 1.0)
+BASKETS = (64, BASKET)
+MAX_POINTS = 64
+"""Settings of one grid: each ranks the whole data set."""
+
+NO_CHANGE = "No change recommended"
+
+HALF, ALL = "half", "all"
+LAYERS = (HALF,)
+
+_LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+
+
+def n_layers(spec: RetrieverSpec) -> int | None:
+    """How many layers the model's configuration says that it has."""
+    config = contents_of(spec.name, locate(spec).folder).config("config.json")
+    known = config if isinstance(config, dict) else {}
+    return next((n for key in _LAYER_KEYS if isinstance(n := known.get(key), int)), None)
+
+
+def grid(
+    spec: RetrieverSpec,
+    strengths: Sequence[float] = STRENGTHS,
+    baskets: Sequence[int] = BASKETS,
+    layers: Sequence[str] = LAYERS,
+) -> list[RetrieverSpec]:
+    """`spec` calibrated in every combination; `layers` are `half`, `all` or numbers of layers.
+
+    Raises:
+        UserError: a number out of range, too many combinations, or a model that is not calibrated.
+    """
+    if family_of(spec) is not DENSE:
+        raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
+    n = n_layers(spec)
+    found: dict[str, RetrieverSpec] = {}
+    for depth, basket, strength in product(layers, baskets, strengths):
+        how = Calibration(strength, basket, _depth(depth, n, spec.name))
+        if how.layers is not None and n is not None:
+            how.first_of(n, spec.name)
+        one = with_calibration(spec, how)
+        found[one.name] = one
+    if not found:
+        raise UserError("No setting is left: choose at least one strength, basket and depth.")
+    if len(found) > MAX_POINTS:
+        raise UserError(
+            f"{len(found)} settings are more than the {MAX_POINTS} that one grid has: choose fewer."
+        )
+    return list(found.values())
+
+
+def _depth(word: str, n: int | None, name: str) -> int | None:
+    if word == HALF:
+        return None
+    if word == ALL and n is not None:
+        return n
+    try:
+        depth = int(word)
+    except ValueError as error:
+        raise UserError(
+            f"The layers to calibrate are half, all or a whole number, not {word[:40]!r}."
+            if word != ALL
+            else f"{name} does not say how many layers it has: give a number."
+        ) from error
+    # One setting has one name, so that its results are found again.
+    return None if n is not None and depth == max(1, n // 2) else depth
+
+
+def job(
+    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: Setup
+) -> Job:
+    """Rank with the plain model and each of `points` that has no rankings, one after the other.
+
+    Raises:
+        UserError: the model's files are not here.
+    """
+    _placed(setup)
+    return ranking_service.job_of_all(compute, [spec, *points], setup)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model's rankings and how even they are; `change` is against the plain model, None of the
+    plain model itself. `front` says that no other point is both better and more even."""
+
+    ranked: Ranked
+    quality: Quality
+    change: Change | None
+    front: bool = False
+
+    @property
+    def spec(self) -> RetrieverSpec:
+        """The model."""
+        return self.ranked.model.spec
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.spec.name
+
+    @property
+    def strength(self) -> float:
+        """How strongly it is calibrated; 0 is plain."""
+        return self.spec.calibration.strength if self.spec.calibration else 0.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The point chosen on one half of the queries, tested on the held-out half. `before` and
+    `after` are of the held-out half; `change` and `decision` are None where no setting beats the
+    plain model on the first half."""
+
+    point: Point
+    n_chosen: int
+    before: Quality
+    after: Quality
+    change: Change | None
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Before and after. `points` begin with the plain model; `missing` have no rankings yet, and
+    until then nothing is recommended."""
+
+    points: tuple[Point, ...]
+    missing: tuple[str, ...]
+    judgement: Judgement | None
+    chosen_on: frozenset[str]
+    setup: Setup
+
+    @property
+    def plain(self) -> Point:
+        """The model as it is."""
+        return self.points[0]
+
+    @property
+    def recommended(self) -> Point | None:
+        """The setting to use; the plain model where no setting is shown to be better, None before
+        every setting is ranked."""
+        judged = self.judgement
+        if judged is None:
+            return None
+        return judged.point if judged.decision and judged.decision.recommended else self.plain
+
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to compute the points again."""
+        plain = self.plain.ranked
+        return [
+            provenance.of_remedy(
+                plain.model,
+                plain.method,
+                self.plain.quality,
+                plain.setup.collection.name,
+                plain.setup.collection.survey.n,
+                [one.spec.calibration for one in self.points if one.spec.calibration],
+                plain.setup.selection,
+            )
+        ]
+
+
+def _placed(setup: Setup) -> list[Query]:
+    """The measured queries whose evidence has a place.
+
+    Raises:
+        UserError: there are none.
+    """
+    placed = [query for query in setup.queries if query.evidence is not None]
+    if not placed:
+        raise UserError(
+            "This data set does not say where its evidence stands, so no position bias can be "
+            "measured: choose another data set."
+        )
+    return placed
+
+
+_remedies: Recent[tuple[object, Remedy]] = Recent(16)
+
+
+def remedy(
+    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: Setup
+) -> Remedy | None:
+    """What is known of the plain model and of `points`; None while the plain model has no
+    rankings.
+
+    Raises:
+        UserError: a model's files are not here, or no evidence has a place.
+    """
+    placed = _placed(setup)
+    plain = ranking_service.ranked(compute, spec, setup)
+    if plain is None:
+        return None
+    found = [plain]
+    missing = []
+    for one in points:
+        ranked = ranking_service.ranked(compute, one, setup)
+        if ranked is None:
+            missing.append(one.name)
+        else:
+            found.append(ranked)
+    # What is kept with the answer holds the rankings, so their ids are given to no others.
+    key = (tuple(map(id, found)), tuple(missing))
+    return _remedies.get(key, lambda: (found, _made(found, tuple(missing), placed, setup)))[1]
+
+
+def _made(
+    found: Sequence[Ranked], missing: tuple[str, ...], placed: Sequence[Query], setup: Setup
+) -> Remedy:
+    rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
+    scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
+    positions = np.array([query.evidence for query in placed], dtype=np.float64)
+    documents = np.array([query.document for query in placed])
+    points = []
+    for number, one in enumerate(found):
+        own = quality(scores[number], positions.tolist(), documents.tolist())
+        against = change(scores[0], scores[number], positions.tolist(), documents.tolist())
+        assert own is not None  # there are queries
+        points.append(Point(one, own, against if number else None))
+    front = on_front([(one.quality.psi, one.quality.mean.value) for one in points])
+    points = [replace(one, front=is_on) for one, is_on in zip(points, front, strict=True)]
+    half = halves(documents.tolist())
+    ids = np.array([query.query_id for query in placed])
+    judgement = None
+    if not missing and half.any() and not half.all():
+        best = candidate([one[half] for one in scores], positions[half].tolist())
+        places, groups = positions[~half].tolist(), documents[~half].tolist()
+        before = quality(scores[0][~half], places, groups)
+        after = quality(scores[best][~half], places, groups)
+        assert before is not None and after is not None
+        judged = change(scores[0][~half], scores[best][~half], places, groups) if best else None
+        decision = decide(judged, points[0].quality, points[best].quality) if judged else None
+        judgement = Judgement(points[best], int(half.sum()), before, after, judged, decision)
+    chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
+    return Remedy(tuple(points), missing, judgement, chosen_on, setup)
+
+
+def verdict(found: Remedy) -> str:
+    """What is recommended, and the change on the held-out queries, in sentences."""
+    judged = found.judgement
+    if judged is None:
+        return "No recommendation yet: some settings are not ranked."
+    if judged.change is None or judged.decision is None:
+        return (
+            f"{NO_CHANGE}: on the {judged.n_chosen:,} queries used for selection, no setting has a "
+            f"higher harmonic mean of {NDCG} over positions than {found.plain.name}."
+        )
+    parts = [
+        f"{name} {_number(before)} to {_number(after)}"
+        + (f" ({changed.text('+.3f')})" if changed else "")
+        for name, before, after, changed in (
+            (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
+            (
+                "harmonic mean",
+                judged.before.harmonic.value,
+                judged.after.harmonic.value,
+                judged.change.harmonic,
+            ),
+            ("PSI", judged.before.psi, judged.after.psi, judged.change.psi),
+        )
+    ]
+    head = f"Recommended: {judged.point.name}" if judged.decision.recommended else NO_CHANGE
+    return (
+        f"{head}. On the {judged.n_chosen:,} queries used for selection, {judged.point.name} has "
+        f"the highest harmonic mean of {NDCG} over positions. On the {judged.before.n:,} held-out "
+        f"queries: {', '.join(parts)}. {judged.decision.reason}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def summary(found: Remedy, judged: Judgement) -> Recommendation:
+    """The recommendation, for a command's output."""
+    changed, recommended = judged.change, found.recommended
+    assert recommended is not None  # there is a judgement
+    return {
+        "recommended": recommended.name,
+        "tested": judged.point.name,
+        "sentence": verdict(found),
+        "queries_chosen_on": judged.n_chosen,
+        "queries_judged_on": judged.before.n,
+        "before": _quality_entry(judged.before),
+        "after": _quality_entry(judged.after),
+        "change": None
+        if changed is None
+        else {
+            "ndcg_at_10": interval(changed.mean),
+            "harmonic_mean": interval(changed.harmonic),
+            "psi": interval(changed.psi),
+        },
+    }
+
+
+def _quality_entry(found: Quality) -> QualityEntry:
+    return {
+        "ndcg_at_10": found.mean.value,
+        "harmonic_mean": found.harmonic.value,
+        "psi": found.psi,
+        "psi_by_chance": found.psi_by_chance,
+    }
+
+
+def export_point(compute: Compute, point: Point, folder: Path) -> None:
+    """Write a calibrated model to a new folder, as sentence-transformers saves one.
+
+    Raises:
+        UserError: the plain model, which is not exported, or the folder exists.
+    """
+    if point.spec.calibration is None:
+        raise UserError(
+            f"{NO_CHANGE} for {point.name}, so there is no calibrated model to export: nothing "
+            "is written."
+        )
+    require_new(folder)
+    from poslens.attribution.retrievers.calibrated_transformer import export
+
+    retriever = compute.retriever(compute.identify(point.spec))
+    with retriever.lock:
+        export(retriever, folder)
+
+
+def require_new(folder: Path) -> None:
+    """Do nothing, unless something is at `folder` already.
+
+    Raises:
+        UserError: something is.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} is there already: name a new folder.")

@@ -1,0 +1,88 @@
+"""Tables of a model before and after calibration. No Streamlit here."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.compute.estimates import estimate_columns
+from poslens.studies.ranking.tables import first_rank
+from poslens.studies.remedy.service import HALF, Point, Remedy
+
+
+def points_frame(found: Remedy) -> pd.DataFrame:
+    """A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI with chance, and
+    what each changed, with the ends of their intervals."""
+    rows = []
+    for one in found.points:
+        how, own = one.spec.calibration, one.quality
+        row: dict[str, object] = {
+            "model": one.name,
+            "strength": one.strength,
+            "basket": how.basket if how else None,
+            "layers": (how.layers or HALF) if how else None,
+            "queries": own.n,
+            "on the front": one.front,
+            "recommended": found.recommended is one,
+            "PSI": own.psi,
+            "PSI by chance": own.psi_by_chance,
+            "p": own.p,
+        }
+        changed = one.change
+        for name, estimate in (
+            (NDCG, own.mean),
+            ("harmonic mean", own.harmonic),
+            (f"{NDCG} change", changed.mean if changed else None),
+            ("harmonic mean change", changed.harmonic if changed else None),
+            ("PSI change", changed.psi if changed else None),
+        ):
+            row |= estimate_columns(name, estimate)
+        rows.append(row)
+    return pd.DataFrame(rows).astype({"basket": "Int64", "layers": "string"})
+
+
+def points_text(found: Remedy) -> pd.DataFrame:
+    """The same for the eye: each number with its interval in one cell."""
+    rows = []
+    for one in found.points:
+        own, changed = one.quality, one.change
+        rows.append(
+            {
+                "model": one.name,
+                NDCG: str(own.mean),
+                "harmonic mean": str(own.harmonic),
+                "PSI": own.psi,
+                "by chance": own.psi_by_chance,
+                "change of nDCG@10": changed.mean.text("+.3f") if changed else "",
+                "change of the harmonic mean": changed.harmonic.text("+.3f") if changed else "",
+                "change of PSI": changed.psi.text("+.3f") if changed and changed.psi else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def queries_frame(found: Remedy, point: Point) -> pd.DataFrame:
+    """A row a query with a place: nDCG@10 and the first relevant document's rank before and after,
+    those that changed most first; `pair` is a pair of it for Explain."""
+    rows = []
+    before, after = (one.ranked.evaluation.per_query[NDCG] for one in (found.plain, point))
+    for number, query in enumerate(found.setup.queries):
+        if query.evidence is None:
+            continue
+        rows.append(
+            {
+                "query": query.text,
+                "before": float(before[number]),
+                "after": float(after[number]),
+                "change": float(after[number] - before[number]),
+                "rank before": first_rank(found.plain.ranked, query),
+                "rank after": first_rank(point.ranked, query),
+                "evidence": 100 * query.evidence,
+                "half": "chosen on" if query.query_id in found.chosen_on else "judged on",
+                "id": query.query_id,
+                "pair": next(iter(query.pairs.values()), ""),
+            }
+        )
+    frame = pd.DataFrame(rows).astype({"rank before": "Int64", "rank after": "Int64"})
+    order = frame["change"].abs().sort_values(ascending=False, kind="stable").index
+    return frame.loc[order].reset_index(drop=True)
