@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import typer
 
 from poslens.commands import listing as listing_command
+from poslens.commands.study_group import StudyGroup, add_studies
 from poslens.dashboard.server import command as server_command
 from poslens.storage import command as cache
 from poslens.studies.audit import command as audit
@@ -30,6 +31,7 @@ from poslens.studies.ranking import command as ranking
 from poslens.studies.remedy import command as remedy
 
 app = typer.Typer(
+    cls=StudyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="PosLens: where a text retriever looks in a document.",
@@ -51,6 +53,7 @@ for group in (
     cache,
 ):
     app.add_typer(group.app)
+add_studies(app)
 
 
 def _print_version(asked: bool) -> None:

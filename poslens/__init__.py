@@ -21,6 +21,7 @@ if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "attribution").is_d
     __path__.append(str(_CHECKOUT))
 
 from poslens.attribution.errors import UserError  # noqa: E402
+from poslens.studies import declared  # noqa: E402
 
 if TYPE_CHECKING:
     from poslens.api import (
@@ -48,6 +49,7 @@ __all__ = [
     "passport",
     "rank",
     "relocate",
+    *declared(),
 ]
 
 

@@ -4,6 +4,7 @@ that shows itself (`poslens.results`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
@@ -27,6 +28,7 @@ from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.quietly import quietly
 from poslens.results import Curve, Explanation, Passport, Ranking
 from poslens.saved_models import folder_of
+from poslens.studies import declared
 from poslens.studies.cause import service as interventions
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import read_baseline
@@ -35,6 +37,8 @@ from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.subject import MAX_PAIRS
 from poslens.studies.ranking import service as rankings
+from poslens.study import plan, stored
+from poslens.study_result import StudyResult
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -268,6 +272,48 @@ def check(
         _run(checking.job(here, found))
         found = checking.passport(here, spec, data, only, pairs)
     return checking.checks(found, known, limits, only)
+
+
+def run_study(
+    name: str,
+    model: Model | Sequence[Model],
+    dataset: str | Path = SAMPLE,
+    **parameters: Any,
+) -> StudyResult:
+    """Run a study on one model or several; what is stored is not computed again, and an interrupted
+    call goes on where it was. `poslens.needles(...)` is `run_study("needles", ...)`.
+
+    Args:
+        name: of a study: `poslens.needles`, and so on.
+        parameters: of the study, by name; the command `poslens NAME --help` lists them.
+
+    Raises:
+        UserError: as `explain`; the study does not fit the model, or the data set lacks what it
+            needs.
+    """
+    study = declared()[name].load()
+    with quietly():
+        data, compute = _data(dataset), service()
+        given: Sequence[Any] = (
+            listed(model, "models", name, "MiniLM") if isinstance(model, list | tuple) else [model]
+        )
+        settings = study.parameters.settings(parameters)
+        corpus = study.corpus(data, settings)
+        planned = plan(study, compute, [_spec(one, data) for one in given], corpus, settings)
+        if not planned.subjects:
+            raise UserError((planned.refused or ("There is no model: name at least one.",))[0])
+        for job in planned.jobs:
+            _run(job)
+        return StudyResult(study, stored(study, compute, planned.subjects))
+
+
+def __getattr__(name: str) -> Any:
+    # Each study is a call of its own name.
+    if name in declared():
+        call = partial(run_study, name)
+        call.__doc__ = f"{declared()[name].question} See `run_study` for the arguments."
+        return call
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def models() -> pd.DataFrame:

@@ -110,10 +110,10 @@ class Explanation:
             UserError: another suffix, no browser for a picture, more models than a heatmap shows,
                 or the file cannot be written.
         """
-        fmt = _suffix(path, (*PICTURES, *TABLE_FORMATS))
+        fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
-            return _written(path, self._heatmap(fmt))
-        return _table_written(path, self.to_frame(), fmt, self.provenance)
+            return written(path, self._heatmap(fmt))
+        return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
         """The heatmap as a widget, whose `pinned` says what its reader has pinned.
@@ -245,11 +245,11 @@ class Ranking:
 
     def save(self, path: str | Path) -> Path:
         """As `Curve.save`: the figure, or the measures."""
-        fmt = _suffix(path, (*FIGURE_FORMATS, *TABLE_FORMATS))
+        fmt = suffix(path, (*FIGURE_FORMATS, *TABLE_FORMATS))
         known = self.ranked.provenance()
         if fmt in TABLE_FORMATS:
-            return _table_written(path, self.to_frame(), fmt, known)
-        return _written(path, figure_bytes(self.figure(), fmt, Style(), known))  # type: ignore[arg-type]
+            return table_written(path, self.to_frame(), fmt, known)
+        return written(path, figure_bytes(self.figure(), fmt, Style(), known))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return str(tables.measures_text([self.ranked]).to_html(index=False, escape=True))
@@ -290,8 +290,8 @@ class Passport:
         Raises:
             UserError: as `Explanation.save`.
         """
-        fmt = _suffix(path, PASSPORT_FORMATS)
-        return _written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
+        fmt = suffix(path, PASSPORT_FORMATS)
+        return written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return _framed(document_bytes(self.cards, "html"))
@@ -312,28 +312,39 @@ def _framed(page: bytes) -> str:
     )
 
 
-def _suffix(path: str | Path, formats: Sequence[str]) -> str:
+def suffix(path: str | Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
     from poslens.commands.command_output import suffix_of
 
     return suffix_of(Path(path), list(dict.fromkeys(formats)))
 
 
 def _saved(path: str | Path, figure: go.Figure, frame: pd.DataFrame, known: Any) -> Path:
-    fmt = _suffix(path, (*PICTURES, *TABLE_FORMATS))
+    fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
     if fmt in TABLE_FORMATS:
-        return _table_written(path, frame, fmt, known)
-    return _written(path, figure_bytes(figure, fmt, Style(), known))  # type: ignore[arg-type]
+        return table_written(path, frame, fmt, known)
+    return written(path, figure_bytes(figure, fmt, Style(), known))  # type: ignore[arg-type]
 
 
-def _table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
+def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
+    """The path of a table, once it and its provenance are in their files."""
     target = Path(path)
     files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
     for name, data in reversed(files.items()):  # the provenance first: no table is without it
-        _written(target.with_name(name), data)
+        written(target.with_name(name), data)
     return target
 
 
-def _written(path: str | Path, data: bytes) -> Path:
+def written(path: str | Path, data: bytes) -> Path:
+    """The path, once `data` is in its file, whole.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     target = Path(path)
     with replacing(target) as file:
         file.write(data)

@@ -24,6 +24,7 @@ from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
 from poslens.attribution.retrievers.detect import families_with, family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 from poslens.commands.answers import Source
+from poslens.commands.study_group import StudyGroup
 from poslens.compute.settings import SETTINGS
 from poslens.dashboard.__main__ import app
 from tools.json_shapes import DRAFT, Field, Schema, fields_of, flat, line_of, words
@@ -63,6 +64,12 @@ has the schema of each answer, by the headings below.
 `rows[].model` is the field `model` of each object in the list `rows`, and `parts.*.title` the field
 `title` of each object in `parts`, whose keys are names.
 """
+
+
+def _every_command() -> StudyGroup:
+    found = typer.main.get_command(app)
+    assert isinstance(found, StudyGroup)
+    return found.load_all()
 
 
 def commands(
@@ -118,7 +125,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def commands_page() -> str:
     """The page of commands."""
     parts = [HEAD.rstrip()]
-    whole = typer.main.get_command(app)
+    whole = _every_command()
     assert isinstance(whole, TyperGroup)
     for name, command in commands(whole):
         arguments = [p for p in command.params if isinstance(p, TyperArgument)]
@@ -137,7 +144,7 @@ def answers_of() -> dict[str, Any]:
     Raises:
         ValueError: a command says no shape.
     """
-    whole, found = typer.main.get_command(app), dict[str, Any]()
+    whole, found = _every_command(), dict[str, Any]()
     assert isinstance(whole, TyperGroup)
     for name, command in commands(whole):
         shapes = getattr(command.callback, "answers", None)

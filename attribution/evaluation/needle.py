@@ -300,22 +300,3 @@ class NeedleGrid:
         """Which needles were found in the cells that are wanted [needles, cells]."""
         found = [one.found for (length, depth), one in self.cells.items() if wanted(length, depth)]
         return np.array(found, dtype=np.float64).T if found else None
-
-
-def checked_grid(
-    lengths: Sequence[int], depths: Sequence[float]
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Lengths and depths in order, each once.
-
-    Raises:
-        UserError: there is none, or one is out of range.
-    """
-    if not lengths or not depths:
-        raise UserError("A grid needs a length and a depth: name at least one of each.")
-    for length in lengths:
-        if not MIN_LENGTH <= length <= MAX_LENGTH:
-            raise UserError(f"A text has {MIN_LENGTH} to {MAX_LENGTH:,} tokens, not {length:,}.")
-    for depth in depths:
-        if not 0 <= depth <= 100:
-            raise UserError(f"A depth lies between 0 and 100 percent, not at {depth:g}.")
-    return tuple(sorted(set(lengths))), tuple(sorted(set(depths)))

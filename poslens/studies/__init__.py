@@ -1,1 +1,60 @@
-"""One package for each question that can be asked of models and a data set."""
+"""One module for each question that can be asked of models and a data set.
+
+Importing a study takes seconds (torch). So that `poslens --help` stays quick, names and questions
+are read from the sources; a study is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from poslens.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A study that is not imported yet: its name, its question, and the module that has it."""
+
+    name: str
+    question: str
+    module: str
+
+    def load(self) -> Study[Any, Any, Any]:
+        """The study itself."""
+        import_module(self.module)
+        from poslens.study import STUDIES
+
+        return STUDIES[self.name]
+
+
+@cache
+def declared() -> dict[str, Declared]:
+    """Every study of this package by name, in alphabetical order."""
+    found = {}
+    for path in Path(__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "(Study[" not in text:
+            continue
+        parts = path.relative_to(Path(__file__).parent).with_suffix("").parts
+        module = ".".join((__name__, *parts))
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and "question" in (texts := _texts(node)):
+                found[texts["name"]] = Declared(texts["name"], texts["question"], module)
+    return dict(sorted(found.items()))
+
+
+def _texts(node: ast.ClassDef) -> dict[str, str]:
+    """The texts that a class's body assigns to names."""
+    return {
+        target.id: line.value.value
+        for line in node.body
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
+        for target in line.targets
+        if isinstance(target, ast.Name) and isinstance(line.value.value, str)
+    }

@@ -1,9 +1,7 @@
-"""Position-aware benchmarks: benchmark squad-posq, fineweb-posq, needle."""
+"""Position-aware benchmarks: benchmark squad-posq, fineweb-posq."""
 
 from __future__ import annotations
 
-import math
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +11,6 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import (
-    Dataset,
     DatasetOrData,
     Endpoints,
     for_data,
@@ -26,11 +23,9 @@ from poslens.commands.command_output import (
     quiet,
     spoken,
     suffix_of,
-    watched,
     write_beside,
 )
 from poslens.commands.completion import model_names
-from poslens.studies.benchmark.answers import CellRow, NeedleRow
 from poslens.studies.ranking.answers import GroupsRow, PositionsRow
 
 if TYPE_CHECKING:
@@ -123,98 +118,6 @@ def fineweb_posq(
     from poslens.attribution.datasets.fineweb_posq import GROUPS
 
     _by_groups(GROUPS, dataset, model, queries, seed, first_stage, table, figure, format)
-
-
-class NeedleTable(StrEnum):
-    """What the needle grid prints."""
-
-    cells = "cells"
-    summary = "summary"
-
-
-@benchmark.command()
-@spoken
-@answers({"--table cells": TableAnswer[CellRow], "--table summary": TableAnswer[NeedleRow]})
-def needle(
-    model: Models = None,
-    endpoint: Endpoints = None,
-    dataset: Dataset = "sample",
-    lengths: Annotated[
-        str,
-        typer.Option(
-            help="Tokens of the texts, with commas; those that a model does not read are left out."
-        ),
-    ] = "256,512,1024,2048,4096,8192,16384,32768",
-    depths: Annotated[
-        str, typer.Option(help="Where the needle stands, in percent of the text, with commas.")
-    ] = "0,10,20,30,40,50,60,70,80,90,100",
-    needles: Annotated[
-        int, typer.Option(help="Needles, and so texts, of each length and depth: 2 to 100.")
-    ] = 20,
-    seed: Seed = 0,
-    table: Annotated[
-        NeedleTable, typer.Option(help="cells, or summary (a row a length, late less early).")
-    ] = NeedleTable.cells,
-    figure: Figure = None,
-    format: Format = TextFormat.json,
-) -> None:
-    """Hide one sentence at every depth of texts of every length and ask for it, beside as many
-    texts with other sentences; the texts are cut from the data set's documents; stop with Ctrl-C,
-    resume by running again."""
-    from poslens.compute.compute import service
-    from poslens.export.files import FIGURE_FORMATS, figure_bytes
-    from poslens.studies.benchmark import service as benchmarks
-
-    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
-    grid = _numbers(lengths, "--lengths"), _numbers(depths, "--depths")
-    if any(not one.is_integer() for one in grid[0]):
-        raise UserError("--lengths takes whole numbers of tokens, as in 256,512.")
-    data, _ = pairs_of(dataset, False)
-    setup = benchmarks.needle_setup(data, [int(one) for one in grid[0]], grid[1], needles, seed)
-    quiet()
-    found = []
-    for spec in specs_of(model or ["MiniLM"], data.name):
-        one = benchmarks.needle_grid(service(), spec, setup)
-        if one.missing:
-            watched(spec.name, benchmarks.needle_job(service(), spec, setup), unit="cell")
-            one = benchmarks.needle_grid(service(), spec, setup)
-        if one.left_out:
-            print(
-                f"{spec.name} does not read {', '.join(f'{n:,}' for n in one.left_out)} tokens: "
-                "left out.",
-                file=sys.stderr,
-            )
-        if one.missing:
-            raise UserError(
-                f"{one.missing} cells of {spec.name} have no result: "
-                f"{benchmarks.why_missing(service(), one) or 'run the command again.'}"
-            )
-        found.append(one)
-    known = [one.provenance() for one in found]
-    if figure is not None:
-        from poslens.figures.palettes import PRESETS
-        from poslens.studies.benchmark.figures import needle_heatmap
-
-        style = PRESETS["double column"]
-        drawn = needle_heatmap(found, style, provenance=known)
-        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-    make = benchmarks.cells_frame if table is NeedleTable.cells else benchmarks.summary_frame
-    print_table(make(found), format.value, known)
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    """Numbers with commas between them.
-
-    Raises:
-        UserError: something else.
-    """
-    try:
-        found = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = [math.nan]
-    if not all(map(math.isfinite, found)):
-        raise UserError(f"{option} takes numbers with commas between them, not {text[:60]!r}.")
-    return found
 
 
 def _by_groups(

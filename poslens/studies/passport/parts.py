@@ -32,13 +32,13 @@ from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
+from poslens.figures.needles import needle_heatmap
 from poslens.studies.audit import service as audits
 from poslens.studies.audit.figures import dark_curves
-from poslens.studies.benchmark import service as benchmarks
-from poslens.studies.benchmark.figures import needle_heatmap
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.words import too_few
+from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.subject import Number, Part, Subject
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
@@ -299,13 +299,14 @@ def _ranking(of: Subject, part: Part) -> Part:
 
 def _needles(of: Subject, part: Part) -> Part:
     """A sentence hidden at every depth, and asked for."""
-    setup = benchmarks.needle_setup(of.data, NEEDLE_LENGTHS, NEEDLE_DEPTHS)
-    jobs = (benchmarks.needle_job(of.compute, of.spec, setup),)
-    found = benchmarks.needle_grid(of.compute, of.spec, setup)
-    if found.missing:
-        why = benchmarks.why_missing(of.compute, found)
-        return replace(part, absent=why or _why(jobs), jobs=jobs)
-    by_chance = f"by chance {1 / setup.n:.3f}"
+    asked = NEEDLE_STUDY.parameters.settings({"lengths": NEEDLE_LENGTHS, "depths": NEEDLE_DEPTHS})
+    corpus = NEEDLE_STUDY.corpus(of.data, asked)
+    (grid,) = NEEDLE_STUDY.subjects(of.compute, of.spec, corpus, asked)
+    jobs = (NEEDLE_STUDY.job(of.compute, grid),)
+    found = NEEDLE_STUDY.summarize(of.compute, grid)
+    if found is None:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    by_chance = f"by chance {1 / grid.n:.3f}"
     numbers = [
         Number(f"found_{length}", f"found in {length} tokens", value, ".3f", by_chance)
         for length in found.grid.lengths
@@ -314,12 +315,12 @@ def _needles(of: Subject, part: Part) -> Part:
     lean = found.grid.lean
     if lean is not None:
         numbers.append(Number("late_less_early", "found late less early", lean))
-    known = (found.provenance(),)
+    known = (NEEDLE_STUDY.provenance(found),)
     return replace(
         part,
         finding=_moves("The share of needles found", lean, "towards the end of the text"),
         numbers=tuple(numbers),
-        draw=lambda style: needle_heatmap([found], style, provenance=known),
+        draw=lambda style: needle_heatmap({of.spec.name: found.grid}, style, provenance=known),
         provenance=known,
         jobs=jobs,
     )

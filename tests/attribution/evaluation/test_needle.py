@@ -14,7 +14,6 @@ from poslens.attribution.evaluation.needle import (
     NeedleCell,
     NeedleGrid,
     cell,
-    checked_grid,
     needles,
 )
 from poslens.attribution.interventions.relocation import tokens_of
@@ -127,19 +126,3 @@ def test_means_and_lean_by_hand() -> None:
     assert lean.n_resampled == 12 and lean.high is not None and lean.high < 0
     assert mean.value == pytest.approx((0.75 + 0.75 + 0.25) / 3) and grid.mean(64) == mean
     assert grid.accuracy(128, 0) is None and grid.mean(128) is None
-
-
-@pytest.mark.parametrize(
-    ("lengths", "depths", "said"),
-    [
-        ([], [0], "at least one of each"),
-        ([63], [0], "64 to 1,000,000 tokens"),
-        ([100], [101], "between 0 and 100"),
-        ([100], [-1], "between 0 and 100"),
-    ],
-)
-def test_a_grid_out_of_range_is_one_sentence(
-    lengths: list[int], depths: list[float], said: str
-) -> None:
-    with pytest.raises(UserError, match=said):
-        checked_grid(lengths, depths)

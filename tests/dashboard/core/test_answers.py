@@ -73,7 +73,7 @@ ARGUMENTS = {
         for table in ("positions", "groups")
     },
     **{
-        f"benchmark needle --table {name}": "--model BM25 --corpus pairs --needles 2 "
+        f"needles --table {name}": "--model BM25 --corpus pairs --needles 2 "
         f"--depths 0,100 --lengths 64 --table {name}"
         for name in ("cells", "summary")
     },

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
+from poslens.attribution.evaluation.needle import NeedleGrid
 from poslens.figures.figure_base import Provenances, canvas
 from poslens.figures.palettes import Style, escape
-from poslens.studies.benchmark.service import Needles
 
 
 def needle_heatmap(
-    found: Sequence[Needles], style: Style, *, provenance: Provenances = ()
+    grids: Mapping[str, NeedleGrid], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """Share of needles found, a row for each model and length, a column for each depth. Lengths
-    that a model does not read have no row; cells that are not computed are empty."""
-    depths = sorted({depth for one in found for depth in one.setup.depths})
-    rows = [(one, length) for one in found for length in one.grid.lengths]
-    known = [[one.grid.accuracy(length, depth) for depth in depths] for one, length in rows]
+    """Share of needles found, a row for each model and length, a column for each depth. `grids` are
+    by model. Lengths that a model does not read have no row; cells that are not computed are
+    empty."""
+    depths = sorted({depth for grid in grids.values() for depth in grid.depths})
+    rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
+    known = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
     figure = canvas(
         "needle_grid", style, "Depth of the needle in the text (%)", "Tokens", provenance
     )
-    labels = [f"{one.model.spec.name} · {length:,}" for one, length in rows]
+    labels = [f"{name} · {length:,}" for name, length in rows]
     scale = [(2 * at - 1, colour) for at, colour in style.diverging() if at >= 0.5]
     figure.add_trace(
         go.Heatmap(

@@ -1,4 +1,4 @@
-"""benchmark needle: cells computed once, tables, heatmap, and bad input."""
+"""Needles: cells computed once, tables, heatmap, the Python call, and bad input."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import poslens
 from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.needle import NeedleCell
 from poslens.cache.kinds.needles import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
-from poslens.studies.benchmark import service as benchmarks
+from poslens.studies import needles as needle_study
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,7 @@ def corpus(tmp_path: Path) -> str:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["benchmark", "needle", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(app, ["needles", *arguments], catch_exceptions=False)
 
 
 def test_cells_are_computed_once_and_printed(
@@ -49,14 +51,14 @@ def test_cells_are_computed_once_and_printed(
     ]
     for row in found["rows"]:
         assert row["accuracy"] == 1 and row["needles"] == 12 and row["tokens"] == row["length"]
-        assert row["low"] < 1 and row["by chance"] == pytest.approx(1 / 12)
+        assert row["accuracy_low"] < 1 and row["by_chance"] == pytest.approx(1 / 12)
     (provenance,) = found["provenance"]
     assert "needle(needles=12, seed=0" in provenance["method"]
     assert provenance["selection"] == "needles in 5 documents"
-    monkeypatch.setattr(benchmarks, "cell", lambda *_: pytest.fail("a cell was computed again"))
+    monkeypatch.setattr(needle_study, "cell", lambda *_: pytest.fail("a cell was computed again"))
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
     assert [row["length"] for row in summary] == ["64", "128", "all"]
-    assert summary[-1]["cells"] == 6 and summary[-1]["late less early"] == 0
+    assert summary[-1]["cells"] == 6 and summary[-1]["last_minus_first"] == 0
     file = tmp_path / "grid.json"
     beside = run(*asked, "--lengths", "64,128", "--figure", str(file))
     assert json.loads(beside.stdout) == found and str(file) in beside.stderr
@@ -81,12 +83,12 @@ def test_lengths_that_a_model_does_not_read_are_left_out(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lengths", "64,x"), "--lengths takes numbers with commas"),
-        (("--lengths", "64.5"), "--lengths takes whole numbers"),
-        (("--lengths", "inf"), "--lengths takes numbers with commas"),
-        (("--depths", "0,200"), "between 0 and 100 percent"),
-        (("--depths", ","), "at least one of each"),
-        (("--needles", "1"), "2 to 100 needles"),
+        (("--lengths", "64,x"), "give whole numbers from 64 to 1,000,000 with commas"),
+        (("--lengths", "64.5"), "give whole numbers from 64 to 1,000,000 with commas"),
+        (("--lengths", "inf"), "give whole numbers from 64 to 1,000,000 with commas"),
+        (("--depths", "0,200"), "give numbers from 0 to 100 with commas"),
+        (("--depths", ","), "give numbers from 0 to 100 with commas"),
+        (("--needles", "1"), "give a whole number from 2 to 100"),
         (("--corpus", "nowhere"), "There is no data set"),
         (("--figure", "x.txt"), "no suffix that can be written"),
     ],
@@ -100,8 +102,24 @@ def test_bad_input_is_one_sentence(options: tuple[str, ...], said: str) -> None:
 def test_a_cell_is_read_back_and_has_a_rank_for_each_needle(tmp_path: Path) -> None:
     cells, key = needle_cells(tmp_path), ModelKey("m", "0" * 16)
     item = CellItem("x", 64, 12.5, "c")
-    method = benchmarks.needle_method(2, 0)
+    method = needle_study.needle_method(2, 0)
     cells.put(key, method, [(item, NeedleCell((1, 2), (60, 61), 1))])
     assert cells.get(key, method, item) == NeedleCell((1, 2), (60, 61), 1)
     with pytest.raises(ValueError, match="no ranks"):
         NeedleCell((1, 3), (60, 61), 1)
+
+
+def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path) -> None:
+    asked = ("--model", "BM25", "--dataset", corpus, "--needles", "3", "--depths", "0,100")
+    printed = json.loads(run(*asked, "--lengths", "64", "--table", "summary").stdout)["rows"]
+    found = poslens.needles("BM25", corpus, lengths="64", depths=[0, 100], needles=3)
+    frame = found.to_frame("summary")
+    assert frame["length"].tolist() == ["64", "all"]
+    assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
+    (verdict,) = found.verdicts
+    assert verdict.startswith("BM25 finds 1.00 of the needles")
+    assert found.save(tmp_path / "x.csv").is_file() and "BM25" in found._repr_html_()
+    with pytest.raises(UserError, match="no table 'x': choose from cells, summary"):
+        found.to_frame("x")
+    with pytest.raises(UserError, match="no parameter 'length': choose from lengths"):
+        poslens.needles("BM25", corpus, length="64")

@@ -1,0 +1,135 @@
+"""The command of a study: options from its parameters, tables, figures and progress.
+
+`poslens NAME --model M --dataset D [parameters] [--table T] [--figure FILE] [--format csv]`
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.commands.answers import TableAnswer, answers, print_table
+from poslens.commands.command_options import Dataset, Endpoints, data_name, specs_of
+from poslens.commands.command_output import (
+    TextFormat,
+    quiet,
+    spoken,
+    suffix_of,
+    watched,
+    write_beside,
+)
+from poslens.commands.completion import model_names
+from poslens.study import Integer, Numbers, Parameter, Several, Study, answer_of, plan
+
+
+def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
+    """A program that is the study's command alone."""
+    tables = StrEnum("Table", {name: name for name in study.tables})  # type: ignore[misc]
+    shapes = {
+        f"--table {name}": TableAnswer[answer_of(one.row)]  # type: ignore[misc]
+        for name, one in study.tables.items()
+    }
+
+    def command(**given: Any) -> None:
+        _run(study, given)
+
+    command.__doc__ = f"{study.question} {study.reads} Stop with Ctrl-C; run again to resume."
+    command.__signature__ = _signature(study, tables)  # type: ignore[attr-defined]
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command(study.name)(spoken(answers(shapes)(command)))
+    return app
+
+
+def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Signature:
+    def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+    models = typer.Option(
+        "--model",
+        autocompletion=model_names,
+        help=f"Repeat for several; {', '.join(study.models)} by default.",
+    )
+    names = ", ".join(study.tables)
+    suffixes = ".png .svg .pdf .html .json"
+    options = [
+        parameter("model", Annotated[list[str] | None, models], None),
+        parameter("endpoint", Endpoints, None),
+        parameter("dataset", Dataset, "sample"),
+        *(
+            parameter(name, _option(name, one), _default(one))
+            for name, one in study.parameters.items()
+        ),
+        parameter("table", Annotated[tables, typer.Option(help=f"{names}.")], next(iter(tables))),
+    ]
+    if study.figures:
+        help = f"Also draw {study.figures[0].title.lower()}: {suffixes}"
+        options.append(
+            parameter("figure", Annotated[Path | None, typer.Option("--figure", help=help)], None)
+        )
+    retry = typer.Option(help=f"Try each {study.unit} again that failed before.")
+    options += [
+        parameter("retry_failed", Annotated[bool, retry], False),
+        parameter(
+            "format", Annotated[TextFormat, typer.Option(help="json or csv.")], TextFormat.json
+        ),
+    ]
+    return inspect.Signature(options)
+
+
+def _option(name: str, one: Parameter[Any]) -> Any:
+    option = typer.Option(f"--{name.replace('_', '-')}", help=one.help)
+    if isinstance(one, Several):
+        return Annotated[list[str] | None, option]
+    return Annotated[int if isinstance(one, Integer) else str, option]
+
+
+def _default(one: Parameter[Any]) -> Any:
+    if isinstance(one, Numbers):
+        return one.text()
+    return None if isinstance(one, Several) else one.default
+
+
+def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
+    from poslens.attribution import datasets
+    from poslens.export.files import FIGURE_FORMATS, figure_bytes
+
+    figure = given.get("figure")
+    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
+    settings = study.parameters.settings({name: given[name] for name in study.parameters})
+    data = datasets.read(data_name(given["dataset"]))
+    corpus = study.corpus(data, settings)
+    quiet()
+    from poslens.compute.compute import service
+
+    planned = plan(
+        study, service(), specs_of(given["model"] or study.models, data.name), corpus, settings
+    )
+    for reason in planned.refused:
+        print(reason, file=sys.stderr)
+    if not planned.subjects:
+        raise UserError(planned.refused[0])
+    summaries: list[Any] = []
+    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
+        summary = study.summarize(service(), subject, summaries)
+        if summary is None or given["retry_failed"]:
+            watched(job.label, job, unit=study.unit, retry_failed=given["retry_failed"])
+            summary = study.summarize(service(), subject, summaries)
+        if summary is None:
+            raise UserError(f"{job.label} is not complete: run the command again to go on.")
+        summaries.append(summary)
+        print(study.verdict(summary), file=sys.stderr)
+    provenance = [study.provenance(one) for one in summaries]
+    if figure is not None:
+        from poslens.figures.palettes import PRESETS
+
+        style = PRESETS["double column"]
+        drawn = study.figures[0].draw(summaries, style, provenance)
+        write_beside(figure, figure_bytes(drawn, fmt, style, provenance))  # type: ignore[arg-type]
+    print_table(study.tables[given["table"]].frame(summaries), given["format"].value, provenance)

@@ -1,0 +1,42 @@
+"""The commands of studies, imported when they are called: their imports take seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from poslens.studies import declared
+
+
+class StudyGroup(TyperGroup):
+    """A group whose studies are listed with their questions, and imported when they are called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names."""
+        if args and args[0] in declared():
+            self.load(args[0])
+        return super().resolve_command(ctx, args)
+
+    def load_all(self) -> StudyGroup:
+        """This group with every study's own command."""
+        for name in declared():
+            self.load(name)
+        return self
+
+    def load(self, name: str) -> None:
+        """Put the study's own command in place of the line that lists it."""
+        from poslens.commands.study_command import study_app
+
+        self.commands[name] = typer.main.get_command(study_app(declared()[name].load()))
+
+
+def add_studies(app: typer.Typer) -> None:
+    """List every study by its name and question."""
+    for study in declared().values():
+        app.command(study.name, help=study.question)(_not_loaded)
+
+
+def _not_loaded() -> None:
+    raise RuntimeError("StudyGroup loads a study's command before it is called")

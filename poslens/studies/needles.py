@@ -1,0 +1,340 @@
+"""Needles: is one sentence found at every depth of texts of every length?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.needle import (
+    MAX_LENGTH,
+    MAX_NEEDLES,
+    MIN_LENGTH,
+    MIN_NEEDLES,
+    NEEDLES,
+    Haystacks,
+    NeedleCell,
+    NeedleGrid,
+    cell,
+    needle_method,
+    needles,
+)
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import script_without_sentences
+from poslens.attribution.types import Method, Provenance
+from poslens.cache.kinds.needles import CellItem, item_id, needle_cells
+from poslens.compute import provenance
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import item_job
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import Job
+from poslens.figures.needles import needle_heatmap
+from poslens.study import (
+    Figure,
+    Integer,
+    Numbers,
+    Parameters,
+    Settings,
+    Study,
+    Table,
+    column,
+    register,
+)
+
+MAX_DOCUMENTS = 1000
+"""Documents that texts are cut from: more than the longest text takes."""
+ENGLISH = "eng"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is asked of one model: the lengths that it reads, depths in percent, and the documents
+    (text, language) that texts are cut from. `unread` lengths are beyond its context limit."""
+
+    spec: RetrieverSpec
+    dataset: str
+    documents: tuple[tuple[str, str | None], ...]
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    n: int
+    seed: int
+    unread: tuple[int, ...]
+    selection: str
+
+    @property
+    def method(self) -> Method:
+        """What its cells are stored under."""
+        return needle_method(self.n, self.seed)
+
+    def items(self) -> list[CellItem]:
+        """The cells, by length and depth."""
+        total = hashlib.sha256()
+        for text, language in self.documents:
+            total.update(f"{language}\0{text}\0".encode("utf-8", "replace"))
+        corpus = total.hexdigest()[:16]
+        return [
+            CellItem(self.dataset, length, depth, corpus)
+            for length in self.lengths
+            for depth in self.depths
+        ]
+
+
+@dataclass(frozen=True)
+class NeedleSummary:
+    """The cells of one model."""
+
+    model: ModelIdentity
+    asked: Grid
+    grid: NeedleGrid
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """One cell of the grid."""
+
+    model: str = column("Name of the model.")
+    length: int = column("Tokens of the texts that were asked for.")
+    depth: float = column("Position of the needle, in percent of the text.")
+    needles: int = column("Needles, and so texts, of the cell.")
+    accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
+    by_chance: float = column("Share found by chance.")
+    tokens: float = column("Mean tokens of the texts as they are.")
+    repeated: int = column("Texts that repeat sentences to be long enough.")
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """All depths of one length, or of all lengths."""
+
+    model: str = column("Name of the model.")
+    limit: int | None = column("Tokens that the model reads at most; null if unlimited.")
+    length: str = column("Tokens of the texts, or all.")
+    needles: int = column("Needles, and so texts, of a cell.")
+    cells: int = column("Cells that are averaged.")
+    by_chance: float = column("Share found by chance.")
+    accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
+    last_minus_first: Estimate | None = column(
+        "Accuracy in the last third of depths minus that in the first; null but for all lengths.",
+        form="+.3f",
+    )
+
+
+def _cells(one: NeedleSummary) -> Iterator[CellRow]:
+    for (length, depth), known in one.grid.cells.items():
+        yield CellRow(
+            one.model.spec.name,
+            length,
+            depth,
+            one.grid.n,
+            one.grid.accuracy(length, depth),
+            1 / one.grid.n,
+            sum(known.tokens) / len(known.tokens),
+            known.n_repeated,
+        )
+
+
+def _lengths(one: NeedleSummary) -> Iterator[LengthRow]:
+    grid = one.grid
+    for length in (*grid.lengths, None):
+        yield LengthRow(
+            one.model.spec.name,
+            one.model.spec.max_length,
+            "all" if length is None else str(length),
+            grid.n,
+            sum(length in (None, key[0]) for key in grid.cells),
+            1 / grid.n,
+            grid.mean(length),
+            grid.lean if length is None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The texts that haystacks are cut from, each with its language."""
+
+    dataset: str
+    texts: tuple[tuple[str, str | None], ...]
+    selection: str
+
+
+class Needles(Study[Documents, Grid, NeedleSummary]):
+    """One sentence is hidden at every depth of texts of every length, and asked for."""
+
+    name = "needles"
+    title = "Needles"
+    question = "At which lengths and depths does a model still find one hidden sentence?"
+    unit = "cell"
+    reads = (
+        "Each cell is the share of needles whose own text scores highest among as many texts with "
+        "other needles."
+    )
+    limits = (
+        "A needle is unlike the text around it, which makes it easier to find than evidence. "
+        "Intervals of a cell are Agresti-Coull; over several cells they resample needles."
+    )
+    parameters = Parameters(
+        lengths=Numbers(
+            title="Lengths",
+            default=(256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
+            low=MIN_LENGTH,
+            high=MAX_LENGTH,
+            whole=True,
+            help="Tokens of the texts, with commas; lengths past a model's context limit are "
+            "left out.",
+        ),
+        depths=Numbers(
+            title="Depths",
+            default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
+            low=0,
+            high=100,
+            help="Positions of the needle in percent of the text, with commas.",
+        ),
+        needles=Integer(
+            title="Needles",
+            default=NEEDLES,
+            low=MIN_NEEDLES,
+            high=MAX_NEEDLES,
+            help="Needles, and so texts, of each length and depth: 2 to 100.",
+        ),
+        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
+    )
+    tables: ClassVar = {
+        "cells": Table(CellRow, _cells, "Cells", on_page=False),
+        "summary": Table(LengthRow, _lengths, "By length"),
+    }
+    figures = (
+        Figure(
+            "Needles found by length and depth",
+            lambda found, style, known: needle_heatmap(
+                {one.model.spec.name: one.grid for one in found}, style, provenance=known
+            ),
+        ),
+    )
+
+    def corpus(self, data: DataSet, settings: Settings) -> Documents:
+        """Documents in English, as the needles are, where the data set has any and says so."""
+        known = {pair.document: pair.language for pair in data.pairs}
+        english = {text: one for text, one in known.items() if one == ENGLISH}
+        usable = [
+            (text, language)
+            for text, language in (english or known).items()
+            if not script_without_sentences(text)
+        ][:MAX_DOCUMENTS]
+        if not usable:
+            raise UserError(
+                f"{data.title} has no document that can be split into sentences: choose another."
+            )
+        words = f"needles in {len(usable):,} documents{' in English' if english else ''}"
+        return Documents(data.name, tuple(usable), words)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: Documents, settings: Settings
+    ) -> list[Grid]:
+        """One grid, over the lengths that the model reads.
+
+        Raises:
+            UserError: it reads none of them.
+        """
+        model = compute.identify(spec)
+        limit = model.spec.max_length
+        if limit is None and not model.stored_only:
+            limit = compute.retriever(model).max_length
+        read = tuple(one for one in settings.lengths if limit is None or one <= limit)
+        if not read:
+            raise UserError(
+                f"{model.spec.name} reads {limit:,} tokens, fewer than any length asked for: add a "
+                "shorter length."
+            )
+        return [
+            Grid(
+                spec,
+                corpus.dataset,
+                corpus.texts,
+                read,
+                settings.depths,
+                settings.needles,
+                settings.seed,
+                tuple(one for one in settings.lengths if one not in read),
+                corpus.selection,
+            )
+        ]
+
+    def job(self, compute: Compute, subject: Grid) -> Job:
+        """Compute the cells that are missing; progress counts cells."""
+
+        def worker(
+            retriever: Retriever, should_stop: Callable[[], bool]
+        ) -> Callable[[CellItem], NeedleCell]:
+            hidden = needles(subject.n, subject.seed)
+            texts = Haystacks(retriever, subject.documents, hidden, subject.seed)
+            return lambda item: cell(texts, item.length, item.depth, should_stop)
+
+        return item_job(
+            compute,
+            subject.spec,
+            subject.method,
+            subject.items(),
+            needle_cells,
+            worker,
+            scope=f"{subject.dataset}: needles",
+            doing="needles",
+        )
+
+    def summarize(
+        self, compute: Compute, subject: Grid, earlier: Sequence[NeedleSummary] = ()
+    ) -> NeedleSummary | None:
+        """The grid, once every cell is there.
+
+        Raises:
+            UserError: a cell could not be computed.
+        """
+        summary = self.stored(compute, subject)
+        items = subject.items()
+        if len(summary.grid.cells) == len(items):
+            return summary
+        store = needle_cells(compute.root)
+        if store.missing(summary.model.key, subject.method, items):
+            return None
+        failed = store.select(summary.model.key, subject.method, items).failed
+        raise UserError(
+            f"{len(failed)} cells of {subject.spec.name} have no result: "
+            f"{next(iter(failed.values()))}"
+        )
+
+    def stored(self, compute: Compute, subject: Grid) -> NeedleSummary:
+        """The cells that are there."""
+        model = compute.identify(subject.spec)
+        items = subject.items()
+        found = needle_cells(compute.root).select(model.key, subject.method, items).results
+        cells = {
+            (one.length, one.depth): found[name]
+            for one in items
+            if (name := item_id(one.length, one.depth)) in found
+        }
+        return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
+
+    def verdict(self, summary: NeedleSummary) -> str:
+        """Accuracy over all cells, and its change with depth."""
+        name, grid = summary.model.spec.name, summary.grid
+        mean, lean = grid.mean(None), grid.lean
+        sentence = f"{name} finds {mean.text('.2f')} of the needles" if mean else f"{name}: no cell"
+        if lean is not None:
+            sentence += f"; last minus first third of depths {lean.text('+.2f')}"
+        unread = ", ".join(f"{one:,}" for one in summary.asked.unread)
+        return f"{sentence}.{f' It does not read {unread} tokens: left out.' if unread else ''}"
+
+    def provenance(self, summary: NeedleSummary) -> Provenance:
+        """Everything needed to compute the grid again."""
+        asked = summary.asked
+        return provenance.of_needles(
+            summary.model, asked.method, asked.dataset, asked.n, asked.selection
+        )
+
+
+NEEDLE_STUDY = Needles()
+register(NEEDLE_STUDY)

@@ -1,0 +1,80 @@
+"""The result of a study in a notebook or script: tables, figure, files and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Provenance
+from poslens.export.files import FIGURE_FORMATS, TABLE_FORMATS, figure_bytes
+from poslens.figures.palettes import Style
+from poslens.study import Study
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StudyResult:
+    """What a study found for one model or several. `summaries` are the study's own objects."""
+
+    study: Study[Any, Any, Any]
+    summaries: Sequence[Any]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One sentence for each model."""
+        return [self.study.verdict(one) for one in self.summaries]
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to compute this again, an entry for each summary."""
+        return [self.study.provenance(one) for one in self.summaries]
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """A table by name, the study's first one by default; an estimate has three columns.
+
+        Raises:
+            UserError: the study has no such table.
+        """
+        name = table or next(iter(self.study.tables))
+        if name not in self.study.tables:
+            raise UserError(
+                f"{self.study.title} has no table {name[:40]!r}: choose from "
+                f"{', '.join(self.study.tables)}."
+            )
+        return self.study.tables[name].frame(self.summaries)
+
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The study's first figure.
+
+        Raises:
+            UserError: it has none.
+        """
+        if not self.study.figures:
+            raise UserError(f"{self.study.title} has no figure.")
+        return self.study.figures[0].draw(self.summaries, style or Style(), self.provenance)
+
+    def save(self, path: str | Path, table: str | None = None) -> Path:
+        """The figure as .html, .png, .svg or .pdf; a table as .csv, .parquet or .json.
+
+        Raises:
+            UserError: another suffix, or the file cannot be written.
+        """
+        from poslens.results import suffix, table_written, written
+
+        fmt = suffix(path, tuple(dict.fromkeys((*TABLE_FORMATS, *FIGURE_FORMATS))))
+        if fmt in TABLE_FORMATS:
+            return table_written(path, self.to_frame(table), fmt, self.provenance)
+        style = Style()
+        return written(path, figure_bytes(self.figure(style), fmt, style, self.provenance))  # type: ignore[arg-type]
+
+    def _repr_html_(self) -> str:
+        table = next(iter(self.study.tables.values()))
+        return str(table.text_frame(self.summaries).to_html(escape=True, index=False))
+
+    def __repr__(self) -> str:
+        return f"<{self.study.title}: {' '.join(self.verdicts)}>"

@@ -1,0 +1,109 @@
+"""Studies: parameters, rows and what is derived from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import pytest
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.errors import UserError
+from poslens.studies import declared
+from poslens.study import (
+    STUDIES,
+    Choice,
+    Integer,
+    Numbers,
+    Parameters,
+    Several,
+    Table,
+    answer_of,
+    column,
+    entries,
+    shown,
+)
+
+PARAMETERS = Parameters(
+    top=Integer(title="Top", default=10, low=1, high=1000, help="k."),
+    query=Choice(title="Query", default="sentence", options=("sentence", "question"), help="q."),
+    chunks=Several(
+        title="Chunks", default=("whole",), options=("whole", "late:64"), help="c.", closed=True
+    ),
+    depths=Numbers(title="Depths", default=(0, 100), low=0, high=100, help="d."),
+)
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    found = PARAMETERS.settings({"top": "5", "chunks": None, "depths": "50,0,50"})
+    assert (found.top, found.query, found.chunks, found.depths) == (
+        5,
+        "sentence",
+        ("whole",),
+        (0, 50),
+    )
+    assert str(found) == "top=5, query=sentence, chunks=whole, depths=0.0+50.0"
+    assert found == PARAMETERS.settings({"top": 5, "depths": [0, 50]})
+    assert hash(found) == hash(PARAMETERS.settings({"top": 5, "depths": [0, 50]}))
+    with pytest.raises(AttributeError):
+        _ = found.bottom
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"top": 0}, "Top is '0': give a whole number from 1 to 1,000."),
+        ({"top": "1.5"}, "Top is '1.5': give a whole number from 1 to 1,000."),
+        ({"query": "x"}, "Query is 'x': choose one of sentence, question."),
+        ({"chunks": ["whole", "x"]}, "Chunks has no 'x': choose from whole, late:64."),
+        ({"depths": "nan"}, "Depths is 'nan': give numbers from 0 to 100 with commas between"),
+        ({"depths": ""}, "give numbers from 0 to 100"),
+        ({"bottom": 1}, "There is no parameter 'bottom': choose from top, query, chunks, depths."),
+    ],
+)
+def test_bad_values_are_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        PARAMETERS.settings(given)
+    assert sentence in str(error.value)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row."""
+
+    model: str = column("Name of the model.")
+    share: Estimate | None = column("Share, 0 to 1.", title="unretrieved", form=".1f")
+    hidden: int = column("Not on pages.", shown=False)
+
+
+def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
+    known, unknown = Row("a", Estimate(0.25, 0.1, 0.4), 3), Row("b", None, 4)
+    assert entries(known) == {
+        "model": "a",
+        "share": 0.25,
+        "share_low": 0.1,
+        "share_high": 0.4,
+        "hidden": 3,
+    }
+    assert entries(unknown)["share_low"] is None
+    assert shown(known) == {"model": "a", "unretrieved": "0.2 [0.1, 0.4]"}
+    assert shown(unknown)["unretrieved"] == ""
+    frame = Table(Row, lambda rows: rows).frame([[known], [unknown]])
+    assert list(frame) == list(entries(known)) and len(frame) == 2
+    assert list(Table(Row, lambda rows: rows).frame([])) == list(entries(known))
+
+
+def test_the_shape_of_its_json_follows_from_the_row() -> None:
+    hints = get_type_hints(answer_of(Row), include_extras=True)
+    assert list(hints) == ["model", "share", "share_low", "share_high", "hidden"]
+    assert hints["share"].__metadata__ == ("Share, 0 to 1.",)
+    assert hints["hidden"].__origin__ is int
+
+
+def test_every_study_is_found_without_importing_it_and_declares_itself_once() -> None:
+    for name, one in declared().items():
+        study = one.load()
+        assert STUDIES[name] is study
+        assert (study.name, study.question) == (name, one.question)
+        assert study.tables and study.reads and study.limits and study.unit
+    assert set(declared()) == set(STUDIES)
