@@ -13,11 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("attribution", "cache", "dashboard", "poslens")
+# dashboard -> poslens -> cache -> attribution. A module of the library itself is anything in the
+# folder poslens/.
 FORBIDDEN = {
-    "attribution": {"cache", "dashboard", "poslens", "streamlit", "plotly"},
-    "cache": {"dashboard", "poslens", "streamlit", "plotly"},
-    "dashboard": {"poslens"},
-    "poslens": {"streamlit"},
+    "attribution": {"poslens.cache", "poslens.dashboard", "poslens library", "streamlit", "plotly"},
+    "cache": {"poslens.dashboard", "poslens library", "streamlit", "plotly"},
+    "poslens": {"poslens.dashboard", "streamlit"},
+    "dashboard": set(),
 }
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 PRODUCT = [*FILES, *sorted((ROOT / "bench").rglob("*.py"))]
@@ -40,7 +42,8 @@ def name_of(path: Path) -> str:
 
 def imports(tree: ast.AST, path: Path) -> Iterator[str]:
     """Dotted names of what a module imports, wherever in it, relative imports resolved."""
-    package = path.relative_to(ROOT).parent.parts
+    folder = path.relative_to(ROOT).parent.parts
+    package = folder if folder[:1] == ("poslens",) else ("poslens", *folder)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -127,9 +130,26 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_point_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
-    tops = {name.split(".")[0] for name in imports(parse(path), path)}
-    assert not tops & FORBIDDEN[package]
-    assert not tops & {"tests", "bench"}
+    layers = {layer_of(name) for name in imports(parse(path), path)}
+    assert not layers & FORBIDDEN[package]
+    assert not layers & {"tests", "bench", "tools"}
+    # Under its own name a folder would be a second copy of the package.
+    assert not layers & {"attribution", "cache", "dashboard"}
+
+
+def layer_of(name: str) -> str:
+    """The layer that a dotted name belongs to; its first part where it is another project's."""
+    first, _, rest = name.partition(".")
+    if first != "poslens":
+        return first
+    second = rest.partition(".")[0]
+    return f"poslens.{second}" if second in PACKAGES else "poslens library" if rest else first
+
+
+def test_the_check_tells_layers_apart() -> None:
+    assert layer_of("poslens.cache.storage.store") == "poslens.cache"
+    assert layer_of("poslens.compute.runs") == "poslens library"
+    assert layer_of("streamlit.web") == "streamlit" and layer_of("cache") == "cache"
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=name_of)
@@ -144,7 +164,7 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
     script = (
         f"import sys, {module}; print(sorted({{'torch', 'transformers', 'streamlit', 'plotly', "
-        "'dashboard'} & set(sys.modules)))"
+        "'poslens.dashboard'} & set(sys.modules)))"
     )
     output = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
@@ -176,7 +196,8 @@ def test_the_server_answers_before_the_libraries_of_models_are_imported() -> Non
 
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    whole = parts if parts[0] == "poslens" else ("poslens", *parts)
+    return ".".join(whole[:-1] if whole[-1] == "__init__" else whole)
 
 
 def import_graph() -> dict[str, set[str]]:
@@ -332,9 +353,9 @@ def later():
         "a.b",
         "d",
         "d.e",
-        "dashboard.pages.f",
-        "dashboard.pages.g",
-        "dashboard.i",
+        "poslens.dashboard.pages.f",
+        "poslens.dashboard.pages.g",
+        "poslens.dashboard.i",
         "k",
         "l.m",
     } <= found

@@ -23,7 +23,8 @@ from packaging.requirements import Requirement
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"attribution", "cache", "dashboard", "poslens"}
+FOLDERS = ("attribution", "cache", "dashboard")
+"""Folders of the checkout that the wheel has inside `poslens`."""
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +58,28 @@ def elsewhere(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield {**kept, "POSLENS_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
 
 
-def test_it_holds_the_packages_with_their_data_and_nothing_else(wheel: Path) -> None:
+def test_it_adds_one_name_with_all_packages_and_their_data_inside(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == PACKAGES
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"poslens"}
     files = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
+        ("" if package == "poslens" else "poslens/") + path.relative_to(ROOT).as_posix()
+        for package in (*FOLDERS, "poslens")
         for path in (ROOT / package).rglob("*")
         if "__pycache__" not in path.parts and path.is_file()
     }
     assert files <= set(names), "a file of the packages is missing from the wheel"
-    assert {f"{name}/py.typed" for name in PACKAGES} <= set(names)
+    assert {"poslens/py.typed", *(f"poslens/{name}/py.typed" for name in FOLDERS)} <= set(names)
+
+
+@pytest.fixture
+def same_names(tmp_path: Path) -> Path:
+    """The folder of a project that has modules of the names of PosLens's folders."""
+    folder = tmp_path / "project"
+    (folder / "dashboard").mkdir(parents=True)
+    for name in ("cache.py", "attribution.py", "dashboard/__init__.py"):
+        (folder / name).write_text("raise RuntimeError('this is another project')\n")
+    return folder
 
 
 def test_what_it_asks_for_holds_what_is_pinned(wheel: Path) -> None:
@@ -87,8 +97,8 @@ def test_what_it_asks_for_holds_what_is_pinned(wheel: Path) -> None:
     assert head["Version"] == project["version"]
 
 
-def test_a_pair_is_explained_from_another_folder(
-    program: Path, elsewhere: dict[str, str], tmp_path: Path
+def test_a_pair_is_explained_in_a_project_with_modules_of_the_same_names(
+    program: Path, elsewhere: dict[str, str], same_names: Path
 ) -> None:
     asked = ["explain", "--query", "what melts", "--document", "Ice melts. Stone stays."]
     found = subprocess.run(
@@ -96,7 +106,7 @@ def test_a_pair_is_explained_from_another_folder(
         capture_output=True,
         text=True,
         env=elsewhere,
-        cwd=tmp_path,
+        cwd=same_names,
         timeout=600,
     )
     assert found.returncode == 0, found.stderr
@@ -107,19 +117,19 @@ def test_a_pair_is_explained_from_another_folder(
         capture_output=True,
         text=True,
         env=elsewhere,
-        cwd=tmp_path,
+        cwd=same_names,
     )
     assert not Path(where.stdout.strip()).is_relative_to(ROOT)
 
 
-def test_the_dashboard_opens_from_another_folder(
-    program: Path, elsewhere: dict[str, str], tmp_path: Path
+def test_the_dashboard_opens_in_a_project_with_modules_of_the_same_names(
+    program: Path, elsewhere: dict[str, str], same_names: Path
 ) -> None:
     port = free_port()
     server = subprocess.Popen(
         [program / "poslens", "run", "--port", str(port)],
         env=elsewhere,
-        cwd=tmp_path,
+        cwd=same_names,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
