@@ -278,8 +278,8 @@ def figure5(
     provenance = [of_published(one) for one in found]
     if fmt in ("csv", "parquet"):
         frame = curves_frame(found)
-        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
-        write_table(output, files, format)
+        table = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
+        write_table(output, table, format)
         return
     style = replace(PRESETS[size], palette=palette)
     figure = published_curves(found, style, provenance=provenance)
