@@ -54,10 +54,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(BLOCKS["python", path], encoding="utf-8")
-        root = str(tmp_path / package.__name__.replace(".", "/"))
+        root = str(tmp_path / package.__name__.removeprefix("poslens.").replace(".", "/"))
         if root not in package.__path__:
             monkeypatch.setattr(package, "__path__", [*package.__path__, root])
-        name = path.removesuffix(".py").replace("/", ".")
+        name = "poslens." + path.removesuffix(".py").replace("/", ".")
         installed.append(name)
         return import_module(name)
 

@@ -325,9 +325,9 @@ def test_the_page_shows_two_cards_and_computes_nothing() -> None:
     page = open_page("passport").run()
     assert not page.exception and not page.error
     said = [one.value.replace("\\", "") for one in page.markdown]
-    assert [one for one in said if one.startswith("### ")] == [
-        "### MiniLM-primacy",
-        "### MiniLM-recency",
+    assert [one for one in said if one.startswith("## ")] == [
+        "## MiniLM-primacy",
+        "## MiniLM-recency",
     ]
     assert page.info and all("Not computed yet" in one.value for one in page.info)
     assert [one.label for one in page.button if one.key == "passport.start"]
