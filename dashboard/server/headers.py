@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from poslens.dashboard.server.door import Door
+from poslens.dashboard.server.access_middleware import AccessMiddleware
 from poslens.dashboard.server.page_head import PageHead
 
 HEADERS = (
@@ -38,7 +38,7 @@ class Headers:
 
 def install() -> None:
     """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
-    `Door` lets in, and complete the head of pages."""
+    `AccessMiddleware` lets in, and complete the head of pages."""
     from streamlit import net_util
     from streamlit.web.server.starlette import starlette_server
 
@@ -51,7 +51,7 @@ def install() -> None:
     def with_headers(*arguments: object) -> object:
         app = create(*arguments)
         app.add_middleware(PageHead)
-        app.add_middleware(Door)
+        app.add_middleware(AccessMiddleware)
         app.add_middleware(Headers)
         return app
 

@@ -9,7 +9,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from poslens.compute.runs import Run
 from poslens.compute.settings import PEOPLE
-from poslens.dashboard.server import access, door
+from poslens.dashboard.server import access, access_middleware
 
 NAME = "name"
 """Under which `st.user` holds what the proxy's header says."""
@@ -84,4 +84,4 @@ def may_stop(run: Run) -> bool:
 
 
 def _of_proxy() -> str:
-    return door.readable(str(st.user.get(NAME) or "").encode("latin-1"))
+    return access_middleware.readable(str(st.user.get(NAME) or "").encode("latin-1"))

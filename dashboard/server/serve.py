@@ -108,7 +108,7 @@ def serve(
 
             from poslens.cache.storage.maintenance import older_layouts
             from poslens.compute.compute import service
-            from poslens.dashboard.server import headers, log_records, messages, people
+            from poslens.dashboard.server import fragment_queue, headers, log_records, people
             from poslens.dashboard.server.own_texts import remove_left_over
 
             gc.freeze()
@@ -125,7 +125,7 @@ def serve(
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()
         log_records.install()
-        messages.install()
+        fragment_queue.install()
         script = str(Path(__file__).parents[1] / "app.py")
         flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}
         # The command line's spelling of options, which bootstrap expects.

@@ -21,7 +21,7 @@ from poslens.attribution.errors import UserError
 from poslens.compute.settings import PEOPLE
 from poslens.dashboard.server import access, headers
 from poslens.dashboard.server.access import OWN_HOSTS, Access, access_of
-from poslens.dashboard.server.door import Door
+from poslens.dashboard.server.access_middleware import AccessMiddleware
 
 
 def test_nothing_said_is_this_machine_alone() -> None:
@@ -110,7 +110,7 @@ def test_the_command_refuses_before_it_loads_anything() -> None:
     assert ended.stderr.count("\n") == 1 and not ended.stdout
 
 
-# -- the door --------------------------------------------------------------------------------------
+# -- the access middleware -------------------------------------------------------------------------
 
 
 def client(found: Access, monkeypatch: pytest.MonkeyPatch, peer: str = "10.0.0.1") -> TestClient:
@@ -125,7 +125,7 @@ def client(found: Access, monkeypatch: pytest.MonkeyPatch, peer: str = "10.0.0.1
     monkeypatch.setattr(access, "_current", found)
     monkeypatch.setattr(config, "get_option", {"server.allowedHosts": list(found.hosts)}.get)
     app = Starlette(routes=[WebSocketRoute("/{path:path}", stream), Route("/{path:path}", whole)])
-    app.add_middleware(Door)
+    app.add_middleware(AccessMiddleware)
     return TestClient(app, base_url="http://poslens.example.org", client=(peer, 4000))
 
 

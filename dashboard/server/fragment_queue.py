@@ -11,7 +11,7 @@ from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 Path = tuple[int, ...]
 
 
-class Messages(ForwardMsgQueue):
+class FragmentQueue(ForwardMsgQueue):
     """Streamlit's queue for one browser, which drops all of a fragment when that runs again.
 
     Streamlit's own drops what the fragment itself drew and has not been sent, and keeps what was
@@ -46,7 +46,7 @@ def install() -> None:
     from streamlit.runtime import app_session
 
     module: Any = app_session  # takes any queue of this kind, and has no setting for one
-    module.ForwardMsgQueue = Messages
+    module.ForwardMsgQueue = FragmentQueue
 
 
 def _path(msg: ForwardMsg) -> Path:

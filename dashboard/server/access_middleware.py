@@ -16,7 +16,7 @@ MAX_NAME = 200
 Refusal = tuple[int, str]
 
 
-class Door:
+class AccessMiddleware:
     """Answers in place of `app` where `refusal` says so."""
 
     def __init__(self, app: ASGIApp) -> None:

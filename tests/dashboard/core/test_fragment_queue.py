@@ -8,7 +8,7 @@ import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 
-from poslens.dashboard.server.messages import Messages
+from poslens.dashboard.server.fragment_queue import FragmentQueue
 
 Node = dict[int, "Node"]
 
@@ -65,15 +65,15 @@ def page_of(queue: ForwardMsgQueue, kept: ForwardMsg) -> Node:
 def test_what_stands_in_a_fragment_goes_with_it_and_what_stands_beside_stays(
     kept: ForwardMsg,
 ) -> None:
-    assert page_of(Messages(), kept) == {0: {0: {0: {}}, 1: {}}}
+    assert page_of(FragmentQueue(), kept) == {0: {0: {0: {}}, 1: {}}}
 
 
 def test_what_is_named_by_a_hash_goes_too() -> None:
-    assert page_of(Messages(), by_hash([0, 0, 2])) == {0: {0: {0: {}}}}
+    assert page_of(FragmentQueue(), by_hash([0, 0, 2])) == {0: {0: {0: {}}}}
 
 
 def test_the_inner_fragment_alone_takes_nothing_along() -> None:
-    queue = Messages()
+    queue = FragmentQueue()
     for message in (
         drawn([0], block=True),
         drawn([0, 0], "outer", block=True),
@@ -92,7 +92,7 @@ def test_streamlits_own_queue_still_needs_it() -> None:
 
 
 def test_toasts_stay() -> None:
-    queue = Messages()
+    queue = FragmentQueue()
     queue.enqueue(drawn([0, 0], "outer", block=True))
     toast = drawn([2, 0], "outer")
     toast.delta.new_element.toast.body = "done"
