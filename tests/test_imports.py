@@ -399,3 +399,18 @@ def test_parts_of_pages_that_run_by_themselves_are_guarded() -> None:
 )
 def test_the_check_sees_an_unguarded_fragment(code: str, n: int) -> None:
     assert len(unguarded(ast.parse(code))) == n
+
+
+def test_every_page_that_a_link_names_exists() -> None:
+    """Streamlit looks a page up when its link is drawn, and raises if no file is there."""
+    pages = [path for path in FILES if name_of(path).startswith("dashboard/")]
+    missing = {
+        f"{name_of(path)}: {node.value}"
+        for path in pages
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.endswith("/page.py")
+        and not (ROOT / "dashboard" / node.value).is_file()
+    }
+    assert not missing

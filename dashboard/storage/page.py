@@ -24,7 +24,7 @@ from poslens.dashboard.widgets.tables import no_result
 from poslens.storage import service as cache_service
 
 ALL = "all methods"
-CAUSE = ("Cause", "interventions/page.py")
+CAUSE = ("Cause", "cause/page.py")
 RETRIED: dict[str, tuple[str, str]] = {
     "": ("Curves", "curves/page.py"),
     "faithfulness": ("Faithfulness", "faithfulness/page.py"),

@@ -51,7 +51,7 @@ def other_views(
         if here != "explain":
             page_link("explain/page.py", "Explain", "", of_pair)
         if here != "cause":
-            page_link("interventions/page.py", "Cause", "", of_pair)
+            page_link("cause/page.py", "Cause", "", of_pair)
         if here != "faithfulness":
             tested: _Asked = {"methods": [method.name]} if method is not None else {}
             plain_pair: _Asked = {"dataset": dataset, "pair": pair, "models": list(models)}
