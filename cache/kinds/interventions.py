@@ -33,7 +33,7 @@ from poslens.attribution.types import Array, Method, TextPair, as_array
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Key, Results, pair_key
 from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey
@@ -97,10 +97,10 @@ def causes(root: Path, method: Method) -> Results[TextPair, Any]:
 KNOWN_BYTES = 2**26
 
 
-def known_texts() -> Recent[Representation]:
+def known_texts() -> LRUCache[Representation]:
     """What a run knows of the texts that it read last, as one model made it: up to 64 MiB, which is
     40,000 vectors of 384 numbers."""
-    return Recent(KNOWN_BYTES, weigh=size)
+    return LRUCache(KNOWN_BYTES, weigh=size)
 
 
 def intervene_all(

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.keys import text_fingerprint
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Misfit, Owner, Schema
 from poslens.cache.storage.store import ModelKey, Store
@@ -29,7 +29,7 @@ _AT_ONCE = 500
 # Results with the bytes they were decoded from. A page that refreshes itself reads the same ones
 # again and again; they are taken from here only where what is stored is still those very bytes, so
 # that a result that was replaced, deleted or damaged is seen at once.
-_DECODED: Recent[tuple[bytes, Any]] = Recent(32 << 20, weigh=lambda kept: len(kept[0]))
+_DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda kept: len(kept[0]))
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS other (

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.text import sentences, words
-from poslens.cache import recent
+from poslens.cache import lru_cache
 from poslens.cache.storage import index
 from poslens.compute.compute import Compute, service
 from poslens.compute.settings import KEEP_OWN_TEXTS
@@ -86,7 +86,7 @@ class Session:
             return
         index.forget_below(self.compute.root)
         # Curves, figures and words in memory, of everybody: they are made again when asked for.
-        recent.forget_made()
+        lru_cache.forget_made()
         words.cache_clear()
         sentences.cache_clear()
 

@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Method, Provenance, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute import readings
 from poslens.compute.compute import Explained, service
 from poslens.dashboard.widgets import url_state
@@ -63,7 +63,7 @@ def screen_style(**changes: object) -> Style:
     return Style(theme=theme(), **changes)  # type: ignore[arg-type]
 
 
-_figures: Recent[go.Figure] = Recent(256)
+_figures: LRUCache[go.Figure] = LRUCache(256)
 
 
 def drawn(content: Hashable, draw: Draw, style: Style) -> go.Figure:

@@ -38,7 +38,7 @@ from poslens.cache.jobs.claims import at_work
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore
-from poslens.cache.recent import Recent, RecentWhileSame
+from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.shipped.layer import Shipped
 from poslens.cache.storage.files import lay_beneath
 from poslens.cache.storage.store import ModelKey, Store, StoredCurves
@@ -135,10 +135,10 @@ class Compute:
         )
         self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
-        self._identified: Recent[tuple[float, ModelIdentity]] = Recent(64)
-        self._summaries: Recent[CurveSummary] = Recent(64)
-        self._terms: Recent[list[Term]] = Recent(64)
-        self._averages: RecentWhileSame[CurveSummary | None] = RecentWhileSame(64)
+        self._identified: LRUCache[tuple[float, ModelIdentity]] = LRUCache(64)
+        self._summaries: LRUCache[CurveSummary] = LRUCache(64)
+        self._terms: LRUCache[list[Term]] = LRUCache(64)
+        self._averages: StampedCache[CurveSummary | None] = StampedCache(64)
 
     def tell_apart(self, reader: Callable[[], str]) -> None:
         """Bound what each reader may have at work; `reader` says who asks."""

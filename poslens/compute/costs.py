@@ -16,7 +16,7 @@ from poslens.attribution.retrievers.endpoint_cost import Cost, Counter, counting
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage import index
 from poslens.cache.storage.files import lay_beneath
 from poslens.cache.storage.store import ModelKey
@@ -59,7 +59,7 @@ class _Beneath:
         """A cache that cannot be read counts as empty."""
 
 
-_costs: Recent[Cost | None] = Recent(128, made_again=False)
+_costs: LRUCache[Cost | None] = LRUCache(128, made_again=False)
 
 
 def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cost | None:

@@ -16,7 +16,7 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.load import choose_device, load
 from poslens.attribution.retrievers.self_check import SelfCheck, check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.garbage import no_search_for_garbage
 from poslens.compute.settings import DEVICE, MODEL_MEMORY_GB, PRECISION
 
@@ -39,7 +39,7 @@ class ModelPool:
         self._guard = threading.Lock()
         self._loading = threading.Lock()
         self._loaded: OrderedDict[Key, Retriever] = OrderedDict()
-        self._checks: Recent[SelfCheck] = Recent(_MAX_CHECKS, made_again=False)
+        self._checks: LRUCache[SelfCheck] = LRUCache(_MAX_CHECKS, made_again=False)
 
     def get(
         self,

@@ -11,15 +11,15 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Pairs, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity
 
 # Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
-_kept: Recent[Reading] = Recent(500_000, made_again=False)
+_kept: LRUCache[Reading] = LRUCache(500_000, made_again=False)
 
 # A page asks at every rerun, and several models read more pairs of a large set than are kept above.
-_readable: Recent[tuple[Sequence[TextPair], Pairs]] = Recent(
+_readable: LRUCache[tuple[Sequence[TextPair], Pairs]] = LRUCache(
     1_000_000, weigh=lambda kept: 1 + len(kept[0])
 )
 

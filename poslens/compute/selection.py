@@ -17,7 +17,7 @@ import numpy as np
 from poslens.attribution.curves.positions import length_bucket
 from poslens.attribution.datasets import DataSet, posir_selection
 from poslens.attribution.types import Pairs, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 
 ANY = "any"
 ANYWHERE = (0, 100)
@@ -102,7 +102,7 @@ class Facets:
         """How many pairs have each value, by facet."""
         positions = (evidence_position(pair) for pair in data.pairs)
         self._positions = np.array([np.nan if at is None else 100 * at for at in positions])
-        self._selections: Recent[Selection] = Recent(
+        self._selections: LRUCache[Selection] = LRUCache(
             8 + 3 * len(data.pairs), weigh=lambda one: 1 + len(one.pairs)
         )
 
@@ -131,7 +131,7 @@ def _holds(pair: TextPair, needles: Sequence[str]) -> bool:
     return all(needle in words for needle in needles)
 
 
-_facets: Recent[Facets] = Recent(4)
+_facets: LRUCache[Facets] = LRUCache(4)
 
 
 def facets(data: DataSet) -> Facets:

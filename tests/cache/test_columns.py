@@ -9,7 +9,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.types import Pairs, TextPair
 from poslens.cache.columns import PairColumns, columns_of
 from poslens.cache.keys import text_fingerprint, text_number
-from poslens.cache.recent import forget_made
+from poslens.cache.lru_cache import forget_made
 from poslens.compute.selection import Filters, facets
 
 PAIRS = (

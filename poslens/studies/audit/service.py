@@ -39,7 +39,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.audit import AuditStore, require_family
 from poslens.cache.kinds.audit_queries import Pace, pace
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import ModelIdentity
@@ -191,11 +191,11 @@ def sample(whole: Collection, documents: int, seed: int) -> Collection:
     return _samples.get(key, lambda: (whole, whole.sampled_documents(documents, seed)))[1]
 
 
-_samples: Recent[tuple[Collection, Collection]] = Recent(8)
-_workloads: Recent[tuple[Collection, Workload]] = Recent(32)
-_paces: Recent[Pace] = Recent(32)
-_stores: Recent[AuditStore] = Recent(8)
-_audits: Recent[tuple[object, Audit]] = Recent(32)
+_samples: LRUCache[tuple[Collection, Collection]] = LRUCache(8)
+_workloads: LRUCache[tuple[Collection, Workload]] = LRUCache(32)
+_paces: LRUCache[Pace] = LRUCache(32)
+_stores: LRUCache[AuditStore] = LRUCache(8)
+_audits: LRUCache[tuple[object, Audit]] = LRUCache(32)
 
 
 def store_of(compute: Compute, collection: Collection) -> AuditStore:

@@ -47,7 +47,7 @@ from poslens.cache.kinds.interventions import (
     others,
     score_others,
 )
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute import provenance
@@ -164,7 +164,7 @@ def stored_scores_of_others(
     return found.scores if found is not None and len(found.scores) == len(documents) else None
 
 
-_answers: Recent[tuple[Sequence[object], Any]] = Recent(64)
+_answers: LRUCache[tuple[Sequence[object], Any]] = LRUCache(64)
 
 
 def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[], T]) -> T:

@@ -42,7 +42,7 @@ from poslens.attribution.types import (
     TextPair,
     as_array,
 )
-from poslens.cache.recent import Recent, RecentWhileSame
+from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.orders import apart
@@ -52,9 +52,9 @@ from poslens.heatmap import Rail
 from poslens.studies.cause import service as interventions
 from poslens.studies.curves.words import MIN_PAIRS
 
-_controlled: RecentWhileSame[ControlledCurve | None] = RecentWhileSame(32)
-_controls: Recent[list[TextPair]] = Recent(8)
-_differences: RecentWhileSame[Difference | None] = RecentWhileSame(32)
+_controlled: StampedCache[ControlledCurve | None] = StampedCache(32)
+_controls: LRUCache[list[TextPair]] = LRUCache(8)
+_differences: StampedCache[Difference | None] = StampedCache(32)
 
 
 @dataclass(frozen=True, slots=True)

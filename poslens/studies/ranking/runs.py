@@ -17,7 +17,7 @@ from poslens.attribution.evaluation.ranking_measures import (
 )
 from poslens.attribution.evaluation.trec_runs import TrecRun, placed
 from poslens.attribution.types import Provenance
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.studies.ranking.service import Measured, Setup
 from poslens.studies.ranking.tables import queries_frame
@@ -61,7 +61,7 @@ class RankedRun(Measured):
         return tuple(found)
 
 
-_measured: Recent[RankedRun] = Recent(16)
+_measured: LRUCache[RankedRun] = LRUCache(16)
 
 
 def ranked_run(run: TrecRun, setup: Setup) -> RankedRun:

@@ -21,7 +21,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import RankingStore, complete, ranking_method
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import ModelIdentity
@@ -161,11 +161,11 @@ def has_pools(collection: Collection) -> bool:
     return len(collection.parts) == 1 and len(collection.languages) > 1
 
 
-_uploads: Recent[Collection] = Recent(_KEPT)
-_monolingual: Recent[tuple[Collection, Collection]] = Recent(4)
-_stores: Recent[RankingStore] = Recent(_KEPT)
+_uploads: LRUCache[Collection] = LRUCache(_KEPT)
+_monolingual: LRUCache[tuple[Collection, Collection]] = LRUCache(4)
+_stores: LRUCache[RankingStore] = LRUCache(_KEPT)
 # A grid of calibrated models is measured as a whole, at each rerun of its page.
-_evaluations: Recent[Ranked] = Recent(96)
+_evaluations: LRUCache[Ranked] = LRUCache(96)
 
 
 def needs_first_stage(spec: RetrieverSpec) -> bool:

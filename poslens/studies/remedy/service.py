@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.specs import (
     with_calibration,
 )
 from poslens.attribution.types import Provenance
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.commands.answers import interval
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
@@ -218,7 +218,7 @@ def _placed(setup: Setup) -> list[Query]:
     return placed
 
 
-_remedies: Recent[tuple[object, Remedy]] = Recent(16)
+_remedies: LRUCache[tuple[object, Remedy]] = LRUCache(16)
 
 
 def remedy(

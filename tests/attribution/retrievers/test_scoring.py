@@ -21,7 +21,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.scoring import score_texts, size
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from tests.support import tiny_families
 
 QUERIES = ["the tide rises", "lazy dogs", "piñas 🚀"]
@@ -102,7 +102,7 @@ def test_scores_are_those_of_attributions(
     assert found.shape == (len(texts),) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_allclose(together, found, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
-    known: Recent[Any] = Recent(2**20, weigh=size)
+    known: LRUCache[Any] = LRUCache(2**20, weigh=size)
     for some in (texts[:2], texts):
         again = score_texts(retriever, some, known=known)
         np.testing.assert_allclose(

@@ -27,7 +27,7 @@ from poslens.cache.kinds.interventions import (
     others,
     score_others,
 )
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 
 MODEL = ModelKey("tiny-bert", "0" * 16)
@@ -162,7 +162,7 @@ def test_what_a_run_knows_has_a_limit(tiny: Callable[..., Any]) -> None:
         intervene(retriever, METHODS[0], pair, known=known)
     vector = retriever.embed(retriever.encode_plain([PAIR.document], "document"))
     assert known.weight == (3 + 2 * 3) * vector.nbytes
-    many = Recent(2 * vector.nbytes, weigh=size)  # too small: read again, with the same numbers
+    many = LRUCache(2 * vector.nbytes, weigh=size)  # too small: read again, with the same numbers
     for pair in SHARING:
         found = intervene(retriever, METHODS[0], pair, known=many)
         fresh = intervene(retriever, METHODS[0], pair)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage import results
 from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey, Store
@@ -26,7 +26,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
 
     def read(root: Path) -> results.Stored:
         with monkeypatch.context() as patch:
-            patch.setattr(results, "_DECODED", Recent(1 << 20, weigh=lambda kept: len(kept[0])))
+            patch.setattr(results, "_DECODED", LRUCache(1 << 20, weigh=lambda kept: len(kept[0])))
             return counts(root).select(MODEL, METHOD, PAIRS)
 
     return read

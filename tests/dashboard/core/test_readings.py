@@ -16,7 +16,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.reading import Reading, of_attribution, readings
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute import readings as core_readings
 from poslens.compute.compute import Compute, service
 from poslens.compute.readings import (
@@ -137,7 +137,7 @@ def test_a_choice_of_a_data_set_is_made_once(
 ) -> None:
     compute, both = Compute(tmp_path), [resolve("MiniLM"), resolve("MiniLM-recency")]
     pairs = Pairs(replace(p, query=f"{p.query} chosen") for p in sample.pairs[::9])
-    monkeypatch.setattr(core_readings, "_kept", Recent(len(pairs)))  # too few for two models
+    monkeypatch.setattr(core_readings, "_kept", LRUCache(len(pairs)))  # too few for two models
     kept = readable(compute, both, pairs)
     assert 0 < len(kept) < len(pairs)
     monkeypatch.setattr(Compute, "retriever", None)

@@ -21,7 +21,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, TextPair
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.maintenance import listing
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
@@ -132,7 +132,7 @@ def test_what_did_not_change_is_not_averaged_again(
         assert made == ["_average", "agreement"]
         assert asked() == first and made == ["_average", "agreement"]
         with monkeypatch.context() as patch:
-            patch.setattr(interventions, "_answers", Recent(8))
+            patch.setattr(interventions, "_answers", LRUCache(8))
             assert asked() == first, "as made anew"
         made.clear()
     kept = interventions.causes(compute.root, CUT)

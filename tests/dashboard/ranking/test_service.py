@@ -23,7 +23,7 @@ from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCE
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.recent import Recent
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from poslens.compute.runs import Job, Report, Run
@@ -70,7 +70,7 @@ def test_an_upload_is_ranked_and_kept(
     assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
     assert ranked.evaluation.estimates[NDCG].value == 0.75
     restarted = Compute(tmp_path)
-    monkeypatch.setattr(ranking_service, "_evaluations", Recent(8))
+    monkeypatch.setattr(ranking_service, "_evaluations", LRUCache(8))
     again = ranking_service.ranked(restarted, BM25, upload)
     assert again is not None
     for ours, theirs in zip(again.rankings, ranked.rankings, strict=True):

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 
-_all: weakref.WeakSet[Recent[Any]] = weakref.WeakSet()
+_all: weakref.WeakSet[LRUCache[Any]] = weakref.WeakSet()
 
 
-class Recent(Generic[V]):
+class LRUCache(Generic[V]):
     """The values used last, by keys that say all they depend on, as long as they weigh `limit`
     together at most. Any thread may ask; values are shared, so nobody may change one."""
 
@@ -79,12 +79,12 @@ class _Made(Generic[V]):
     holds_until: float
 
 
-class RecentWhileSame(Generic[V]):
+class StampedCache(Generic[V]):
     """Values made of what changes, kept while its stamp is the same. What takes seconds to make
     (the mean of 421,000 curves) is given a while longer: each new result would ask for it again."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kept: Recent[_Made[V]] = Recent(limit)
+        self._kept: LRUCache[_Made[V]] = LRUCache(limit)
         self._clock = clock
 
     def get(self, key: Hashable, stamp: object, make: Callable[[], V]) -> V:
@@ -102,8 +102,7 @@ class RecentWhileSame(Generic[V]):
 
 
 def forget_made() -> None:
-    """Clear every `Recent` of decoded results, figures, averages and the like, which are made again
-    when asked for."""
+    """Clear every `LRUCache` of values that can be made again: results, figures, averages."""
     for kept in list(_all):
         if kept.made_again:
             kept.clear()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from poslens.cache.recent import SLOW_S, WAIT, Recent, RecentWhileSame, forget_made
+from poslens.cache.lru_cache import SLOW_S, WAIT, LRUCache, StampedCache, forget_made
 
 
 def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:
     made: list[str] = []
 
-    def ask(kept: Recent[str], key: str) -> str:
+    def ask(kept: LRUCache[str], key: str) -> str:
         return kept.get(key, lambda: made.append(key) or f"value of {key}")  # type: ignore[func-returns-value]
 
-    kept: Recent[str] = Recent(2)
+    kept: LRUCache[str] = LRUCache(2)
     assert [ask(kept, key) for key in "abab"] == [f"value of {key}" for key in "abab"]
     assert made == ["a", "b"]
     ask(kept, "a")
@@ -23,7 +23,7 @@ def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:
 
 
 def test_what_values_weigh_is_bounded() -> None:
-    kept: Recent[bytes] = Recent(100, weigh=len)
+    kept: LRUCache[bytes] = LRUCache(100, weigh=len)
     for number in range(50):
         kept.keep(number, b"x" * 30)
         assert kept.weight <= 100
@@ -38,8 +38,8 @@ def test_what_values_weigh_is_bounded() -> None:
 
 
 def test_only_what_can_be_made_again_is_forgotten() -> None:
-    figures: Recent[str] = Recent(2)
-    checks: Recent[str] = Recent(2, made_again=False)
+    figures: LRUCache[str] = LRUCache(2)
+    checks: LRUCache[str] = LRUCache(2, made_again=False)
     figures.keep("a", "figure")
     checks.keep("a", "check")
     forget_made()
@@ -48,7 +48,7 @@ def test_only_what_can_be_made_again_is_forgotten() -> None:
 
 def test_made_anew_when_what_it_is_made_of_changed_and_seldom_where_that_takes_long() -> None:
     now, takes = [100.0], [SLOW_S / 2]
-    kept: RecentWhileSame[str] = RecentWhileSame(4, clock=lambda: now[0])
+    kept: StampedCache[str] = StampedCache(4, clock=lambda: now[0])
 
     def ask(stamp: str) -> str:
         def make() -> str:
