@@ -46,10 +46,10 @@ class EmbeddingStore:
         """The stored vector [H] of each of `texts` that has one."""
         found = _vectors(self._files, model, side, texts)
         if lacking := [text for text in texts if text not in found]:
-            beneath = self._files.ask_beneath(
+            fallback = self._files.read_fallback(
                 model, EMBEDDING, lambda files: _vectors(files, model, side, lacking)
             )
-            found |= beneath or {}
+            found |= fallback or {}
         return found
 
     def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
@@ -66,7 +66,9 @@ class EmbeddingStore:
         """The stored map [n, 2] of this key."""
         found = _map(self._files, model, key)
         if found is None:
-            found = self._files.ask_beneath(model, EMBEDDING, lambda files: _map(files, model, key))
+            found = self._files.read_fallback(
+                model, EMBEDDING, lambda files: _map(files, model, key)
+            )
         return found
 
     def put_map(self, model: ModelKey, key: str, points: Array) -> None:

@@ -1,1 +1,1 @@
-"""Results that ship with PosLens, and how they lie beneath a user's own."""
+"""Results that ship with PosLens: the fallback for results that a user has not computed."""

@@ -46,7 +46,7 @@ class ModelKey:
 
 
 class Layer(Protocol):
-    """Results that lie beneath those of a folder: read where it has none of its own."""
+    """A fallback for the results of a folder: read where the folder has none of its own."""
 
     def folder(self, model: ModelKey, method: Method) -> Path | None:
         """The folder of their databases, laid out as any other; None where there are none."""
@@ -60,9 +60,9 @@ class Layer(Protocol):
 _layers: dict[Path, Layer] = {}
 
 
-def lay_beneath(root: Path, layer: Layer | None) -> None:
-    """Have what lies below `root` read through to `layer`; None takes it away again. Whatever
-    changes, lists or exports the folder knows nothing of it."""
+def set_fallback(root: Path, layer: Layer | None) -> None:
+    """Read results that `root` lacks from `layer`; None removes the fallback. Code that changes,
+    lists or exports the folder ignores it."""
     if layer is None:
         _layers.pop(root.absolute(), None)
     else:
@@ -76,9 +76,8 @@ class Files:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
-    def ask_beneath(self, model: ModelKey, method: Method, ask: Callable[[Self], T]) -> T | None:
-        """What `ask` says of the results that lie beneath this folder's own; None where there are
-        none, or they cannot be read."""
+    def read_fallback(self, model: ModelKey, method: Method, ask: Callable[[Self], T]) -> T | None:
+        """What `ask` returns for the fallback of this folder; None without a readable fallback."""
         layer = _layers.get(self.root)
         folder = layer.folder(model, method) if layer else None
         if layer is None or folder is None:

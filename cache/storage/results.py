@@ -164,14 +164,14 @@ class Results(Generic[Item, T]):
     def _rows(
         self, model: ModelKey, method: Method, keys: Sequence[Key]
     ) -> dict[Key, tuple[bytes | None, str | None]]:
-        """Payload and reason of those of `keys` that have a row, here or beneath."""
+        """Payload and reason of those of `keys` that have a row, here or in the fallback."""
         found = self._rows_of(self._files, model, method, keys)
         lacking = [key for key in keys if found.get(key, (None, None))[0] is None]
         if lacking:
-            beneath = self._files.ask_beneath(
+            fallback = self._files.read_fallback(
                 model, method, lambda files: self._rows_of(files, model, method, lacking)
             )
-            found |= beneath or {}
+            found |= fallback or {}
         return found
 
     def _rows_of(

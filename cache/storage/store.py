@@ -78,8 +78,10 @@ class Store(Files):
         if None in found:
             lacking = [place for place, one in enumerate(found) if one is None]
             asked = [pairs[place] for place in lacking]
-            beneath = self.ask_beneath(model, method, lambda it: it.get_many(model, method, asked))
-            for place, one in zip(lacking, beneath or (), strict=False):
+            fallback = self.read_fallback(
+                model, method, lambda it: it.get_many(model, method, asked)
+            )
+            for place, one in zip(lacking, fallback or (), strict=False):
                 found[place] = one
         return found
 
@@ -174,24 +176,24 @@ class Store(Files):
             missing = list(compress(pairs, (~stored).tolist()))
         if not missing:
             return missing
-        left = self.ask_beneath(model, method, lambda it: it.missing(model, method, missing))
+        left = self.read_fallback(model, method, lambda it: it.missing(model, method, missing))
         return missing if left is None else left
 
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
         """Curves of those of `pairs` that have a result, under the method's normalization and
         resampling; curves of another choice are derived from the stored results, not computed. The
-        pairs are of one data set: what is here and what lies beneath are joined by their ids."""
+        pairs are of one data set: own results and those of the fallback are joined by their ids."""
         asked = columns_of(pairs).once
         own = self._own_curves(model, method, asked)
         if len(own.pair_ids) == len(asked):
             return own
 
-        def beneath(store: Store) -> StoredCurves:
+        def fallback(store: Store) -> StoredCurves:
             there = set(own.pair_ids)
             lacking = [pair for pair in asked.pairs if pair.pair_id not in there]
             return _joined(asked, own, store.curves(model, method, lacking)) if lacking else own
 
-        return self.ask_beneath(model, method, beneath) or own
+        return self.read_fallback(model, method, fallback) or own
 
     def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
         def ask(db: sqlite3.Connection, index: Index) -> tuple[StoredCurves, list[TextPair]]:
@@ -277,17 +279,17 @@ def _nothing(method: Method) -> StoredCurves:
     return StoredCurves((), curves, curves, flags.astype(np.float32), flags, at, {})  # type: ignore[arg-type]
 
 
-def _joined(asked: PairColumns, own: StoredCurves, beneath: StoredCurves) -> StoredCurves:
-    """What is stored of `asked` here and beneath, in their order; a result beneath takes the place
-    of a failure here."""
-    if not beneath.pair_ids and not beneath.failed:
+def _joined(asked: PairColumns, own: StoredCurves, fallback: StoredCurves) -> StoredCurves:
+    """Own results and those of the fallback, in the order of `asked`; a result of the fallback
+    replaces a failure."""
+    if not fallback.pair_ids and not fallback.failed:
         return own
     places = {pair_id: place for place, pair_id in enumerate(asked.ids.tolist())}
-    ids = own.pair_ids + beneath.pair_ids
+    ids = own.pair_ids + fallback.pair_ids
     order = np.argsort([places[pair_id] for pair_id in ids], kind="stable")
 
     def both(name: str) -> NDArray[Any]:
-        joined: NDArray[Any] = np.concatenate([getattr(own, name), getattr(beneath, name)])
+        joined: NDArray[Any] = np.concatenate([getattr(own, name), getattr(fallback, name)])
         return joined[order]
 
     return StoredCurves(
@@ -299,8 +301,8 @@ def _joined(asked: PairColumns, own: StoredCurves, beneath: StoredCurves) -> Sto
         positions=own.positions,
         failed={
             pair_id: reason
-            for pair_id, reason in {**beneath.failed, **own.failed}.items()
-            if pair_id not in set(beneath.pair_ids)
+            for pair_id, reason in {**fallback.failed, **own.failed}.items()
+            if pair_id not in set(fallback.pair_ids)
         },
     )
 

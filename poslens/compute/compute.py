@@ -40,7 +40,7 @@ from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.shipped.layer import Shipped
-from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.store import ModelKey, Store, StoredCurves
 from poslens.compute import provenance, stored_models
 from poslens.compute.costs import Counting, cost_of
@@ -118,11 +118,11 @@ class Compute:
         counting: Counting | None = None,
     ) -> None:
         """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
-        bounds it shares while its results stay its own. What ships with PosLens lies beneath a
-        cache that stands by itself. With `counting` nothing is asked of a model."""
+        bounds it shares while its results stay its own. Results that ship with PosLens are the
+        fallback of a cache without `beside`. With `counting` nothing is asked of a model."""
         folder = (root or data_folder()) / "cache"
         if beside is None:
-            lay_beneath(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
+            set_fallback(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
         self.root = folder
         self._counting = counting
         self.store = Store(folder)

@@ -18,7 +18,7 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage import index
-from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.runs import Job, Run
 
@@ -45,7 +45,7 @@ class Counting:
         return found
 
 
-class _Beneath:
+class _Fallback:
     """What is stored already, so that only the rest is counted."""
 
     def __init__(self, root: Path) -> None:
@@ -73,7 +73,7 @@ def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cos
 def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> Cost | None:
     counting, end = Counting(), time.monotonic() + MOST_S
     folder = Path(tempfile.mkdtemp(prefix="poslens-cost-"))
-    lay_beneath(folder / "cache", _Beneath(root))
+    set_fallback(folder / "cache", _Fallback(root))
     run = Run("", 0)
     try:
         job = again(folder, counting)
@@ -95,7 +95,7 @@ def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> C
     except UserError:  # what keeps it from being computed is said when it is
         return None
     finally:
-        lay_beneath(folder / "cache", None)
+        set_fallback(folder / "cache", None)
         index.forget_below(folder)
         shutil.rmtree(folder, ignore_errors=True)
     total = Cost.sum(counter.cost for counter in counting.counters)

@@ -1,4 +1,4 @@
-"""Results that lie beneath a user's own: read where there are none, never written or counted."""
+"""Shipped results are a fallback: read where the user has none, never written or counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poslens.cache.exchange.transfer import rows_of, take_stream
 from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from poslens.cache.shipped.layer import UNPACKED, Shipped
 from poslens.cache.shipped.manifest import NAME, shipped_files
-from poslens.cache.storage.files import lay_beneath
+from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.maintenance import drop_file, listing, models
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
@@ -55,11 +55,11 @@ def source(tmp_path: Path, known) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, source: Path) -> Iterator[Store]:
-    """An empty cache with that beneath it."""
+    """An empty cache with that fallback."""
     root = tmp_path / "home" / "cache"
-    lay_beneath(root, Shipped(root, source))
+    set_fallback(root, Shipped(root, source))
     yield Store(root)
-    lay_beneath(root, None)
+    set_fallback(root, None)
 
 
 def test_what_ships_is_read_bit_for_bit(store: Store, known) -> None:
@@ -199,7 +199,7 @@ def test_a_damaged_copy_is_left_out_and_made_anew_by_the_next_start(
         assert store.get(MODEL, SALIENCY, pair) is None
         assert store.get(MODEL, SALIENCY, pair) is None
     assert len(caplog.messages) == 1
-    lay_beneath(store.root, layer)
+    set_fallback(store.root, layer)
     assert store.get(MODEL, SALIENCY, pair) is not None
 
 
