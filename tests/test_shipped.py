@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module")
 def compute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compute]:
-    """A fresh cache with what ships beneath it."""
+    """A fresh cache with the shipped results as its fallback."""
     before = os.environ["POSLENS_SHIPPED"]
     os.environ["POSLENS_SHIPPED"] = "yes"
     yield Compute(tmp_path_factory.mktemp("home"))

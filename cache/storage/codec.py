@@ -181,9 +181,8 @@ def _sealed(raw: bytes, packed: bytes, identity: bytes) -> bytes:
     return entry
 
 
-def loosened(data: bytes, identity: bytes) -> bytes:
-    """The same result, not compressed by itself: for a file that compresses many of them together,
-    which shows what they have in common.
+def recompress(data: bytes, identity: bytes) -> bytes:
+    """Repack a result without compression, for a file that compresses many results together.
 
     Raises:
         DamagedPayload: the bytes were changed or cut, or belong to another pair.

@@ -134,7 +134,8 @@ _files: OrderedDict[Path, _File] = OrderedDict()
 
 
 @contextmanager
-def borrowed(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
+def connection(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
+    """An open connection from the pool; None if there is no database and `create` is off."""
     if not create and not (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
         with _frozen(path) as db:
             yield db
@@ -288,8 +289,8 @@ def _open(path: Path, mode: str, extra: str = "") -> sqlite3.Connection:
 
 
 def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
-    """Open a database; one without tables is for `founded`, or None without `create`. The lock is
-    held."""
+    """Open a database under its lock. It may lack tables (see `create_schema`); None if it is
+    missing and `create` is off."""
     db = _open(path, "rwc" if create else "rw")
     try:
         if not _ours(db):
@@ -309,9 +310,9 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
     return db
 
 
-def founded(db: sqlite3.Connection) -> bool:
-    """Give an empty database its tables, within the caller's transaction, so that they are never
-    there without what is then written into them; False where it has them."""
+def create_schema(db: sqlite3.Connection) -> bool:
+    """Create the tables of an empty database within the caller's transaction, so that they never
+    exist without the rows written next. False if the tables exist already."""
     if _ours(db):
         return False
     for statement in filter(str.strip, _SCHEMA.split(";")):

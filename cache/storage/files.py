@@ -19,9 +19,9 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import Method
 from poslens.cache.keys import method_fingerprint
 from poslens.cache.storage.connections import (
-    borrowed,
     checkpoint,
-    founded,
+    connection,
+    create_schema,
     locked,
     release,
     retire,
@@ -168,7 +168,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
         if stat is None or stat.st_size == 0:
             yield None
             return
-        with borrowed(path, create=False) as db:
+        with connection(path, create=False) as db:
             if db is None:
                 yield None
                 return
@@ -195,14 +195,14 @@ def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connec
         path.parent.mkdir(parents=True, exist_ok=True)
         # The lock is held from before the file is opened until after its checkpoint: the file at
         # this path cannot be unlinked or checkpointed by another process in between.
-        with locked(path), borrowed(path, create=create) as db:
+        with locked(path), connection(path, create=create) as db:
             if db is None:
                 yield None
                 return
             db.execute("BEGIN IMMEDIATE")
             fresh = False
             try:
-                fresh = founded(db)
+                fresh = create_schema(db)
                 pages = _pages(db)
                 yield db
                 written = (_pages(db) - pages + 4) * _page_size(db)
@@ -243,7 +243,7 @@ def _remove(path: Path) -> None:
 
 def vacuum(path: Path) -> None:
     """Write the database anew without its free space. Needs room for a second copy."""
-    with explained(path), locked(path), borrowed(path, create=False) as db:
+    with explained(path), locked(path), connection(path, create=False) as db:
         if db is not None:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
