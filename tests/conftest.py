@@ -122,3 +122,18 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
         return load(spec, device="cpu")
 
     return load_tiny
+
+
+@pytest.fixture
+def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Pages and commands compute in a folder of this test's, and what it registers ends with it."""
+    from poslens.attribution import datasets
+    from poslens.attribution.retrievers import resolve
+    from poslens.compute.compute import service
+
+    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
+    service.cache_clear()
+    yield
+    service.cache_clear()

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
 
 import poslens.attribution.datasets
 import poslens.attribution.methods
 import poslens.attribution.retrievers
-from poslens import dashboard
+import poslens.cache.kinds
+import poslens.studies
 from poslens.attribution import reading
 from poslens.attribution.datasets import formats
 from poslens.attribution.errors import UserError
@@ -32,8 +34,10 @@ from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
+from poslens.commands.study_command import study_app
 from poslens.compute import readings
 from poslens.compute.compute import Explained
+from poslens.study import STUDIES
 from tests.support.pages import SECONDS
 
 ROOT = Path(__file__).parents[1]
@@ -54,14 +58,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(BLOCKS["python", path], encoding="utf-8")
-        root = str(tmp_path / package.__name__.removeprefix("poslens.").replace(".", "/"))
+        inside = path.startswith("poslens/")
+        folder = package.__name__ if inside else package.__name__.removeprefix("poslens.")
+        root = str(tmp_path / folder.replace(".", "/"))
         if root not in package.__path__:
             monkeypatch.setattr(package, "__path__", [*package.__path__, root])
-        name = "poslens." + path.removesuffix(".py").replace("/", ".")
+        name = ("" if inside else "poslens.") + path.removesuffix(".py").replace("/", ".")
         installed.append(name)
         return import_module(name)
 
+    before = dict(STUDIES)
     yield put
+    STUDIES.clear()
+    STUDIES.update(before)
     for name in installed:
         sys.modules.pop(name, None)
 
@@ -192,11 +201,33 @@ def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -
         formats.read(questions, "mine")
 
 
-def test_a_page(install: Install, tmp_path: Path) -> None:
-    install("dashboard/lengths/service.py", dashboard)
-    page = tmp_path / "dashboard/lengths/page.py"
-    page.write_text(BLOCKS["python", "dashboard/lengths/page.py"], encoding="utf-8")
+def test_a_study(install: Install, tmp_path: Path, own_service: None) -> None:
+    install("cache/kinds/lead.py", poslens.cache.kinds)
+    compile(changed("cache/kinds/schemas.py"), "schemas.py", "exec")
+    module = install("poslens/studies/lead.py", poslens.studies)
     compile(changed("dashboard/app.py"), "app.py", "exec")
-    app = AppTest.from_file(str(page), default_timeout=SECONDS).run()
+    program = study_app(module.STUDY)
+    asked = ["--model", "MiniLM", "--model", "BM25", "--documents", "12"]
+    printed = CliRunner().invoke(program, asked, catch_exceptions=False)
+    (row,) = json.loads(printed.stdout)["rows"]
+    assert (row["model"], row["documents"]) == ("MiniLM", 12)
+    assert 0 < row["cosine_low"] < row["cosine"] < row["cosine_high"] < 1
+    assert "MiniLM: mean cosine 0." in printed.stderr and "BM25" in printed.stderr
+    bad = CliRunner().invoke(program, ["--documents", "0"], catch_exceptions=False)
+    assert bad.exit_code == 2 and "give a whole number from 1 to 100,000" in bad.stderr
+    page = tmp_path / "dashboard/lead/page.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(BLOCKS["python", "dashboard/lead/page.py"], encoding="utf-8")
+    app = AppTest.from_file(str(page), default_timeout=SECONDS)
+    app.query_params["documents"] = "12"
+    app.run()
     assert not app.exception and not app.error
-    assert app.dataframe[0].value["documents"].sum() == 68
+    (frame,) = [one.value for one in app.dataframe]
+    assert "MiniLM" in frame["model"].tolist() and frame["cosine"][0].startswith("0.")
+
+
+def test_the_example_of_a_study_is_short() -> None:
+    files = ("cache/kinds/lead.py", "poslens/studies/lead.py", "dashboard/lead/page.py")
+    text = "".join(BLOCKS["python", path] for path in files)
+    lines = [line for line in text.splitlines() if line.strip() and "import" not in line]
+    assert len(lines) <= 150

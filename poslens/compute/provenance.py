@@ -86,7 +86,7 @@ def in_units(made: Provenance, units: str) -> Provenance:
 
 def with_interval(made: Provenance, number: Estimate) -> Provenance:
     """The same, saying what this number's interval resampled."""
-    return replace(made, interval=_resampled(number))
+    return replace(made, interval=resampled(number))
 
 
 def with_control(made: Provenance, kind: Control) -> Provenance:
@@ -126,7 +126,7 @@ def of_faithfulness(model: ModelIdentity, pair: TextPair, found: Faithfulness) -
 def _of_pair(
     model: ModelIdentity, pair: TextPair, method: str, cut: bool | None, limit: int | None
 ) -> Provenance:
-    return _of_model(
+    return of_model(
         model,
         method,
         pair.dataset,
@@ -138,7 +138,7 @@ def _of_pair(
 
 def of_curve(model: ModelIdentity, found: PositionCurve, selection: str) -> Provenance:
     """A curve averaged over pairs of a data set."""
-    return _of_model(
+    return of_model(
         model,
         repr(found.method),
         found.dataset,
@@ -155,7 +155,7 @@ def of_documents(
     model: ModelIdentity, method: Method, dataset: str, n: int, n_truncated: int, selection: str
 ) -> Provenance:
     """Something of the documents alone, averaged over `n` of them."""
-    return _of_model(
+    return of_model(
         model,
         repr(method),
         dataset,
@@ -171,7 +171,7 @@ def of_controlled(
     model: ModelIdentity, method: Method, dataset: str, found: ControlledCurve, selection: str
 ) -> Provenance:
     """Curves less a null control."""
-    made = _of_model(
+    made = of_model(
         model,
         repr(method),
         dataset,
@@ -179,7 +179,7 @@ def of_controlled(
         n_documents=found.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=_resampled(found.index),
+        interval=resampled(found.index),
     )
     return with_control(made, found.control)
 
@@ -194,7 +194,7 @@ def of_difference(
     has_interval: bool,
 ) -> Provenance:
     """One model's side of a difference of mean curves, over the pairs that the `other` has too."""
-    return _of_model(
+    return of_model(
         model,
         repr(method),
         dataset,
@@ -210,7 +210,7 @@ def of_agreement(
     model: ModelIdentity, cause: Method, dataset: str, found: Agreement, selection: str
 ) -> Provenance:
     """How a method agrees with an intervention."""
-    return _of_model(
+    return of_model(
         model,
         f"agreement of {found.method!r} with {cause!r}",
         dataset,
@@ -218,7 +218,7 @@ def of_agreement(
         n_documents=found.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=_resampled(found.each or found.means),
+        interval=resampled(found.each or found.means),
     )
 
 
@@ -226,7 +226,7 @@ def of_faithfulness_set(
     model: ModelIdentity, dataset: str, found: FaithfulnessSummary, selection: str
 ) -> Provenance:
     """Faithfulness tests averaged over pairs of a data set."""
-    return _of_model(
+    return of_model(
         model,
         f"{found.parameters!r} of {found.method!r}",
         dataset,
@@ -236,7 +236,7 @@ def of_faithfulness_set(
         truncated=found.n_truncated,
         selection=selection,
         units=_ordered(found),
-        interval=_resampled(found.deletion_area),
+        interval=resampled(found.deletion_area),
     )
 
 
@@ -250,7 +250,7 @@ def of_ranking(
 ) -> Provenance:
     """A ranking of `n_documents`, measured; `selection` says which of them a query is put to. How
     many of them were cut is not kept with it."""
-    return _of_model(
+    return of_model(
         model,
         repr(method),
         dataset,
@@ -293,7 +293,7 @@ def of_remedy(
     baskets = ", ".join(str(one) for one in sorted({c.basket for c in tried}))
     depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
     grid = f"; calibrated: strength {strengths}, basket {baskets}, layers {depths}" if tried else ""
-    return _of_model(
+    return of_model(
         model,
         f"{method!r}{grid}",
         dataset,
@@ -301,7 +301,7 @@ def of_remedy(
         n_documents=n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=_resampled(found.harmonic),
+        interval=resampled(found.harmonic),
     )
 
 
@@ -316,7 +316,7 @@ def of_audit(
 ) -> Provenance:
     """A search for the sentences of `n_documents`, of which the model does not read `n_cut` to the
     end."""
-    return _of_model(
+    return of_model(
         model,
         repr(method),
         dataset,
@@ -325,7 +325,7 @@ def of_audit(
         truncated=n_cut,
         selection=selection,
         control="each document's sentences shuffled",
-        interval=_resampled(share),
+        interval=resampled(share),
     )
 
 
@@ -334,7 +334,7 @@ def of_needles(
 ) -> Provenance:
     """A needle grid of `n` needles a cell; `selection` says which documents texts are cut from."""
     resampled = f"; over several cells: {_resampling(n, 'needles')}" if n >= MIN_DOCUMENTS else ""
-    return _of_model(
+    return of_model(
         model,
         repr(method),
         dataset,
@@ -357,7 +357,7 @@ def of_bias(
     names = ", ".join(one.test for one in found)
     unread = sum(one.n_unread for one in found)
     left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
-    return _of_model(
+    return of_model(
         model,
         f"{TEST_NAME}, of {method!r}",
         dataset,
@@ -376,7 +376,7 @@ def of_map(
     model: ModelIdentity, method: str, dataset: str, of: str, n: int, selection: str
 ) -> Provenance:
     """A map of `n` documents, queries or curves (`of`). How many were cut is not kept with it."""
-    return _of_model(
+    return of_model(
         model,
         method,
         dataset,
@@ -400,7 +400,7 @@ def of_published(found: PublishedCurves) -> Provenance:
     )
 
 
-def _of_model(
+def of_model(
     model: ModelIdentity,
     method: str,
     dataset: str,
@@ -415,6 +415,7 @@ def _of_model(
     control: str = "",
     interval: str = "",
 ) -> Provenance:
+    """What one model's numbers are over; what is not known, or does not apply, is left out."""
     spec = model.spec
     return Provenance(
         poslens=poslens_version(),
@@ -444,7 +445,7 @@ def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
     return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
 
 
-def _resampled(number: Estimate | None) -> str:
+def resampled(number: Estimate | None) -> str:
     """What an interval resampled, in words; empty where there is none."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
@@ -453,7 +454,7 @@ def _resampled(number: Estimate | None) -> str:
 
 def _of_measures(estimates: Mapping[str, Estimate]) -> Iterator[str]:
     """What the intervals of measures resampled, and which of them come from a formula."""
-    yield from dict.fromkeys(filter(None, map(_resampled, estimates.values())))
+    yield from dict.fromkeys(filter(None, map(resampled, estimates.values())))
     formulas = [
         name for name, number in estimates.items() if number.interval and not number.resampled
     ]
