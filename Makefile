@@ -27,7 +27,7 @@ picture: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.picture
 
 # The docs as a site, in build/site.
-docs: $(VENV)/.installed-tests
+docs: $(VENV)/.installed-tests links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f tools/site/mkdocs.yml
 
 install: $(VENV)/.installed

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         passport,
         rank,
         relocate,
+        run_study,
     )
 
 __all__ = [
@@ -49,16 +50,16 @@ __all__ = [
     "passport",
     "rank",
     "relocate",
-    *declared(),
+    "run_study",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # Torch and the rest take seconds to import: only when something is asked for.
-    if name in __all__:
+    if name in __all__ or name in declared():
         return getattr(import_module("poslens.api"), name)
     raise AttributeError(f"module 'poslens' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return [*__all__, *declared()]
