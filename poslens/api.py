@@ -277,7 +277,7 @@ def check(
 def run_study(
     name: str,
     model: Model | Sequence[Model],
-    dataset: str | Path = SAMPLE,
+    dataset: str | Path | None = None,
     **parameters: Any,
 ) -> StudyResult:
     """Run a study on one model or several; what is stored is not computed again, and an interrupted
@@ -285,6 +285,7 @@ def run_study(
 
     Args:
         name: of a study: `poslens.needles`, and so on.
+        dataset: a data set's name or path; by default the study's own.
         parameters: of the study, by name; the command `poslens NAME --help` lists them.
 
     Raises:
@@ -293,13 +294,15 @@ def run_study(
     """
     study = declared()[name].load()
     with quietly():
-        data, compute = _data(dataset), service()
+        data, compute = _data(study.dataset if dataset is None else dataset), service()
         given: Sequence[Any] = (
             listed(model, "models", name, "MiniLM") if isinstance(model, list | tuple) else [model]
         )
         settings = study.parameters.settings(parameters)
         corpus = study.corpus(data, settings)
-        planned = plan(study, compute, [_spec(one, data) for one in given], corpus, settings)
+        specs = [_spec(one, data) for one in given]
+        corpus = study.narrowed(compute, specs, corpus, settings)
+        planned = plan(study, compute, specs, corpus, settings)
         if not planned.subjects:
             raise UserError((planned.refused or ("There is no model: name at least one.",))[0])
         for job in planned.jobs:

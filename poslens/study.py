@@ -10,202 +10,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar, get_args, get_type_hints
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
+from poslens.compute.readings import Report
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
+from poslens.parameters import Parameters, Settings
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
-T = TypeVar("T")
 
 LOW, HIGH = "Lower end of its 95% interval; null without one.", "Upper end; null without one."
-
-# -- parameters ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter(Generic[T]):
-    """One parameter of a study. `default` is what holds where nothing is given."""
-
-    default: T
-    help: str
-    title: str = ""
-
-    def parse(self, value: Any) -> T:
-        """The value, checked.
-
-        Raises:
-            UserError: it is out of range, or of another type.
-        """
-        raise TypeError(f"{type(self).__name__} checks nothing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Integer(Parameter[int]):
-    """A whole number from `low` to `high`."""
-
-    low: int
-    high: int
-
-    def parse(self, value: Any) -> int:
-        try:
-            number = int(str(value))
-        except ValueError:
-            number = self.low - 1
-        if not self.low <= number <= self.high:
-            raise UserError(
-                f"{self.title or 'The number'} is {str(value)[:40]!r}: give a whole number from "
-                f"{self.low:,} to {self.high:,}."
-            )
-        return number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice(Parameter[str]):
-    """One of `options`."""
-
-    options: tuple[str, ...]
-
-    def parse(self, value: Any) -> str:
-        if value not in self.options:
-            raise UserError(
-                f"{self.title or 'The choice'} is {str(value)[:40]!r}: choose one of "
-                f"{', '.join(self.options)}."
-            )
-        return str(value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Several(Parameter[tuple[str, ...]]):
-    """One or more values, each checked and normalized by `check`; `options` are suggestions, and
-    the only values allowed if `closed`."""
-
-    options: tuple[str, ...]
-    check: Callable[[str], object] = str
-    closed: bool = False
-
-    def parse(self, value: Any) -> tuple[str, ...]:
-        given = [value] if isinstance(value, str) else list(value or self.default)
-        for one in given:
-            if self.closed and one not in self.options:
-                raise UserError(
-                    f"{self.title or 'The choice'} has no {str(one)[:40]!r}: choose from "
-                    f"{', '.join(self.options)}."
-                )
-            self.check(one)
-        return tuple(dict.fromkeys(map(str, given)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numbers(Parameter[tuple[float, ...]]):
-    """One or more numbers from `low` to `high`, typed with commas between them; with `whole` they
-    are whole numbers."""
-
-    low: float
-    high: float
-    whole: bool = False
-
-    def parse(self, value: Any) -> tuple[float, ...]:
-        parts = value.split(",") if isinstance(value, str) else list(value)
-        try:
-            numbers = [float(part) for part in parts if str(part).strip()]
-        except ValueError:
-            numbers = []
-        allowed = all(self.low <= one <= self.high for one in numbers)
-        if not numbers or not allowed or (self.whole and any(one % 1 for one in numbers)):
-            kind = "whole numbers" if self.whole else "numbers"
-            raise UserError(
-                f"{self.title or 'The list'} is {str(value)[:60]!r}: give {kind} from "
-                f"{self.low:,.10g} to {self.high:,.10g} with commas between them."
-            )
-        return tuple(int(one) if self.whole else one for one in sorted(set(numbers)))
-
-    def text(self) -> str:
-        """The default as it is typed."""
-        return ",".join(f"{one:g}" for one in self.default)
-
-
-class Parameters(Mapping[str, Parameter[Any]]):
-    """The parameters of a study by name, in the order in which they are shown."""
-
-    def __init__(self, **declared: Parameter[Any]) -> None:
-        self._declared = declared
-
-    def __getitem__(self, name: str) -> Parameter[Any]:
-        return self._declared[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._declared)
-
-    def __len__(self) -> int:
-        return len(self._declared)
-
-    def settings(self, given: Mapping[str, Any] | None = None) -> Settings:
-        """All values, checked, with defaults for what is not given.
-
-        Raises:
-            UserError: a parameter is unknown, or a value is not allowed.
-        """
-        given = dict(given or {})
-        if unknown := [name for name in given if name not in self._declared]:
-            raise UserError(
-                f"There is no parameter {unknown[0][:80]!r}: choose from "
-                f"{', '.join(self._declared) or 'none'}."
-            )
-        return Settings(
-            {
-                name: one.parse(given[name]) if given.get(name) is not None else one.default
-                for name, one in self._declared.items()
-            }
-        )
-
-
-class Settings(Mapping[str, Any]):
-    """Checked values of a study's parameters, read as attributes. Its text is the same for the same
-    values, so that it can be part of a key."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_values"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Settings) and self._values == other._values
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in self._values.items()
-        )
-
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -239,8 +65,12 @@ def shown(row: Any) -> dict[str, Any]:
         value = getattr(row, one.name)
         if _is_estimate(type(row), one.name):
             value = value.text(one.metadata["form"]) if value else ""
-        found[one.metadata.get("title") or one.name.replace("_", " ")] = value
+        found[_heading(one)] = value
     return found
+
+
+def _heading(one: Field[Any]) -> str:
+    return str(one.metadata.get("title") or one.name.replace("_", " "))
 
 
 def answer_of(row: type) -> Any:
@@ -274,6 +104,15 @@ class Table(Generic[Summary]):
     rows: Callable[[Summary], Iterable[Any]]
     title: str = ""
     on_page: bool = True
+
+    def formats(self) -> dict[str, str]:
+        """The format of each number without an interval, by its heading on a page."""
+        hints = get_type_hints(self.row)
+        return {
+            _heading(one): one.metadata["form"]
+            for one in fields(self.row)
+            if float in (get_args(hints[one.name]) or (hints[one.name],))
+        }
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as files have them."""
@@ -310,7 +149,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     A `Subject` is what is computed for one model: the model, the corpus and one setting of what
     varies. A `Summary` is the result for one subject. `reads` says in one sentence how to read the
-    figures, and `limits` what the verdict does not show.
+    figures, and `limits` what the verdict does not show. `dataset` and `models` are used where none
+    are given; a page starts with `compared`, if the study names any.
     """
 
     name: ClassVar[str]
@@ -323,6 +163,12 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     tables: ClassVar[Mapping[str, Table[Any]]]
     figures: ClassVar[tuple[Figure[Any], ...]] = ()
     models: ClassVar[tuple[str, ...]] = ("MiniLM",)
+    compared: ClassVar[tuple[str, ...]] = ()
+    dataset: ClassVar[str] = SAMPLE
+
+    def parameters_for(self, data: DataSet) -> Parameters:
+        """The parameters that a data set leaves open, with the options that it offers."""
+        return self.parameters
 
     @abstractmethod
     def corpus(self, data: DataSet, settings: Settings) -> Corpus:
@@ -331,6 +177,26 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         Raises:
             UserError: the data set lacks what the study needs.
         """
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: Corpus,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> Corpus:
+        """The corpus without what these models cannot answer together, as far as `settings` ask to
+        leave that out.
+
+        Raises:
+            UserError: nothing is left, or a model cannot be loaded.
+        """
+        return corpus
+
+    def notes(self, data: DataSet, corpus: Corpus) -> list[str]:
+        """What of the data set is left out and why, a sentence each."""
+        return []
 
     @abstractmethod
     def subjects(
@@ -354,12 +220,21 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def summarize(
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
     ) -> Summary | None:
-        """The result of what is stored; None while something is missing. `earlier` are the results
-        shown above it, to compare with.
+        """The result of what is stored; None while too little is there to show. `earlier` are the
+        results shown above it, to compare with.
 
         Raises:
             UserError: nothing could be computed.
         """
+
+    def together(self, summaries: Sequence[Summary]) -> list[Summary]:
+        """The results that are shown together, with what depends on all of them, such as p values
+        adjusted for their number."""
+        return list(summaries)
+
+    def remarks(self, summaries: Sequence[Summary]) -> list[str]:
+        """What has to be known to read the results, a sentence each."""
+        return []
 
     @abstractmethod
     def verdict(self, summary: Summary) -> str:
@@ -418,10 +293,10 @@ def plan(
 def stored(
     study: Study[Any, Subject, Summary], compute: Compute, subjects: Iterable[Subject]
 ) -> list[Summary]:
-    """The results that are complete, in order."""
+    """The results that can be shown, in order."""
     found: list[Summary] = []
     for subject in subjects:
         summary = study.summarize(compute, subject, found)
         if summary is not None:
             found.append(summary)
-    return found
+    return study.together(found)

@@ -19,7 +19,7 @@ _TOLD_S = 0.25
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[readings.Report]:
+def told(doing: str) -> Iterator[readings.Report]:
     """Say how far the counting is. Drawing that is also where Streamlit ends a script whose tab was
     closed, or whose widgets changed: a large data set takes minutes."""
     place, last = st.empty(), time.monotonic()
@@ -53,7 +53,7 @@ def readable_pairs(
     if not only or not pairs:
         return pairs, ""
     try:
-        with _told("Reading the documents") as report:
+        with told("Reading the documents") as report:
             kept = readings.readable(service(), specs, pairs, report)
     except UserError as error:
         st.warning(plain(f"Nothing is left out: {error}"))
@@ -77,7 +77,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
     ):
         for spec in unknown:
             try:
-                with _told(f"Reading the documents as {spec.name}") as report:
+                with told(f"Reading the documents as {spec.name}") as report:
                     readings.count(service(), spec, pairs, report)
             except UserError as error:
                 st.warning(plain(f"{spec.name}: {error}"))

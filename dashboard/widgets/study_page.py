@@ -12,25 +12,17 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, url_state
 from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
-from poslens.study import (
-    Choice,
-    Figure,
-    Integer,
-    Numbers,
-    Parameter,
-    Plan,
-    Settings,
-    Several,
-    Study,
-    plan,
-    stored,
-)
+from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch
+from poslens.study import Figure, Plan, Study, plan, stored
 
 
 @dataclass(frozen=True)
@@ -44,28 +36,51 @@ class Opened:
     summaries: tuple[Any, ...]
 
 
-def study_page(study: Study[Any, Any, Any]) -> Opened | None:
+def study_page(
+    study: Study[Any, Any, Any], on_click: Callable[[Any], None] | None = None
+) -> Opened | None:
     """Draw the page; what is below it, if anything, is the page's own. None where nothing can be
-    computed of what is chosen."""
+    computed of what is chosen. `on_click` is given what a point of the first figure carries when a
+    reader clicks on it."""
+    opened: tuple[DataSet, list[str], Settings] | None = None
     with st.sidebar, panels.guarded():
-        data = choices.data_set()
-        names = choices.models(list(study.models))
+        data = choices.data_set(study.dataset)
+        names = choices.models(list(study.compared or study.models))
+        offered = study.parameters_for(data)
         settings = study.parameters.settings(
-            {name: _widget(name, one) for name, one in study.parameters.items()}
+            {name: _widget(name, one) for name, one in offered.items()}
         )
-        corpus = study.corpus(data, settings)
+        opened = data, names, settings
     st.markdown(f"# {study.title}\n{study.question} {study.reads}")
-    if "corpus" not in locals():
-        return None
+    if opened is not None:
+        with panels.guarded():
+            return _opened(study, *opened, on_click)
+    return None
+
+
+def _opened(
+    study: Study[Any, Any, Any],
+    data: DataSet,
+    names: Sequence[str],
+    settings: Settings,
+    on_click: Callable[[Any], None] | None,
+) -> Opened | None:
+    corpus = study.corpus(data, settings)
     if not names:
         st.info("Choose a model.")
         return None
+    specs: list[RetrieverSpec] = []
+    for name in names:
+        with panels.guarded():
+            specs.append(choices.spec(name, data.name))
     compute = service_for(data.name)
+    with told("Reading the documents") as report:
+        corpus = study.narrowed(compute, specs, corpus, settings, report)
+    for sentence in study.notes(data, corpus):
+        st.caption(panels.plain(sentence))
 
     def planned() -> Plan[Any]:
-        return plan(
-            study, compute, [choices.spec(name, data.name) for name in names], corpus, settings
-        )
+        return plan(study, compute, specs, corpus, settings)
 
     first = planned()
     for reason in first.refused:
@@ -86,7 +101,7 @@ def study_page(study: Study[Any, Any, Any]) -> Opened | None:
                 st.rerun()
             with results, panels.guarded():
                 if summaries := stored(study, compute, first.subjects):
-                    _results(study, data, summaries)
+                    _results(study, data, summaries, on_click)
                 else:
                     st.info("Nothing is computed yet: press Compute.")
             for job in jobs:
@@ -94,17 +109,15 @@ def study_page(study: Study[Any, Any, Any]) -> Opened | None:
                     failed_items(job, job.failures(), prefix, unit=study.unit)
 
     board()
-    with panels.guarded():
-        return Opened(
-            data, settings, corpus, compute, tuple(stored(study, compute, first.subjects))
-        )
-    return None
+    return Opened(data, settings, corpus, compute, tuple(stored(study, compute, first.subjects)))
 
 
 def _widget(name: str, one: Parameter[Any]) -> Any:
     title = one.title or name.replace("_", " ").capitalize()
     if isinstance(one, Integer):
-        return url_state.whole_number(title, name, one.low, one.high, one.default, help=one.help)
+        return url_state.whole_number(
+            title, name, one.low, one.high, one.default, step=one.step, help=one.help
+        )
     bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": one.help}
     if isinstance(one, Several):
         return st.multiselect(
@@ -114,14 +127,23 @@ def _widget(name: str, one: Parameter[Any]) -> Any:
             accept_new_options=not one.closed,
             **bound,
         ) or list(one.default)
+    if isinstance(one, Switch):
+        return st.toggle(title, one.default, **bound)
     if isinstance(one, Numbers):
         return st.text_input(title, one.text(), **bound)
     if isinstance(one, Choice):
-        return st.segmented_control(title, one.options, default=one.default, required=True, **bound)
+        return st.segmented_control(
+            title, one.options, default=one.default, required=True, wrap=True, **bound
+        )
     raise TypeError(f"{type(one).__name__} has no widget")
 
 
-def _results(study: Study[Any, Any, Any], data: DataSet, summaries: Sequence[Any]) -> None:
+def _results(
+    study: Study[Any, Any, Any],
+    data: DataSet,
+    summaries: Sequence[Any],
+    on_click: Callable[[Any], None] | None,
+) -> None:
     provenance = [study.provenance(one) for one in summaries]
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
@@ -132,14 +154,32 @@ def _results(study: Study[Any, Any, Any], data: DataSet, summaries: Sequence[Any
     }
     for number, (title, drawn) in enumerate(figures.items()):
         key = f"{study.name}.figure{number or ''}"
-        panels.show(drawn(panels.screen_style(height_px=380)), key, title)
+        figure = drawn(panels.screen_style(height_px=380))
+        if number or on_click is None:
+            panels.show(figure, key, title)
+            continue
+        event = panels.show(figure, key, title, on_select="rerun", selection_mode="points")
+        if point := panels.clicked(event, study.name):
+            on_click(point)
+            st.rerun(scope="app")
     for one in summaries:
         st.markdown(panels.plain(study.verdict(one)))
-    for table in study.tables.values():
+    for sentence in study.remarks(summaries):
+        st.warning(panels.plain(sentence), icon=":material/info:")
+    for name, table in study.tables.items():
         if table.on_page and len(frame := table.text_frame(summaries)):
             if table.title:
                 st.markdown(f"**{panels.plain(table.title)}**")
-            st.dataframe(frame, hide_index=True)
+            show_table(
+                frame,
+                key=f"{study.name}.{name}",
+                column_config={
+                    heading: st.column_config.NumberColumn(
+                        format="percent" if form.endswith("%") else f"%{form}"
+                    )
+                    for heading, form in table.formats().items()
+                },
+            )
     st.caption(panels.plain(study.limits))
     for made in provenance:
         panels.caption(made)

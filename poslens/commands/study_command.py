@@ -25,7 +25,8 @@ from poslens.commands.command_output import (
     write_beside,
 )
 from poslens.commands.completion import model_names
-from poslens.study import Integer, Numbers, Parameter, Several, Study, answer_of, plan
+from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
+from poslens.study import Study, answer_of, plan, stored
 
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
@@ -61,7 +62,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
         parameter("endpoint", Endpoints, None),
-        parameter("dataset", Dataset, "sample"),
+        parameter("dataset", Dataset, study.dataset),
         *(
             parameter(name, _option(name, one), _default(one))
             for name, one in study.parameters.items()
@@ -84,9 +85,11 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
 
 
 def _option(name: str, one: Parameter[Any]) -> Any:
-    option = typer.Option(f"--{name.replace('_', '-')}", help=one.help)
+    option = typer.Option(one.option or f"--{name.replace('_', '-')}", help=one.help)
     if isinstance(one, Several):
         return Annotated[list[str] | None, option]
+    if isinstance(one, Switch):
+        return Annotated[bool, option]
     return Annotated[int if isinstance(one, Integer) else str, option]
 
 
@@ -108,23 +111,21 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     quiet()
     from poslens.compute.compute import service
 
-    planned = plan(
-        study, service(), specs_of(given["model"] or study.models, data.name), corpus, settings
-    )
+    specs = specs_of(given["model"] or study.models, data.name)
+    corpus = study.narrowed(service(), specs, corpus, settings)
+    planned = plan(study, service(), specs, corpus, settings)
     for reason in planned.refused:
         print(reason, file=sys.stderr)
     if not planned.subjects:
         raise UserError(planned.refused[0])
-    summaries: list[Any] = []
-    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
-        summary = study.summarize(service(), subject, summaries)
-        if summary is None or given["retry_failed"]:
+    for job in planned.jobs:
+        if given["retry_failed"] or job.n_done() < job.total:
             watched(job.label, job, unit=study.unit, retry_failed=given["retry_failed"])
-            summary = study.summarize(service(), subject, summaries)
-        if summary is None:
+        if job.n_done() < job.total:
             raise UserError(f"{job.label} is not complete: run the command again to go on.")
-        summaries.append(summary)
-        print(study.verdict(summary), file=sys.stderr)
+    summaries = stored(study, service(), planned.subjects)
+    for sentence in (*map(study.verdict, summaries), *study.remarks(summaries)):
+        print(sentence, file=sys.stderr)
     provenance = [study.provenance(one) for one in summaries]
     if figure is not None:
         from poslens.figures.palettes import PRESETS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
@@ -19,6 +20,43 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
+class Batched(Generic[Item, T]):
+    """Computes items that were claimed together in one go, and one by one where that fails: an item
+    that fails takes no other with it."""
+
+    def __init__(self, compute: Callable[[Sequence[Item]], Sequence[T]]) -> None:
+        self._compute = compute
+        self._claimed: Sequence[Item] = ()
+        self._computed: list[tuple[Item, T]] = []
+
+    def prepare(self, claimed: Sequence[Item]) -> None:
+        """Take note of the items that were claimed together."""
+        self._claimed, self._computed = claimed, []
+
+    def __call__(self, item: Item) -> T:
+        """The result of one of them.
+
+        Raises:
+            Stopped: as the computation does.
+            UserError: the item cannot be computed.
+        """
+        if not self._computed:
+            left = self._claimed[self._claimed.index(item) :]
+            try:
+                results = self._compute(left)
+            except Stopped:
+                raise
+            except UserError:
+                left = [item]
+                results = self._compute(left)
+            self._computed = list(zip(left, results, strict=True))
+        return self._computed.pop(0)[1]
+
+
+def nothing(items: Sequence[object]) -> None:
+    """Prepare nothing: items are computed one by one."""
+
+
 def item_job(
     compute: Compute,
     spec: RetrieverSpec,
@@ -29,14 +67,14 @@ def item_job(
     *,
     scope: str,
     doing: str,
-    portion: int = 1,
+    portion: Callable[[Retriever], int] = lambda retriever: 1,
 ) -> Job:
     """Compute and store what is missing of `items`; progress counts items.
 
     `results` opens the store below a folder. `worker(retriever, should_stop)` is called once the
     model is loaded and gives the function that computes one item, which may raise UserError (that
-    item's failure) or Stopped. `scope` tells this choice of items from others, and `doing` says in
-    a word or two what is computed. Items are claimed by the `portion`.
+    item's failure) or Stopped; a `Batched` one computes a `portion` of them at a time. `scope`
+    tells this choice of items from others, and `doing` says in a word or two what is computed.
 
     Raises:
         UserError: the model's files are not here.
@@ -46,9 +84,17 @@ def item_job(
 
     def work(run: Run, report: Report) -> Progress:
         options = compute.run_options(spec, run, report)
-        one = worker(compute.retriever(model), options.should_stop)
+        retriever = compute.retriever(model)
+        one = worker(retriever, options.should_stop)
         return compute_missing(
-            store, model.key, method, items, one, options=options, portion=portion
+            store,
+            model.key,
+            method,
+            items,
+            one,
+            options=options,
+            portion=portion(retriever),
+            prepare=one.prepare if isinstance(one, Batched) else nothing,
         )
 
     def again(other: Compute) -> Job:

@@ -34,17 +34,8 @@ from poslens.compute.item_job import item_job
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
 from poslens.figures.needles import needle_heatmap
-from poslens.study import (
-    Figure,
-    Integer,
-    Numbers,
-    Parameters,
-    Settings,
-    Study,
-    Table,
-    column,
-    register,
-)
+from poslens.parameters import Integer, Numbers, Parameters, Settings
+from poslens.study import Figure, Study, Table, column, register
 
 MAX_DOCUMENTS = 1000
 """Documents that texts are cut from: more than the longest text takes."""

@@ -9,20 +9,9 @@ import pytest
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.parameters import Choice, Integer, Numbers, Parameters, Several, Switch
 from poslens.studies import declared
-from poslens.study import (
-    STUDIES,
-    Choice,
-    Integer,
-    Numbers,
-    Parameters,
-    Several,
-    Table,
-    answer_of,
-    column,
-    entries,
-    shown,
-)
+from poslens.study import STUDIES, Table, answer_of, column, entries, shown
 
 PARAMETERS = Parameters(
     top=Integer(title="Top", default=10, low=1, high=1000, help="k."),
@@ -31,6 +20,7 @@ PARAMETERS = Parameters(
         title="Chunks", default=("whole",), options=("whole", "late:64"), help="c.", closed=True
     ),
     depths=Numbers(title="Depths", default=(0, 100), low=0, high=100, help="d."),
+    readable=Switch(title="Readable only", help="r."),
 )
 
 
@@ -42,7 +32,7 @@ def test_what_is_not_given_has_its_default() -> None:
         ("whole",),
         (0, 50),
     )
-    assert str(found) == "top=5, query=sentence, chunks=whole, depths=0.0+50.0"
+    assert str(found) == "top=5, query=sentence, chunks=whole, depths=0.0+50.0, readable=False"
     assert found == PARAMETERS.settings({"top": 5, "depths": [0, 50]})
     assert hash(found) == hash(PARAMETERS.settings({"top": 5, "depths": [0, 50]}))
     with pytest.raises(AttributeError):
@@ -58,7 +48,8 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"chunks": ["whole", "x"]}, "Chunks has no 'x': choose from whole, late:64."),
         ({"depths": "nan"}, "Depths is 'nan': give numbers from 0 to 100 with commas between"),
         ({"depths": ""}, "give numbers from 0 to 100"),
-        ({"bottom": 1}, "There is no parameter 'bottom': choose from top, query, chunks, depths."),
+        ({"readable": "yes"}, "Readable only is 'yes': give True or False."),
+        ({"bottom": 1}, "There is no parameter 'bottom': choose from top, query, chunks, depths,"),
     ],
 )
 def test_bad_values_are_one_sentence(given: dict[str, Any], sentence: str) -> None:
@@ -74,19 +65,22 @@ class Row:
     model: str = column("Name of the model.")
     share: Estimate | None = column("Share, 0 to 1.", title="unretrieved", form=".1f")
     hidden: int = column("Not on pages.", shown=False)
+    p: float | None = column("Its p value.", title="p value", form=".2g")
 
 
 def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
-    known, unknown = Row("a", Estimate(0.25, 0.1, 0.4), 3), Row("b", None, 4)
+    known, unknown = Row("a", Estimate(0.25, 0.1, 0.4), 3, 0.5), Row("b", None, 4, None)
     assert entries(known) == {
         "model": "a",
         "share": 0.25,
         "share_low": 0.1,
         "share_high": 0.4,
         "hidden": 3,
+        "p": 0.5,
     }
     assert entries(unknown)["share_low"] is None
-    assert shown(known) == {"model": "a", "unretrieved": "0.2 [0.1, 0.4]"}
+    assert shown(known) == {"model": "a", "unretrieved": "0.2 [0.1, 0.4]", "p value": 0.5}
+    assert Table(Row, lambda rows: rows).formats() == {"p value": ".2g"}
     assert shown(unknown)["unretrieved"] == ""
     frame = Table(Row, lambda rows: rows).frame([[known], [unknown]])
     assert list(frame) == list(entries(known)) and len(frame) == 2
@@ -95,7 +89,7 @@ def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
 
 def test_the_shape_of_its_json_follows_from_the_row() -> None:
     hints = get_type_hints(answer_of(Row), include_extras=True)
-    assert list(hints) == ["model", "share", "share_low", "share_high", "hidden"]
+    assert list(hints) == ["model", "share", "share_low", "share_high", "hidden", "p"]
     assert hints["share"].__metadata__ == ("Share, 0 to 1.",)
     assert hints["hidden"].__origin__ is int
 

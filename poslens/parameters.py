@@ -1,0 +1,201 @@
+"""Parameters of a study, each declared once: the command's option, the page's widget, the address
+and the argument of the Python call are derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from poslens.attribution.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter(Generic[T]):
+    """One parameter of a study. `default` is what holds where nothing is given, and `option` the
+    command's option where its name is another one than the parameter's."""
+
+    default: T
+    help: str
+    title: str = ""
+    option: str = ""
+
+    def parse(self, value: Any) -> T:
+        """The value, checked.
+
+        Raises:
+            UserError: it is out of range, or of another type.
+        """
+        raise TypeError(f"{type(self).__name__} checks nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integer(Parameter[int]):
+    """A whole number from `low` to `high`; the page's buttons change it by `step`."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    def parse(self, value: Any) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = self.low - 1
+        if not self.low <= number <= self.high:
+            raise UserError(
+                f"{self.title or 'The number'} is {str(value)[:40]!r}: give a whole number from "
+                f"{self.low:,} to {self.high:,}."
+            )
+        return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch(Parameter[bool]):
+    """On or off."""
+
+    default: bool = False
+
+    def parse(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise UserError(
+                f"{self.title or 'The switch'} is {str(value)[:40]!r}: give True or False."
+            )
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Parameter[str]):
+    """One of `options`."""
+
+    options: tuple[str, ...]
+
+    def parse(self, value: Any) -> str:
+        if value not in self.options:
+            raise UserError(
+                f"{self.title or 'The choice'} is {str(value)[:40]!r}: choose one of "
+                f"{', '.join(self.options)}."
+            )
+        return str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(Parameter[tuple[str, ...]]):
+    """One or more values, each checked and normalized by `check`; `options` are suggestions, and
+    the only values allowed if `closed`."""
+
+    options: tuple[str, ...]
+    check: Callable[[str], object] = str
+    closed: bool = False
+
+    def parse(self, value: Any) -> tuple[str, ...]:
+        given = [value] if isinstance(value, str) else list(value or self.default)
+        for one in given:
+            if self.closed and one not in self.options:
+                raise UserError(
+                    f"{self.title or 'The choice'} has no {str(one)[:40]!r}: choose from "
+                    f"{', '.join(self.options)}."
+                )
+            self.check(one)
+        return tuple(dict.fromkeys(map(str, given)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Parameter[tuple[float, ...]]):
+    """One or more numbers from `low` to `high`, typed with commas between them; with `whole` they
+    are whole numbers."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def parse(self, value: Any) -> tuple[float, ...]:
+        parts = value.split(",") if isinstance(value, str) else list(value)
+        try:
+            numbers = [float(part) for part in parts if str(part).strip()]
+        except ValueError:
+            numbers = []
+        allowed = all(self.low <= one <= self.high for one in numbers)
+        if not numbers or not allowed or (self.whole and any(one % 1 for one in numbers)):
+            kind = "whole numbers" if self.whole else "numbers"
+            raise UserError(
+                f"{self.title or 'The list'} is {str(value)[:60]!r}: give {kind} from "
+                f"{self.low:,.10g} to {self.high:,.10g} with commas between them."
+            )
+        return tuple(int(one) if self.whole else one for one in sorted(set(numbers)))
+
+    def text(self) -> str:
+        """The default as it is typed."""
+        return ",".join(f"{one:g}" for one in self.default)
+
+
+class Parameters(Mapping[str, Parameter[Any]]):
+    """The parameters of a study by name, in the order in which they are shown."""
+
+    def __init__(self, **declared: Parameter[Any]) -> None:
+        self._declared = declared
+
+    def __getitem__(self, name: str) -> Parameter[Any]:
+        return self._declared[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def settings(self, given: Mapping[str, Any] | None = None) -> Settings:
+        """All values, checked, with defaults for what is not given.
+
+        Raises:
+            UserError: a parameter is unknown, or a value is not allowed.
+        """
+        given = dict(given or {})
+        if unknown := [name for name in given if name not in self._declared]:
+            raise UserError(
+                f"There is no parameter {unknown[0][:80]!r}: choose from "
+                f"{', '.join(self._declared) or 'none'}."
+            )
+        return Settings(
+            {
+                name: one.parse(given[name]) if given.get(name) is not None else one.default
+                for name, one in self._declared.items()
+            }
+        )
+
+
+class Settings(Mapping[str, Any]):
+    """Checked values of a study's parameters, read as attributes. Its text is the same for the same
+    values, so that it can be part of a key."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self._values == other._values
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in self._values.items()
+        )
