@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import expanded
-from poslens.commands.command_output import hush
+from poslens.commands.command_output import silence_libraries
 from poslens.compute.garbage import no_search_for_garbage
 from poslens.compute.settings import ALLOW_CODE, SHIPPED
 from poslens.dashboard.server import oidc
@@ -225,7 +225,7 @@ def drawn() -> None:
 def _warm_up() -> None:
     """Import what every page needs now, and ask what stands behind the endpoints. The default model
     is loaded and what ships unpacked when the first page has been drawn: it may need neither."""
-    hush()
+    silence_libraries()
     from poslens.attribution.retrievers.specs import presets
     from poslens.compute.compute import service
 

@@ -12,7 +12,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import exists, expanded, is_folder
-from poslens.commands.command_output import complain
+from poslens.commands.command_output import print_error
 from poslens.commands.completion import dataset_names, method_names, model_names
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _endpoints(values: list[str] | None) -> list[str] | None:
         try:
             register_endpoint(value)
         except UserError as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(2) from None
     return values
 

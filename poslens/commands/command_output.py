@@ -52,9 +52,9 @@ FileFormat = Annotated[
 _errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
 
 
-def spoken(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose bad input ends in one sentence on stderr and exit code 2, and which takes
-    --quiet: then nothing else reaches stderr."""
+def cli_command(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that ends bad input with one sentence on stderr and exit code 2, and accepts
+    --quiet, which suppresses everything else on stderr."""
     inner = one_sentence(command)
 
     @wraps(command)
@@ -90,8 +90,8 @@ def is_quiet() -> bool:
     return _errors.get() is not None
 
 
-def complain(sentence: object) -> None:
-    """Say on stderr what went wrong, --quiet or not."""
+def print_error(sentence: object) -> None:
+    """Print an error on stderr, with --quiet too."""
     print(sentence, file=_errors.get() or sys.stderr)
 
 
@@ -103,15 +103,15 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except UserError as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            complain("Interrupted; what was computed is kept.")
+            print_error("Interrupted; what was computed is kept.")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise  # whoever read the result has had enough
         except OSError as error:
-            complain(_failed(error))
+            print_error(_failed(error))
             raise typer.Exit(2) from None
 
     return guarded
@@ -123,9 +123,9 @@ def _failed(error: OSError) -> str:
     return f"{place}{error.strerror or error}: check the path, its rights and the free space."
 
 
-def hush() -> None:
-    """Keep libraries from writing progress and remarks of their own, without importing one: that
-    takes long and may not be needed."""
+def silence_libraries() -> None:
+    """Turn off the progress bars and warnings of libraries, without importing them: imports are
+    slow and may not be needed."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if "transformers" in sys.modules:  # it has read them already
@@ -136,8 +136,8 @@ def hush() -> None:
 
 
 def quiet() -> None:
-    """As `hush`, and keep what a sentence says from being logged before it."""
-    hush()
+    """As `silence_libraries`, and keep what a sentence says from being logged before it."""
+    silence_libraries()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Why a model could not be loaded is logged where a server runs; here it is said.
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.CRITICAL)

@@ -9,7 +9,7 @@ import typer
 
 from poslens.commands.answers import answers, print_json
 from poslens.commands.command_options import Data, sources
-from poslens.commands.command_output import LineFormat, spoken
+from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import (
     DataSetEntry,
     FetchedModel,
@@ -28,7 +28,7 @@ Format = Annotated[
 
 
 @models_app.callback()
-@spoken
+@cli_command
 @answers(list[ModelEntry])
 def models(context: typer.Context, format: Format = LineFormat.text) -> None:
     """List the retrievers known by name."""
@@ -64,7 +64,7 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
 
 
 @models_app.command("fetch")
-@spoken
+@cli_command
 @answers(FetchedModel)
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
@@ -99,7 +99,7 @@ def fetch_model(
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(list[DataSetEntry])
 def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
     """List the data sets known by name, and what of those given with --data can be read."""
@@ -127,7 +127,7 @@ def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(list[MethodEntry])
 def methods(format: Format = LineFormat.text) -> None:
     """List the attribution methods and their parameters."""

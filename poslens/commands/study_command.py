@@ -18,8 +18,8 @@ from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import Dataset, Endpoints, data_name, specs_of
 from poslens.commands.command_output import (
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     watched,
     write_beside,
@@ -43,7 +43,7 @@ def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     command.__doc__ = f"{study.question} {study.reads} Stop with Ctrl-C; run again to resume."
     command.__signature__ = _signature(study, tables)  # type: ignore[attr-defined]
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command(study.name)(spoken(answers(shapes)(command)))
+    app.command(study.name)(cli_command(answers(shapes)(command)))
     return app
 
 

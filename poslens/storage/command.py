@@ -15,9 +15,9 @@ from poslens.attribution.errors import UserError
 from poslens.commands.answers import Lines, answers, print_answer
 from poslens.commands.command_output import (
     LineFormat,
-    complain,
+    cli_command,
     is_quiet,
-    spoken,
+    print_error,
     suffix_of,
 )
 from poslens.storage.answers import (
@@ -110,7 +110,7 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
 
 
 @cache.command("list")
-@spoken
+@cli_command
 @answers(Lines[Stored])
 def list_files(format: Format = LineFormat.json) -> None:
     """What is stored of which model and method, a line for each."""
@@ -132,7 +132,7 @@ def list_files(format: Format = LineFormat.json) -> None:
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers(Exported)
 def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
@@ -165,7 +165,7 @@ def export(
 
 
 @cache.command("import")
-@spoken
+@cli_command
 @answers(Lines[Imported])
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
@@ -189,7 +189,7 @@ def import_(
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers(Merged)
 def merge(
     folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
@@ -215,7 +215,7 @@ def merge(
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers(Ingested)
 def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
@@ -228,7 +228,7 @@ def ingest(
         found = ingest(_store(), PartFolder(folder), report=report)
     _require_parts(folder, found.parts)
     for problem in found.problems:
-        complain(problem)
+        print_error(problem)
     if found.taken.rejected:
         print(found.taken.sentence(), file=sys.stderr)
     answer: Ingested = {
@@ -246,7 +246,7 @@ def ingest(
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers({"": Lines[VerifiedFile], "--parts": VerifiedParts})
 def verify(
     model: Of = None,
@@ -263,7 +263,7 @@ def verify(
             n, problems = verify_parts(PartFolder(parts), report)
         _require_parts(parts, n or len(problems))
         for problem in problems:
-            complain(problem)
+            print_error(problem)
         checked: VerifiedParts = {"folder": parts, "parts": n, "damaged": len(problems)}
         print_answer(checked, format.value)
         if problems:
@@ -287,7 +287,7 @@ def verify(
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers(Lines[Compacted])
 def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
     """Give the space of replaced and removed results back."""
@@ -304,7 +304,7 @@ def compact(model: Of = None, method: Under = "", format: Format = LineFormat.js
 
 
 @cache.command()
-@spoken
+@cli_command
 @answers(Deleted)
 def delete(
     model: Of = None,

@@ -16,8 +16,8 @@ from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import Dataset, Endpoints, data_name, specs_of
 from poslens.commands.command_output import (
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     watched,
     write_beside,
@@ -55,7 +55,7 @@ class SearchedFor(StrEnum):
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(
     {
         "--table summary": TableAnswer[AuditRow],

@@ -20,8 +20,8 @@ from poslens.commands.command_options import (
 )
 from poslens.commands.command_output import (
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     write_beside,
 )
@@ -75,7 +75,7 @@ BY_GROUPS = {
 
 
 @benchmark.command("squad-posq")
-@spoken
+@cli_command
 @answers(BY_GROUPS)
 def squad_posq(
     dataset: DatasetOrData,
@@ -98,7 +98,7 @@ def squad_posq(
 
 
 @benchmark.command("fineweb-posq")
-@spoken
+@cli_command
 @answers(BY_GROUPS)
 def fineweb_posq(
     dataset: DatasetOrData,

@@ -17,7 +17,7 @@ from poslens.commands.command_options import (
     readable_of,
     specs_of,
 )
-from poslens.commands.command_output import TextFormat, quiet, spoken, watched
+from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.completion import model_names
 from poslens.studies.bias.answers import BiasRow
 
@@ -25,7 +25,7 @@ app = typer.Typer()
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(TableAnswer[BiasRow])
 def bias(
     model: Annotated[

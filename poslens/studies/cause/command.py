@@ -20,7 +20,7 @@ from poslens.commands.command_options import (
     readable_of,
     resolve,
 )
-from poslens.commands.command_output import TextFormat, quiet, spoken, watched
+from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.studies.cause.answers import (
     AgreementEntry,
     Cause,
@@ -37,7 +37,7 @@ app = typer.Typer()
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(
     {
         "--intervention relocation or ablation": Cause,

@@ -18,7 +18,7 @@ from poslens.commands.command_options import (
     pairs_of,
     resolve,
 )
-from poslens.commands.command_output import LineFormat, quiet, spoken, watched
+from poslens.commands.command_output import LineFormat, cli_command, quiet, watched
 from poslens.studies.check.answers import CheckAnswer
 
 app = typer.Typer()
@@ -38,7 +38,7 @@ class Name(StrEnum):
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(CheckAnswer)
 def check(
     baseline: Annotated[

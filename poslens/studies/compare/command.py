@@ -16,7 +16,7 @@ from poslens.commands.command_options import (
     Resampling,
     method_of,
 )
-from poslens.commands.command_output import TextFormat, quiet, say_caveat, spoken
+from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
 from poslens.commands.completion import model_names
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.command_texts import (
@@ -37,7 +37,7 @@ app = typer.Typer()
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(TableAnswer[ComparisonRow])
 def compare(
     model: Annotated[

@@ -41,10 +41,10 @@ from poslens.commands.command_output import (
     FileFormat,
     LineFormat,
     TextFormat,
+    cli_command,
     quiet,
     say_caveat,
     say_cost,
-    spoken,
     suffix_of,
     wait,
     write,
@@ -89,7 +89,7 @@ def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(Precomputed)
 def precompute(
     model: Model = "MiniLM",
@@ -213,7 +213,7 @@ def precompute(
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(Failures)
 def failures(
     model: Model = "MiniLM",
@@ -288,7 +288,7 @@ def _curves(
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(TableAnswer[CurveRow])
 def curve(
     model: Model = "MiniLM",
@@ -314,7 +314,7 @@ def curve(
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(File)
 def export(
     output: Annotated[

@@ -17,7 +17,7 @@ from poslens.commands.command_options import (
     Resampling,
     method_of,
 )
-from poslens.commands.command_output import TextFormat, quiet, say_caveat, spoken
+from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
 from poslens.studies.explain.answers import Explanation, TokenEntry
 from poslens.studies.explain.command_texts import (
     Document,
@@ -40,7 +40,7 @@ app = typer.Typer()
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(Explanation)
 def explain(
     model: Model = "MiniLM",

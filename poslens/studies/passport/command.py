@@ -12,8 +12,8 @@ from poslens.commands.answers import answers, print_json, print_table
 from poslens.commands.command_options import Dataset, Endpoints, pairs_of, specs_of
 from poslens.commands.command_output import (
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     watched,
     write,
@@ -25,7 +25,7 @@ app = typer.Typer()
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(list[PassportEntry])
 def passport(
     models: Annotated[

@@ -28,8 +28,8 @@ from poslens.commands.command_output import (
     FileFormat,
     LineFormat,
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     watched,
     write,
@@ -68,7 +68,7 @@ class Table(StrEnum):
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(
     {
         "--table measures": TableAnswer[MeasuresRow],
@@ -239,7 +239,7 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(File)
 def figure5(
     output: Annotated[

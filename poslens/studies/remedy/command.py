@@ -14,8 +14,8 @@ from poslens.commands.answers import answers, print_json, print_table, source
 from poslens.commands.command_options import Dataset, Model, for_data, pairs_of, resolve
 from poslens.commands.command_output import (
     TextFormat,
+    cli_command,
     quiet,
-    spoken,
     suffix_of,
     watched,
     write_beside,
@@ -33,7 +33,7 @@ class Table(StrEnum):
 
 
 @app.command()
-@spoken
+@cli_command
 @answers(RemedyAnswer)
 def remedy(
     model: Model = "MiniLM",
