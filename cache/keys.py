@@ -157,7 +157,7 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
         named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")
         return UsedModel(spec, named, weights, kind, "elsewhere" if spec.remote else "its own")
     files, where, kind = plan(spec, device, precision)
-    spec = detect.settled(spec, files.folder)
+    spec = detect.with_detected_family(spec, files.folder)
     weights = files_fingerprint(files)
     settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
     return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))

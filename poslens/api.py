@@ -358,7 +358,7 @@ def datasets() -> pd.DataFrame:
     """The data sets known by name; of one that cannot be read the title says why."""
     rows = []
     for name in known_datasets.names():
-        known_datasets.look_again(name)
+        known_datasets.reload_if_changed(name)
         try:
             found = known_datasets.read(name)
             rows.append({"name": name, "title": found.title, "pairs": len(found.pairs)})

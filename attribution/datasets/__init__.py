@@ -34,12 +34,12 @@ __all__ = [
     "detect",
     "embedded",
     "from_pairs",
-    "look_again",
     "names",
     "posir_selection",
     "read",
     "read_upload",
     "register",
+    "reload_if_changed",
 ]
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def register(name: str, source: Path | str) -> list[str]:
         _variants.update(known)
         _forget()
     for one in known:
-        look_again(one)
+        reload_if_changed(one)
     return list(known)
 
 
@@ -115,9 +115,9 @@ def generation() -> int:
     return _generation
 
 
-def look_again(name: str) -> None:
-    """Forget what was read of a data set if its files are others now; nothing else looks for that,
-    so a program that goes on for long, a notebook above all, calls it."""
+def reload_if_changed(name: str) -> None:
+    """Read a data set anew if its files have changed. Nothing else checks, so long-running programs
+    such as notebooks call it."""
     if name in _stamps and name in _folders and _stamps[name] != _stamp(_folders[name]):
         _forget()
 

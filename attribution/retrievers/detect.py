@@ -43,9 +43,9 @@ def families_with(capability: Capability) -> tuple[Family, ...]:
     return tuple(family for family in families() if capability in family.capabilities)
 
 
-def settled(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
-    """`spec` with the family that its files show: what was named by a hub id alone counts as dense
-    until they have come.
+def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
+    """`spec` with the family detected from its files: a model named by its hub id counts as dense
+    until its files are downloaded.
 
     Raises:
         UserError: a pooling or a calibration was chosen for a model that has none.

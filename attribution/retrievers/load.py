@@ -119,7 +119,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     files, where, kind = plan(spec, device, precision)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
-    spec = detect.settled(spec, files.folder)
+    spec = detect.with_detected_family(spec, files.folder)
     family = detect.family_of(spec)
     try:
         return family.load(spec, files, Placement(where, kind, device))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.command_options import Data, Endpoints, named, once, sources
+from poslens.commands.command_options import Data, Endpoints, named, sources, unique_by_name
 from poslens.commands.command_output import one_sentence
 from poslens.dashboard.server.access import LOOPBACK, USER_HEADER, access_of
 
@@ -97,10 +97,10 @@ def run(
 
     serve(
         port,
-        once((named(value, "--model") for value in model or []), "--model"),
+        unique_by_name((named(value, "--model") for value in model or []), "--model"),
         sources(data),
         allow_code or [],
         published or [],
         access,
-        once((named(value, "--run", "FILE") for value in trec_run or []), "--run"),
+        unique_by_name((named(value, "--run", "FILE") for value in trec_run or []), "--run"),
     )

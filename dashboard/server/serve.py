@@ -116,7 +116,7 @@ def serve(
         if older := older_layouts(service().store):
             print(older, file=sys.stderr, flush=True)
         use(access)
-        service().tell_apart(people.reader)
+        service().set_reader_key(people.reader)
         if auth:
             oidc.give(auth)
             if said := oidc.trouble(auth["server_metadata_url"]):

@@ -229,7 +229,7 @@ def data_name(dataset: str) -> str:
     name = "" if datasets.embedded(dataset) else _name_of(dataset)
     if name:
         datasets.register(name, dataset)
-    datasets.look_again(name or dataset)
+    datasets.reload_if_changed(name or dataset)
     return name or dataset
 
 
@@ -251,11 +251,11 @@ def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
     return name, expanded(folder)
 
 
-def once(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
-    """What was named, by its name.
+def unique_by_name(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
+    """The given values by name.
 
     Raises:
-        UserError: two have one name; `what` is the option.
+        UserError: a name is given twice; `what` is the option.
     """
     found: dict[str, T] = {}
     for name, value in given:
@@ -275,7 +275,7 @@ def sources(values: list[str] | None) -> dict[str, str]:
         )
         for value in values or []
     )
-    return once(((name, str(expanded(source))) for name, source in parted), "--data")
+    return unique_by_name(((name, str(expanded(source))) for name, source in parted), "--data")
 
 
 def _parted(value: str, message: str) -> tuple[str, str]:

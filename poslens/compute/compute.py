@@ -140,8 +140,8 @@ class Compute:
         self._terms: LRUCache[list[Term]] = LRUCache(64)
         self._averages: StampedCache[CurveSummary | None] = StampedCache(64)
 
-    def tell_apart(self, reader: Callable[[], str]) -> None:
-        """Bound what each reader may have at work; `reader` says who asks."""
+    def set_reader_key(self, reader: Callable[[], str]) -> None:
+        """Limit the work of each reader; `reader` returns the key of the one asking."""
         self.runs.reader = self.queue.reader = reader
 
     # -- models --------------------------------------------------------------------------------

@@ -199,11 +199,11 @@ def test_keys_move_over_the_bins_and_scroll(show: Show) -> None:
     page.locator(".hm-text").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "hm-rail"
-    cli_command = []
+    spoken = []
     for key in ["Home", "ArrowDown", "ArrowRight", "PageDown", "ArrowUp", "End", "ArrowDown"]:
         page.keyboard.press(key)
-        cli_command.append(rail(page).get_attribute("aria-valuenow"))
-    assert cli_command == ["1", "2", "3", "13", "12", "100", "100"]
+        spoken.append(rail(page).get_attribute("aria-valuenow"))
+    assert spoken == ["1", "2", "3", "13", "12", "100", "100"]
     assert lit(page, "at") == WORDS[396:]
     text = rail(page).get_attribute("aria-valuetext") or ""
     assert text == "bin 100, this pair 1.00, text w396 w397 w398 w399"

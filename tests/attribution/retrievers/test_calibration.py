@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.calibrated_attention import (
 )
 from poslens.attribution.retrievers.calibration import Calibration
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.detect import settled
+from poslens.attribution.retrievers.detect import with_detected_family
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
@@ -368,4 +368,4 @@ def test_a_fetched_model_of_another_family_refuses(tmp_path: Path) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "SparseEncoder"}')
     spec = RetrieverSpec("a/b@calibrated", "", "dense", "hub:a/b", calibration=Calibration())
     with pytest.raises(UserError, match="whose attention is not calibrated"):
-        settled(spec, tmp_path)
+        with_detected_family(spec, tmp_path)

@@ -127,7 +127,7 @@ def test_an_intervention_is_shared_counted_and_given_up(
         raise Stopped("Nobody waits for this any more.")
 
     monkeypatch.setattr(interventions, "intervene", slow)
-    compute.tell_apart(lambda: "reader")
+    compute.set_reader_key(lambda: "reader")
     monkeypatch.setenv("POSLENS_REQUESTS_EACH", "2")
     places = [interventions.ask(compute, pair, spec, MOVE) for pair in (first, first, second)]
     assert begun.wait(30) and compute.queue.requests == 2, "equal requests are one"

@@ -297,7 +297,7 @@ def test_bm25_follows_a_file_that_is_rewritten_at_once(
     def rewritten(document: str) -> str:
         file.write_text(json.dumps({"query": "what melts", "document": document}) + "\n")
         (name,) = datasets.register("rewritten", file)
-        datasets.look_again(name)
+        datasets.reload_if_changed(name)
         spec = with_corpus(resolve("BM25"), name)
         return compute.identify(spec).key.fingerprint
 
