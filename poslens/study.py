@@ -22,7 +22,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
-from poslens.compute.readings import Report
+from poslens.compute.coverage import Report
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings

@@ -21,7 +21,7 @@ import poslens.attribution.methods
 import poslens.attribution.retrievers
 import poslens.cache.kinds
 import poslens.studies
-from poslens.attribution import reading
+from poslens.attribution import coverage as document_coverage
 from poslens.attribution.datasets import formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
@@ -35,7 +35,7 @@ from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.commands.study_command import study_app
-from poslens.compute import readings
+from poslens.compute import coverage
 from poslens.compute.compute import Explained
 from poslens.study import STUDIES
 from tests.support.pages import SECONDS
@@ -158,7 +158,7 @@ def test_a_family(install: Install, no_new_families: None) -> None:
         lambda: joint(retriever),
         lambda: score_texts(retriever, [(pair.query, pair.document)]),
         lambda: perturbed(retriever, pair, "document"),
-        lambda: list(reading.readings(retriever, [pair])),
+        lambda: list(document_coverage.coverage(retriever, [pair])),
     ):
         with pytest.raises(UserError, match="overlap gives the terms of a pair's score"):
             ask()
@@ -166,9 +166,9 @@ def test_a_family(install: Install, no_new_families: None) -> None:
         identify=lambda spec: SimpleNamespace(key=SimpleNamespace(fingerprint="f"), spec=spec),
         loaded=lambda model: True,
     )
-    assert readings.at_hand(served, retriever.spec, [pair]) == {}
+    assert coverage.at_hand(served, retriever.spec, [pair]) == {}
     shown = Explained(result, served.identify(retriever.spec), pair, from_cache=False)
-    assert readings.of_pair(served, shown).tokens == len(result.document)
+    assert coverage.of_pair(served, shown).tokens == len(result.document)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import readings
+from poslens.compute import coverage
 from poslens.compute.compute import Explained, service
 from poslens.dashboard.widgets import url_state
 from poslens.dashboard.widgets.guard import fragment
@@ -146,7 +146,7 @@ def reading_note(result: Explained) -> str:
             f"Read {read:,} of {document.n_tokens_full:,} tokens (limit {document.max_length:,} "
             "with special tokens); the grey tail was not read."
         )
-    return f"{said} {readings.pair_sentence(readings.of_pair(service(), result))}".rstrip()
+    return f"{said} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
 
 
 def caption(provenance: Provenances) -> None:

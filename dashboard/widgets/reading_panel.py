@@ -11,7 +11,7 @@ import streamlit as st
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.compute import readings
+from poslens.compute import coverage
 from poslens.compute.compute import service
 from poslens.figures.plain import plain
 
@@ -19,7 +19,7 @@ _TOLD_S = 0.25
 
 
 @contextmanager
-def told(doing: str) -> Iterator[readings.Report]:
+def told(doing: str) -> Iterator[coverage.Report]:
     """Say how far the counting is. Drawing that is also where Streamlit ends a script whose tab was
     closed, or whose widgets changed: a large data set takes minutes."""
     place, last = st.empty(), time.monotonic()
@@ -47,28 +47,28 @@ def readable_pairs(
         key="readable",
         bind="query-params",
         help="Pairs whose evidence lies behind a model's limit, even in part, or of whose tokens "
-        f"more than {readings.MAX_UNKNOWN:.0%} are unknown to it.",
+        f"more than {coverage.MAX_UNKNOWN:.0%} are unknown to it.",
     )
     pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
     if not only or not pairs:
         return pairs, ""
     try:
         with told("Reading the documents") as report:
-            kept = readings.readable(service(), specs, pairs, report)
+            kept = coverage.readable(service(), specs, pairs, report)
     except UserError as error:
         st.warning(plain(f"Nothing is left out: {error}"))
         return pairs, ""
-    return kept, readings.LEFT_OUT
+    return kept, coverage.LEFT_OUT
 
 
 def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key: str) -> None:
     """A line for each model that cannot read all of `pairs`; a button counts what is not known."""
     unknown = []
     for spec in specs:
-        found = readings.at_hand(service(), spec, pairs)
+        found = coverage.at_hand(service(), spec, pairs)
         if len(found) < len(pairs):
             unknown.append(spec)
-        elif said := readings.sentence(found):
+        elif said := coverage.sentence(found):
             st.caption(plain(f"{spec.name} cannot read all of these pairs: {said}."))
     if unknown and st.button(
         "Count what the models cannot read",
@@ -78,7 +78,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         for spec in unknown:
             try:
                 with told(f"Reading the documents as {spec.name}") as report:
-                    readings.count(service(), spec, pairs, report)
+                    coverage.count(service(), spec, pairs, report)
             except UserError as error:
                 st.warning(plain(f"{spec.name}: {error}"))
         st.rerun(scope="app")

@@ -206,10 +206,10 @@ def readable_of(
     """
     if not only:
         return pairs, ""
-    from poslens.compute import readings
+    from poslens.compute import coverage
     from poslens.compute.compute import service
 
-    kept = readings.readable(service(), specs, pairs)
+    kept = coverage.readable(service(), specs, pairs)
     names = " or ".join(spec.name for spec in specs)
     print(
         f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {names} cannot read them whole.",
@@ -217,7 +217,7 @@ def readable_of(
     )
     if not kept:
         raise UserError(f"{names} can read no pair whole: choose another model or data set.")
-    return list(kept), readings.LEFT_OUT
+    return list(kept), coverage.LEFT_OUT
 
 
 def data_name(dataset: str) -> str:

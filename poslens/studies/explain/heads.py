@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poslens.attribution.curves.positions import evidence_share
 from poslens.attribution.retrievers import limits
-from poslens.compute import readings
+from poslens.compute import coverage
 from poslens.compute.compute import Explained, service
 from poslens.heatmap import Fact, Head
 
@@ -36,7 +36,7 @@ def _evidence(result: Explained) -> list[Fact]:
 def _read(result: Explained) -> Fact:
     document = result.attribution.document
     read = int(document.content.sum())
-    reading = readings.pair_sentence(readings.of_pair(service(), result))
+    reading = coverage.pair_sentence(coverage.of_pair(service(), result))
     checked = service().self_check(result.model)
     more = [reading, checked.sentence() if checked else ""]
     if limits.unknown(result.model.spec):

@@ -55,7 +55,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(self: Compute, model: object) -> object:
         # Whoever counts what a model reads of a text loads it too.
-        if sys._getframe(1).f_globals["__name__"] != "poslens.compute.readings":
+        if sys._getframe(1).f_globals["__name__"] != "poslens.compute.coverage":
             found.append(threading.current_thread().name)
         return retriever(self, model)  # type: ignore[arg-type]
 

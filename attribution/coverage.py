@@ -24,7 +24,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Coverage:
     """Of a document's `tokens` read, `unknown` are not in the vocabulary: to the model they are all
     the same one. `evidence` is the share of the evidence's characters before the limit, None
     without evidence."""
@@ -49,8 +49,8 @@ class Reading:
         return not self.evidence_cut and self.unknown_share <= MAX_UNKNOWN
 
 
-def readings(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[Reading]]:
-    """The reading of each pair's document, batch by batch; only the tokenizer runs.
+def coverage(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[Coverage]]:
+    """Coverage of each pair's document, batch by batch; only the tokenizer runs.
 
     Raises:
         UserError: the model reads no text by itself: see `embedded`.
@@ -59,15 +59,15 @@ def readings(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[R
         yield _batch(retriever, pairs[start : start + _BATCH])
 
 
-def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Reading:
+def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Coverage:
     """As far as a stored result tells: a SentencePiece vocabulary does not name its unknown tokens
     there."""
     names = compress(found.document.texts, found.document.content)
     unknown = sum(name in UNKNOWN_NAMES for name in names)
-    return _reading(found.document, unknown, evidence)
+    return _coverage(found.document, unknown, evidence)
 
 
-def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Reading]:
+def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
     apart = None if reads_jointly(retriever) else separate(retriever)
     try:
         with retriever.lock:
@@ -78,7 +78,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Reading]:
     except UserError:  # a document without a token that is text
         if len(pairs) == 1:
             span = pairs[0].evidence
-            return [Reading(0, 0, None if span is None else 0.0)]
+            return [Coverage(0, 0, None if span is None else 0.0)]
         return [one for pair in pairs for one in _batch(retriever, [pair])]
     unknown = _unknown_id(retriever)
     ids = encoded.features.get("input_ids") if unknown is not None else None
@@ -88,7 +88,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Reading]:
         if ids is not None:
             own = ids[b][encoded.offsets[b] :][: len(text)].cpu().numpy()
             count = int(np.sum((own == unknown) & text.content[: len(own)]))
-        found.append(_reading(text, count, pair.evidence))
+        found.append(_coverage(text, count, pair.evidence))
     return found
 
 
@@ -99,11 +99,11 @@ def _unknown_id(retriever: Retriever) -> int | None:
     return getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
 
 
-def _reading(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Reading:
+def _coverage(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Coverage:
     share = None
     if evidence is not None:
         # What stands behind the last token of a text read whole is white space.
         until = text.read_until if text.truncated else evidence.end
         length = evidence.end - evidence.start
         share = float(np.clip((until - evidence.start) / length, 0.0, 1.0))
-    return Reading(int(text.content.sum()), unknown, share)
+    return Coverage(int(text.content.sum()), unknown, share)

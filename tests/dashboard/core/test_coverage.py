@@ -11,15 +11,15 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.coverage import Coverage, coverage, of_attribution
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
-from poslens.attribution.reading import Reading, of_attribution, readings
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import readings as core_readings
+from poslens.compute import coverage as core_coverage
 from poslens.compute.compute import Compute, service
-from poslens.compute.readings import (
+from poslens.compute.coverage import (
     at_hand,
     count,
     known,
@@ -37,8 +37,8 @@ LONG = "ice melts " * 600
 pytestmark = pytest.mark.usefixtures("own_service")
 
 
-def of(retriever, *pairs: TextPair) -> list[Reading]:
-    return [one for batch in readings(retriever, pairs) for one in batch]
+def of(retriever, *pairs: TextPair) -> list[Coverage]:
+    return [one for batch in coverage(retriever, pairs) for one in batch]
 
 
 def test_tokens_and_evidence_by_hand(minilm) -> None:
@@ -53,7 +53,7 @@ def test_tokens_and_evidence_by_hand(minilm) -> None:
         TextPair("d", "q", LONG, last),
         TextPair("e", "q", LONG),
     )
-    assert found[1] == Reading(3, 2, None) and not found[1].readable
+    assert found[1] == Coverage(3, 2, None) and not found[1].readable
     assert [one.evidence for one in found] == [1.0, None, 1.0, 0.0, None]
     assert [one.readable for one in found[2:]] == [True, False, True]
     assert found[2].tokens == 510
@@ -61,7 +61,7 @@ def test_tokens_and_evidence_by_hand(minilm) -> None:
     (one,) = of(minilm, TextPair("f", "q", LONG, half))
     # "ice melt ##s" is three tokens and ten characters; the last space is behind the last token.
     assert one.evidence == pytest.approx((510 / 3 * 10 - 1) / 6000) and one.evidence_cut
-    assert of(minilm, TextPair("g", "q", "\u200b", None)) == [Reading(0, 0, None)]
+    assert of(minilm, TextPair("g", "q", "\u200b", None)) == [Coverage(0, 0, None)]
 
 
 def test_the_sample_as_its_tokenizer_counts_it(minilm, sample: DataSet) -> None:
@@ -137,7 +137,7 @@ def test_a_choice_of_a_data_set_is_made_once(
 ) -> None:
     compute, both = Compute(tmp_path), [resolve("MiniLM"), resolve("MiniLM-recency")]
     pairs = Pairs(replace(p, query=f"{p.query} chosen") for p in sample.pairs[::9])
-    monkeypatch.setattr(core_readings, "_kept", LRUCache(len(pairs)))  # too few for two models
+    monkeypatch.setattr(core_coverage, "_kept", LRUCache(len(pairs)))  # too few for two models
     kept = readable(compute, both, pairs)
     assert 0 < len(kept) < len(pairs)
     monkeypatch.setattr(Compute, "retriever", None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from poslens.attribution.reading import MAX_UNKNOWN as MAX_UNKNOWN
-from poslens.attribution.reading import Reading, of_attribution
-from poslens.attribution.reading import readings as read
+from poslens.attribution.coverage import MAX_UNKNOWN as MAX_UNKNOWN
+from poslens.attribution.coverage import Coverage, of_attribution
+from poslens.attribution.coverage import coverage as read
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -16,7 +16,7 @@ from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity
 
 # Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
-_kept: LRUCache[Reading] = LRUCache(500_000, made_again=False)
+_kept: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
 
 # A page asks at every rerun, and several models read more pairs of a large set than are kept above.
 _readable: LRUCache[tuple[Sequence[TextPair], Pairs]] = LRUCache(
@@ -42,14 +42,16 @@ def _reads_texts(spec: RetrieverSpec) -> bool:
     return Capability.EMBEDDINGS in family_of(spec).capabilities
 
 
-def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Coverage]:
     """By pair id, what was counted so far; computes nothing."""
     model = compute.identify(spec)
     found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
     return {pair_id: one for pair_id, one in found if one is not None}
 
 
-def at_hand(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Reading]:
+def at_hand(
+    compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]
+) -> dict[str, Coverage]:
     """The same, counting what is missing where that takes a second at most."""
     found = known(compute, spec, pairs)
     quick = len(pairs) - len(found) <= _QUICK and _reads_texts(spec)
@@ -63,7 +65,7 @@ def count(
     spec: RetrieverSpec,
     pairs: Sequence[TextPair],
     report: Report = lambda done, total: None,
-) -> dict[str, Reading]:
+) -> dict[str, Coverage]:
     """By pair id, what the model can read of each pair; loads the model where something is not
     counted yet.
 
@@ -83,7 +85,7 @@ def count(
     return found
 
 
-def of_pair(compute: Compute, result: Explained) -> Reading:
+def of_pair(compute: Compute, result: Explained) -> Coverage:
     """Of one result's document, without loading its model."""
     model, pair = result.model, result.pair
     if (found := _kept.find(_key(model, pair))) is not None:
@@ -118,7 +120,7 @@ def readable(
     return _readable.get((models, id(pairs)), chosen)[1]
 
 
-def sentence(found: Mapping[str, Reading]) -> str:
+def sentence(found: Mapping[str, Coverage]) -> str:
     """Of the pairs of a data set, in words; empty where the model can read all of it."""
     n = len(found)
     cut = sum(one.evidence_cut for one in found.values())
@@ -136,7 +138,7 @@ def sentence(found: Mapping[str, Reading]) -> str:
     return "; ".join(parts)
 
 
-def pair_sentence(found: Reading) -> str:
+def pair_sentence(found: Coverage) -> str:
     """Of one pair; empty where the model can read all that matters."""
     parts = []
     if found.unknown:
