@@ -17,14 +17,15 @@ from poslens.figures.plain import plain
 def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str) -> None:
     """Say of each of the models whose configuration truncates elsewhere where PosLens and where its
     configuration does; `choose` takes the names with these models as configured."""
-    apart: dict[tuple[str, int], list[str]] = {}
+    apart: dict[tuple[int, int], list[str]] = {}
     for name in names:
         with suppress(UserError):
             spec = resolve.resolve(name)
-            if configured := limits.configured_apart(spec):
-                apart.setdefault((limits.reads(spec), configured), []).append(name)
+            if spec.max_length and (configured := limits.configured_apart(spec)):
+                apart.setdefault((spec.max_length, configured), []).append(name)
     for (reads, configured), some in apart.items():
-        st.caption(plain(f"{' and '.join(some)}: {reads}."))
+        own = "its configuration truncates" if len(some) == 1 else "their configurations truncate"
+        st.caption(plain(f"{', '.join(some)}: {reads:,} tokens; {own} at {configured:,}."))
         as_configured = [_configured(name) if name in some else name for name in names]
         st.button(
             f"Truncate at {configured:,}",

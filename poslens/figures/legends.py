@@ -83,7 +83,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     title), and in each what belongs to no group. Titles of axes stand over and under all."""
     size, layout = style.font_size, figure.layout.to_plotly_json()
     n, rows = len(names), math.ceil(len(names) / _COLUMNS)
-    between = 2 * size / style.width_px
+    between = 4.5 * size / style.width_px
     share = (1 - (_COLUMNS - 1) * between) / _COLUMNS
     room = min(share * style.width_px - 3 * size, _NAME_EM * size)
     titles = [wrap(name, room, style.small) for name in names.values()]

@@ -76,6 +76,10 @@ def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser
         expect(page.locator(".js-plotly-plot .legend").first).to_be_visible(timeout=TIMEOUT_MS)
         expect(page.locator(".modebar").first).to_be_attached()
         expect(page.locator(".modebar").filter(visible=True)).to_have_count(0)
+        expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+        tables = page.get_by_test_id("stElementToolbar")
+        expect(tables.first).to_be_attached()
+        expect(tables.filter(visible=True)).to_have_count(0)
 
 
 def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:

@@ -88,6 +88,7 @@ def test_a_heading_says_which_page_it_is(app: App, visit: Visit, name: str) -> N
     page = visit(f"{app.url}/{PAGES[name]}?models=BM25", width=2560)
     heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
     expect(heading).to_contain_text(f"{name}: ")
+    idle(page)
     wide = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
     assert max(page.evaluate(wide), default=0) < 900
 

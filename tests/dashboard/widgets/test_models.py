@@ -40,3 +40,10 @@ def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_l
     assert len(shown_scores(page)) == 1
     assert not any("truncates at" in one.value for one in page.caption)
     assert any("max length 256" in one.value.replace("\\", "") for one in page.caption)
+
+
+def test_models_that_read_more_than_configured_share_one_line() -> None:
+    page = open_page("explain", models=["MiniLM-primacy", "MiniLM-recency"]).run()
+    (line,) = (one.value for one in page.caption if "truncate at" in one.value)
+    said = "MiniLM-primacy, MiniLM-recency: 512 tokens; their configurations truncate at 256."
+    assert line.replace("\\", "") == said
