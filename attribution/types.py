@@ -6,8 +6,10 @@ a model can reach neither the cache nor a figure.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -92,6 +94,13 @@ class Pairs(tuple[TextPair, ...]):
     length is kept here, so that it goes when they go."""
 
     made: object | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all that the pairs state, for caches in memory of this process: strings
+        remember their keyed hashes, so that no text is read twice."""
+        hashes = np.fromiter(map(hash, self), np.int64, len(self))
+        return hashlib.sha256(hashes.tobytes()).hexdigest()[:32]
 
 
 class Token(NamedTuple):

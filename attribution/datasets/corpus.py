@@ -317,7 +317,38 @@ class Collection:
                     break
         return found
 
+    @cached_property
     def digest(self) -> str:
+        """Digest of the whole collection, for caches in memory: everything that queries and
+        documents state, and the state of the corpus files rather than their contents."""
+        if self.files:
+            corpus = repr([_file_state(path) for path in self.files])
+        else:
+            corpus = self._corpus_digests[1]
+        values = (self.name, self.title, self.groups, self.drawn, self.skips_own_id)
+        total = hashlib.sha256(
+            f"{values!r}\0{self.monolingual}\0{corpus}\0".encode("utf-8", "replace")
+        )
+        for row in (*self.queries, *self.rejected):
+            total.update(f"{row!r}\n".encode("utf-8", "replace"))
+        return total.hexdigest()[:32]
+
+    @property
+    def corpus_digest(self) -> str:
+        """16 hexadecimal digits over every document of a collection without files."""
+        return self._corpus_digests[0]
+
+    @cached_property
+    def _corpus_digests(self) -> tuple[str, str]:
+        """Digests of keys and texts, which results are stored under, and of languages too."""
+        texts, languages = hashlib.sha256(), hashlib.sha256()
+        for document in self.documents():
+            texts.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
+            languages.update(f"{document.part!r} {document.language!r}\0".encode())
+        found = texts.hexdigest()
+        return found[:16], found + languages.hexdigest()
+
+    def queries_digest(self) -> str:
         """16 hexadecimal digits over queries and judgements; the corpus is its files' matter."""
         total = hashlib.sha256()
         for query in self.queries:
@@ -419,12 +450,13 @@ def from_pairs(data: DataSet) -> Collection:
     return gather(data.name, data.title, [*judged, *data.rejected], lambda: iter(corpus))
 
 
-def corpus_digest(collection: Collection) -> str:
-    """16 hexadecimal digits over every document of a collection without files."""
-    total = hashlib.sha256()
-    for document in collection.documents():
-        total.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
-    return total.hexdigest()[:16]
+def _file_state(path: Path) -> tuple[str, int, int, int]:
+    """What changes with a file's contents: its path, size, time and inode."""
+    try:
+        stat = path.stat()
+    except OSError:  # reading the corpus reports it
+        return str(path), -1, -1, -1
+    return str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 _MAX_GRADE = 1_000_000

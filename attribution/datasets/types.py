@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,6 +108,15 @@ class DataSet:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", Pairs(self.pairs))
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of names and pairs, for caches in memory of this process."""
+        stated = (self.name, self.title, self.version_name, self.rejected)
+        total = hashlib.sha256(repr(stated).encode("utf-8", "replace"))
+        for pairs in (self.pairs, self.versions.values()):
+            total.update(Pairs(pairs).digest.encode())
+        return total.hexdigest()[:32]
 
     @cached_property
     def by_id(self) -> dict[str, TextPair]:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poslens.attribution.datasets.corpus import Collection, Query, corpus_digest
+from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import Stopped, Unavailable
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import (
@@ -367,11 +367,11 @@ class RankingStore:
 
 def fingerprint(collection: Collection) -> str:
     """16 hexadecimal digits over queries, judgements and every document."""
-    total = hashlib.sha256(collection.digest().encode())
+    total = hashlib.sha256(collection.queries_digest().encode())
     for path in collection.files:
         total.update(f"{file_digest(path)}\n".encode())
     if not collection.files:
-        total.update(corpus_digest(collection).encode())
+        total.update(collection.corpus_digest.encode())
     return total.hexdigest()[:16]
 
 

@@ -19,9 +19,7 @@ from poslens.compute.provenance import ModelIdentity
 _kept: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
 
 # A page asks at every rerun, and several models read more pairs of a large set than are kept above.
-_readable: LRUCache[tuple[Sequence[TextPair], Pairs]] = LRUCache(
-    1_000_000, weigh=lambda kept: 1 + len(kept[0])
-)
+_readable: LRUCache[Pairs] = LRUCache(1_000_000, weigh=lambda kept: 1 + len(kept))
 
 _QUICK = 500
 
@@ -108,16 +106,15 @@ def readable(
         UserError: a model cannot be loaded.
     """
 
-    def chosen() -> tuple[Sequence[TextPair], Pairs]:
+    def chosen() -> Pairs:
         found = [count(compute, spec, pairs, report) for spec in specs]
         kept = (pair for pair in pairs if all(one[pair.pair_id].readable for one in found))
-        return pairs, Pairs(kept)
+        return Pairs(kept)
 
     if not isinstance(pairs, Pairs):
-        return chosen()[1]
+        return chosen()
     models = frozenset(compute.identify(spec).key.fingerprint for spec in specs)
-    # The pairs are kept with the answer, so their id is given to no others.
-    return _readable.get((models, id(pairs)), chosen)[1]
+    return _readable.get((models, pairs.digest), chosen)
 
 
 def sentence(found: Mapping[str, Coverage]) -> str:

@@ -136,5 +136,4 @@ _facets: LRUCache[Facets] = LRUCache(4)
 
 def facets(data: DataSet) -> Facets:
     """Those of a data set, counted once."""
-    # A data set that is kept here keeps its id to itself.
-    return _facets.get(id(data), lambda: Facets(data))
+    return _facets.get(data.digest, lambda: Facets(data))

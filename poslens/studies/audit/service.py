@@ -3,7 +3,7 @@ in the index. No Streamlit here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,6 +87,14 @@ class Audit:
     def name(self) -> str:
         """The index's name."""
         return self.index.name
+
+    @property
+    def digest(self) -> tuple[Hashable, ...]:
+        """What its numbers depend on: stored results of a document do not change."""
+        setup = self.setup
+        counted = (setup.top, setup.probe, len(self.found), len(self.truncations))
+        base = self.base.digest if self.base is not None else None
+        return self.name, self.model.key, *counted, setup.collection.digest, base
 
     @cached_property
     def curves(self) -> dict[Order, DarkCurve]:
@@ -186,22 +194,20 @@ def sample(whole: Collection, documents: int, seed: int) -> Collection:
         return whole
     if documents < 2:
         raise UserError("Audit at least 2 documents: in one, every sentence finds it.")
-    # What is kept holds the whole corpus, so the id is given to no other.
-    key = (id(whole), documents, seed)
-    return _samples.get(key, lambda: (whole, whole.sampled_documents(documents, seed)))[1]
+    key = (whole.digest, documents, seed)
+    return _samples.get(key, lambda: whole.sampled_documents(documents, seed))
 
 
-_samples: LRUCache[tuple[Collection, Collection]] = LRUCache(8)
-_workloads: LRUCache[tuple[Collection, Workload]] = LRUCache(32)
+_samples: LRUCache[Collection] = LRUCache(8)
+_workloads: LRUCache[Workload] = LRUCache(32)
 _paces: LRUCache[Pace] = LRUCache(32)
 _stores: LRUCache[AuditStore] = LRUCache(8)
-_audits: LRUCache[tuple[object, Audit]] = LRUCache(32)
+_audits: LRUCache[Audit] = LRUCache(32)
 
 
 def store_of(compute: Compute, collection: Collection) -> AuditStore:
     """One store a corpus: its fingerprint and its documents' keys take a pass over it."""
-    # The store holds its collection, so the id is given to no other.
-    key = (str(compute.root), collection.name, id(collection))
+    key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: AuditStore(compute.root, collection))
 
 
@@ -269,9 +275,9 @@ def estimate_words(compute: Compute, index: Index, setup: Setup, *, load: bool =
     model = compute.identify(index.spec)
     collection, limit = setup.collection, model.spec.max_length
     known = _workloads.get(
-        (id(collection), str(index.chunks), limit),
-        lambda: (collection, workload(collection, index.chunks, limit)),
-    )[1]
+        (collection.digest, str(index.chunks), limit),
+        lambda: workload(collection, index.chunks, limit),
+    )
     said = (
         f"{known.document_texts:,} documents or windows (in order and shuffled) and "
         f"{known.queries:,} sentences and questions of {known.documents:,} documents, about "
@@ -305,16 +311,8 @@ def audit(compute: Compute, index: Index, setup: Setup, base: Audit | None = Non
     if not kept.results:
         reason = next(iter(kept.failed.values()), "there are none")
         raise UserError(f"No document of {setup.collection.title} can be searched for: {reason}")
-    key = (model.key, str(index.chunks), setup.top, setup.probe, store.fingerprint, id(base))
-    # What is kept with the answer holds the base, so its id is given to no other.
-    same = (len(truncations), len(kept.results))
-    known = _audits.find((key, same))
-    if known is None:
-        made = Audit(
-            index, model, setup, tuple(kept.results.values()), kept.failed, truncations, base
-        )
-        known = _audits.keep((key, same), (base, made))
-    return known[1]
+    made = Audit(index, model, setup, tuple(kept.results.values()), kept.failed, truncations, base)
+    return _audits.get(made.digest, lambda: made)
 
 
 def base_of(found: Sequence[Audit], index: Index) -> Audit | None:

@@ -76,8 +76,14 @@ def ranked_run(run: TrecRun, setup: Setup) -> RankedRun:
         raise UserError(
             f"{run.name} ranks documents of all languages: search all documents to compare it."
         )
-    # What is kept holds its collection, so the id is given to no other.
-    key = (run.name, run.digest, id(collection), setup.own_corpus, setup.left_out, setup.selection)
+    key = (
+        run.name,
+        run.digest,
+        collection.digest,
+        setup.own_corpus,
+        setup.left_out,
+        setup.selection,
+    )
 
     def measured() -> RankedRun:
         found = placed(run, collection)

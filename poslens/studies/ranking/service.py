@@ -152,8 +152,7 @@ def monolingual(collection: Collection) -> Collection:
     Raises:
         UserError: no query has a relevant document in its language.
     """
-    # What is kept holds its documents' stream, and a collection its own, so an id is not reused.
-    return _monolingual.get(id(collection), lambda: (collection, collection.by_language()))[1]
+    return _monolingual.get(collection.digest, collection.by_language)
 
 
 def has_pools(collection: Collection) -> bool:
@@ -162,7 +161,7 @@ def has_pools(collection: Collection) -> bool:
 
 
 _uploads: LRUCache[Collection] = LRUCache(_KEPT)
-_monolingual: LRUCache[tuple[Collection, Collection]] = LRUCache(4)
+_monolingual: LRUCache[Collection] = LRUCache(4)
 _stores: LRUCache[RankingStore] = LRUCache(_KEPT)
 # A grid of calibrated models is measured as a whole, at each rerun of its page.
 _evaluations: LRUCache[Ranked] = LRUCache(96)
@@ -320,6 +319,5 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:
     """One store a collection: its fingerprint takes a pass over what it holds."""
-    # The store holds its collection, so the id is given to no other.
-    key = (str(compute.root), collection.name, id(collection))
+    key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: RankingStore(compute.root, collection))
