@@ -129,7 +129,7 @@ def rank_agreement(means: Values) -> Values:
 def populations(compute: Compute) -> Iterator[Population]:
     """What is simulated."""
     data = datasets.read(datasets.SAMPLE)
-    setup = rankings.Setup(rankings.collection_of(data))
+    setup = rankings.RankingSetup(rankings.collection_of(data))
     of_queries = numbered([query.document for query in setup.queries])
     scores = {}
     for name in MODELS:

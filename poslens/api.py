@@ -26,7 +26,7 @@ from poslens.compute.compute import service
 from poslens.compute.runs import Job
 from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.quietly import quietly
-from poslens.results import Curve, Explanation, Passport, Ranking
+from poslens.results import Curve, Explanation, MeasuredRanking, Passport
 from poslens.saved_models import folder_of
 from poslens.studies import declared
 from poslens.studies.cause import service as interventions
@@ -190,7 +190,7 @@ def relocate(
 
 
 @quietly()
-def rank(model: Model, dataset: str | Path = SAMPLE) -> Ranking:
+def rank(model: Model, dataset: str | Path = SAMPLE) -> MeasuredRanking:
     """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by the
     evidence's place, PSI beside chance. Kept like all else.
 
@@ -198,14 +198,14 @@ def rank(model: Model, dataset: str | Path = SAMPLE) -> Ranking:
         UserError: as `explain`, or the data set judges no relevance.
     """
     data, compute = _data(dataset), service()
-    spec, setup = _spec(model, data), rankings.Setup(rankings.collection_of(data))
+    spec, setup = _spec(model, data), rankings.RankingSetup(rankings.collection_of(data))
     found = rankings.ranked(compute, spec, setup)
     if found is None:
         _run(rankings.job(compute, spec, setup))
         found = rankings.ranked(compute, spec, setup)
     if found is None:
         raise UserError(f"{spec.name} could not rank {data.name}: try again.")
-    return Ranking(found)
+    return MeasuredRanking(found)
 
 
 @quietly()

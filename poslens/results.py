@@ -38,7 +38,7 @@ from poslens.studies.explain.heads import head
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
-from poslens.studies.passport.service import Passport as Card
+from poslens.studies.passport.service import ModelPassport as Card
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins
 from poslens.studies.ranking.service import Ranked
@@ -200,7 +200,7 @@ class Curve:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Ranking:
+class MeasuredRanking:
     """A model's rankings of a data set, measured."""
 
     ranked: Ranked

@@ -56,7 +56,7 @@ def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(comput
     }
     assert lacking == {}, "run python -m tools.shipped"
     data = datasets.read(SAMPLE)
-    setup = tool.ranking.Setup(tool.ranking.collection_of(data))
+    setup = tool.ranking.RankingSetup(tool.ranking.collection_of(data))
     for spec in tool.specs(SAMPLE):
         assert tool.ranking.ranked(compute, spec, setup) is not None, spec.name
         for source in tool.sources(spec, data):

@@ -20,10 +20,10 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, Parameter
+from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, MethodParameter
 from poslens.attribution.retrievers.detect import families_with, family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
-from poslens.commands.answers import Source
+from poslens.commands.answers import ResultSource
 from poslens.commands.study_group import StudyGroup
 from poslens.compute.settings import SETTINGS
 from poslens.dashboard.__main__ import app
@@ -166,7 +166,7 @@ def json_page() -> str:
             parts.append("An object on each line, printed when it is done.")
         parts.append(fields_table(flat(shape)))
     parts += ["## Provenance", "What numbers need to be computed again; what is unknown is absent."]
-    return "\n\n".join([*parts, fields_table(fields_of(Source))]) + "\n"
+    return "\n\n".join([*parts, fields_table(fields_of(ResultSource))]) + "\n"
 
 
 def fields_table(fields: Iterable[Field]) -> str:
@@ -234,7 +234,7 @@ def methods_table() -> str:
 def parameters_table() -> str:
     """The parameters of each method, and those of curves."""
 
-    def row(owner: str, parameter: Parameter) -> Sequence[str]:
+    def row(owner: str, parameter: MethodParameter) -> Sequence[str]:
         default, *others = parameter.choices
         values = ", ".join([f"**{default}**", *others])
         return owner, f"`{parameter.name}`", values, parameter.help

@@ -17,7 +17,7 @@ from typing import (
     is_typeddict,
 )
 
-from poslens.commands.answers import Lines, Source
+from poslens.commands.answers import Lines, ResultSource
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -82,7 +82,7 @@ def words(kind: Any) -> str:
         return f"list of ({of})" if " or " in of else f"list of {of}"
     if origin is dict:
         return f"{words(inside[1])} by name"
-    if kind is Source:
+    if kind is ResultSource:
         return "[provenance](#provenance)"
     return "object" if is_shape(kind) else WORDS[kind]
 
@@ -154,5 +154,5 @@ def flat(shape: Any, before: str = "") -> Iterator[Field]:
             kind = get_args(kind)[-1]
             if get_origin(kind) in (Union, UnionType):
                 kind = next((part for part in get_args(kind) if is_shape(part)), "")
-        if is_shape(kind) and kind is not Source:
+        if is_shape(kind) and kind is not ResultSource:
             yield from flat(kind, f"{path}.")

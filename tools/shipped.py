@@ -27,7 +27,7 @@ from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS, DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import lacking, pairs_for
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.methods import METHODS, make_method
@@ -98,7 +98,7 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     for spec in specs(SAMPLE_BIAS):
         pairs = [pairs_for(tests, name) for name, reason in lacking(tests).items() if not reason]
         yield "bias tests", bias.job(compute, spec, pairs, SAMPLE_BIAS)
-    setup = ranking.Setup(ranking.collection_of(data))
+    setup = ranking.RankingSetup(ranking.collection_of(data))
     for spec in found:
         yield "ranking", ranking.job(compute, spec, setup)
     for spec in found:
@@ -114,7 +114,7 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
         method = make_method(name)
         yield (
             f"faithfulness of {name}",
-            faithfulness.job(compute, found[0], method, tested, SAMPLE, Parameters()),
+            faithfulness.job(compute, found[0], method, tested, SAMPLE, ErasureParameters()),
         )
     nulls = interventions.controls("unrelated", data.pairs, data.pairs)
     for spec in found:

@@ -14,7 +14,7 @@ from typing import Any
 
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.sources import (
-    Part,
+    LibraryCorpus,
     Source,
     checked_name,
     not_installed,
@@ -55,7 +55,7 @@ def fetch(name: str) -> Path:
             f"{identity} of ir_datasets has queries and no judgements: {_parts_of(identity)}."
         )
     split = identity.rpartition("/")[2]
-    part = Part(
+    part = LibraryCorpus(
         lambda: ((one.doc_id, _text(one)) for one in found.docs_iter()),
         lambda: ((one.query_id, _text(one)) for one in found.queries_iter()),
         lambda: ((one.query_id, one.doc_id, one.relevance) for one in found.qrels_iter()),

@@ -15,7 +15,7 @@ from typing import Any
 
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.sources import (
-    Part,
+    LibraryCorpus,
     Source,
     checked_name,
     not_installed,
@@ -83,14 +83,16 @@ def _languages(task: Any) -> Mapping[str, str | None]:
     }
 
 
-def _part(task: Any, subset: str, languages: Mapping[str, str | None], several: bool) -> Part:
+def _part(
+    task: Any, subset: str, languages: Mapping[str, str | None], several: bool
+) -> LibraryCorpus:
     splits = task.dataset[subset]
     split = "test" if "test" in splits else next(iter(splits))
     held = splits[split]
     if "text" not in held["corpus"].column_names or "text" not in held["queries"].column_names:
         raise UserError(f"{task.metadata.name} of mteb searches no texts: choose another task.")
     language = languages[subset]
-    return Part(
+    return LibraryCorpus(
         lambda: _documents(held["corpus"]),
         lambda: _queries(held["queries"], task.metadata.name),
         lambda: (

@@ -87,7 +87,7 @@ def unreachable(name: str, error: Exception) -> UserError:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LibraryCorpus:
     """A corpus, and what it is asked, as a library gives them: ids and texts, and judgements as
     query, document and grade. `folder` is its place below the data set's own, empty of one alone;
     `split` is what the judgements are of."""
@@ -106,7 +106,7 @@ def place_of(prefix: str, name: str, language: str | None = None) -> Path:
     return data_folder() / "collections" / prefix.rstrip(":") / plain
 
 
-def written(place: Path, parts: Iterable[Part]) -> Path:
+def written(place: Path, parts: Iterable[LibraryCorpus]) -> Path:
     """`place`, filled with parts in the BEIR layout; one that was interrupted leaves nothing.
 
     Raises:

@@ -35,7 +35,7 @@ _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class BiasPairs:
     """The pairs of one test, and how many of the data set gave none, by reason.
 
     `source` says in words where they come from, for captions and exports.
@@ -72,7 +72,9 @@ def unknown_files(data: DataSet) -> list[str]:
     return sorted(domain for domain in domains if domain not in _FILES)
 
 
-def pairs_for(data: DataSet, test: str, place: str = PLACES[0], limit: int | None = None) -> Pairs:
+def pairs_for(
+    data: DataSet, test: str, place: str = PLACES[0], limit: int | None = None
+) -> BiasPairs:
     """The pairs of a test, at most `limit` of them, spread evenly over the data set; `place` is
     the position test's, of data sets that are no ColDeR files.
 
@@ -89,7 +91,7 @@ def pairs_for(data: DataSet, test: str, place: str = PLACES[0], limit: int | Non
         return _built(data.pairs, test, place, limit)
     rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
     chosen, note = _chosen(rows, limit)
-    return Pairs(test, tuple(chosen), f"ColDeR rows{note}")
+    return BiasPairs(test, tuple(chosen), f"ColDeR rows{note}")
 
 
 def _chosen(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
@@ -130,7 +132,7 @@ def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
 # -- built from evidence spans -----------------------------------------------------------------
 
 
-def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) -> Pairs:
+def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) -> BiasPairs:
     built: list[DocumentPair] = []
     rejected: Counter[str] = Counter()
     marked = [pair for pair in pairs if pair.evidence is not None]
@@ -159,7 +161,7 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
     if not built:
         reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())
         raise UserError(f"No pair of documents could be built for the test {test}: {reasons}")
-    return Pairs(test, tuple(built), note + spread, dict(rejected))
+    return BiasPairs(test, tuple(built), note + spread, dict(rejected))
 
 
 _WHERE = {"end": "the end", "middle": "the middle", "own": "its own place"}

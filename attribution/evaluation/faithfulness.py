@@ -66,7 +66,7 @@ _PARAMETERS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class ErasureParameters:
     """Everything the numbers depend on besides model, method and texts; the repr is the key.
 
     `fractions` always hold 0, 1 and ERASER's five.
@@ -98,7 +98,7 @@ class Parameters:
         )
 
     @classmethod
-    def parse(cls, said: str) -> Parameters:
+    def parse(cls, said: str) -> ErasureParameters:
         """The parameters that have this repr.
 
         Raises:
@@ -193,7 +193,7 @@ class Faithfulness:
     model: str
     method: Method
     pair_id: str
-    parameters: Parameters
+    parameters: ErasureParameters
     n_units: int
     truncated: bool
     deletion: Array
@@ -317,7 +317,7 @@ def deletion_insertion(
         UserError: the parameters are none, a score is not finite, or a document does not fit.
         ValueError: the attribution is of another text or tokenizer.
     """
-    parameters = Parameters(tuple(fractions), unit, n_random, seed)
+    parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
     started = time.perf_counter()
     with retriever.lock, torch.no_grad():
         document = _document(retriever, pair, unit)
@@ -399,7 +399,7 @@ def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
 
 
 def _order(
-    document: _Document, attribution: Attribution, parameters: Parameters, pair: TextPair
+    document: _Document, attribution: Attribution, parameters: ErasureParameters, pair: TextPair
 ) -> NDArray[np.int64]:
     content = document.text.content
     contributions = aggregated(
@@ -412,12 +412,14 @@ def _order(
     return np.lexsort((lot, -contributions))
 
 
-def _random_orders(n_units: int, parameters: Parameters, pair: TextPair) -> list[NDArray[np.int64]]:
+def _random_orders(
+    n_units: int, parameters: ErasureParameters, pair: TextPair
+) -> list[NDArray[np.int64]]:
     generator = _generator(parameters, pair, 0)
     return [generator.permutation(n_units) for _ in range(parameters.n_random)]
 
 
-def _generator(parameters: Parameters, pair: TextPair, purpose: int) -> np.random.Generator:
+def _generator(parameters: ErasureParameters, pair: TextPair, purpose: int) -> np.random.Generator:
     # The document is part of the seed, or all documents of a length would share their orders.
     text = zlib.crc32(pair.document.encode("utf-8", "replace"))
     return np.random.default_rng([parameters.seed, text, purpose])

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, band, estimate
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
 from poslens.attribution.types import Array, Method, as_array
 
 
@@ -39,7 +39,7 @@ class FaithfulnessSummary:
 
     model: str
     method: Method
-    parameters: Parameters
+    parameters: ErasureParameters
     n: int
     n_documents: int
     n_equal: int

@@ -11,7 +11,7 @@ from poslens.attribution.methods.base import (
     METHODS,
     POSIR_CURVE,
     MethodEntry,
-    Parameter,
+    MethodParameter,
     make_method,
 )
 from poslens.attribution.methods.run import (
@@ -29,8 +29,8 @@ __all__ = [
     "METHODS",
     "POSIR_CURVE",
     "MethodEntry",
+    "MethodParameter",
     "Outcome",
-    "Parameter",
     "attribute_batch",
     "attribute_batches",
     "make_method",

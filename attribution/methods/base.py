@@ -32,7 +32,7 @@ Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class MethodParameter:
     """One parameter of a method: its values, the first being the default."""
 
     name: str
@@ -72,7 +72,7 @@ class MethodEntry:
     uses_gradients: bool = False
     slow: bool = False
     primary: bool = False
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True
     order_blind: str = ""
@@ -111,13 +111,13 @@ def register(entry: MethodEntry) -> MethodEntry:
 
 
 CURVE_PARAMETERS = (
-    Parameter(
+    MethodParameter(
         "normalization",
         NORMALIZATIONS,
         "How a document is scaled before averaging: p99 clips at its 99th percentile and divides "
         "by it (PosIR's scripts), max divides by its largest value (PosIR's text), none keeps it.",
     ),
-    Parameter(
+    MethodParameter(
         "resampling",
         RESAMPLINGS,
         "How tokens become 100 points: bin_mean averages every token into its bin, point samples "
@@ -140,7 +140,7 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
         raise UserError(f"There is no method {name[:80]!r}: choose one of {', '.join(METHODS)}.")
     given = dict(options or {})
 
-    def take(parameters: Sequence[Parameter]) -> dict[str, str]:
+    def take(parameters: Sequence[MethodParameter]) -> dict[str, str]:
         taken = {}
         for parameter in parameters:
             value = given.pop(parameter.name, parameter.choices[0])

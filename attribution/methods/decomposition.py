@@ -17,7 +17,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import (
     Clock,
     MethodEntry,
-    Parameter,
+    MethodParameter,
     build_batch,
     register,
 )
@@ -283,19 +283,19 @@ register(
         primary=True,
         order_blind="index -0.086 [-0.145, -0.034], 16 pairs of the sample",
         parameters=(
-            Parameter(
+            MethodParameter(
                 "matrix",
                 ("no", "yes"),
                 "Also the share of each query token with each document token.",
             ),
-            Parameter(
+            MethodParameter(
                 "biases",
                 BIASES,
                 "Where constants go: explicit, all into the bias share; decompx, the first layer's "
                 "value bias to its token; absdot, every one to the tokens by |bias · vector|, as "
                 "DecompX is configured (BERT-like models; texts of up to 512 tokens).",
             ),
-            Parameter(
+            MethodParameter(
                 "part",
                 PARTS,
                 "position keeps what the tokens' position embeddings bring of their shares (models "

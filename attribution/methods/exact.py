@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.retrievers.base import Additive, ExactScore
 from poslens.attribution.retrievers.family import Capability
@@ -91,7 +91,7 @@ register(
         order=6,
         citation="the score's own terms: Khattab and Zaharia 2020",
         parameters=(
-            Parameter(
+            MethodParameter(
                 "matrix",
                 ("winners", "similarities"),
                 "What the matrix shows: each query token's winner, or all similarities.",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, Parameter, build, register
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied, varied
 from poslens.attribution.retrievers.base import (
@@ -184,7 +184,7 @@ register(
         uses_gradients=True,
         slow=True,
         parameters=(
-            Parameter(
+            MethodParameter(
                 "steps",
                 ("auto", *map(str, STEPS)),
                 "Points on the way; auto doubles them until the shares add up, to 0.1% of it.",

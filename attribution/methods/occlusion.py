@@ -13,7 +13,7 @@ from torch import Tensor
 from poslens.attribution.methods.base import (
     Clock,
     MethodEntry,
-    Parameter,
+    MethodParameter,
     build_batch,
     register,
 )
@@ -121,7 +121,7 @@ register(
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",
         slow=True,
         parameters=(
-            Parameter("level", ("word", "token", "sentence"), "What is replaced at a time."),
+            MethodParameter("level", ("word", "token", "sentence"), "What is replaced at a time."),
         ),
     )
 )

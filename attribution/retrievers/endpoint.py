@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.endpoint_client import (
     TOLERANCE,
     Scores,
-    Vectors,
+    VectorSource,
     client_of,
 )
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
@@ -106,7 +106,7 @@ def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
 class EmbeddingEndpoint(_Endpoint):
     """Vectors of texts, compared by the cosine or the dot product."""
 
-    def __init__(self, spec: RetrieverSpec, answers: Vectors) -> None:
+    def __init__(self, spec: RetrieverSpec, answers: VectorSource) -> None:
         super().__init__(spec)
         self._answers = answers
 

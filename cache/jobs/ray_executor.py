@@ -31,7 +31,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import Computed, computed
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import Encoded, encoded, joined
+from poslens.cache.storage.encoded import EncodedResults, encoded, joined
 
 IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
 LOADS = 3  # times in a row, for each worker, that none may come up
@@ -127,7 +127,7 @@ class _Answer:
     """What a batch gave: which of its rows have a result, those results, and why others failed."""
 
     done: list[int]
-    results: Encoded
+    results: EncodedResults
     failed: list[tuple[int, str]]
 
 

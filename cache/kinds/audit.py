@@ -42,7 +42,7 @@ from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.audit_index import Index, IndexBuilder, block_size
+from poslens.cache.kinds.audit_index import IndexBuilder, SearchIndex, block_size
 from poslens.cache.kinds.audit_queries import Queries
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.results import Key, Results, Stored, itself
@@ -152,7 +152,7 @@ class AuditStore:
         on_stage("Counting words")
         frequent = self._frequent
         builder = IndexBuilder(self._root, self.collection, retriever, model, chunks, options)
-        indexes: list[Index] = []
+        indexes: list[SearchIndex] = []
         for order in ORDERS:
             on_stage("Reading documents" + (", shuffled" if order == "shuffled" else ""))
             try:
@@ -238,7 +238,7 @@ def _reach(
     number: int,
     made: Probes,
     vectors: Mapping[str, Any],
-    indexes: Sequence[Index],
+    indexes: Sequence[SearchIndex],
 ) -> Reach:
     """Search for a document's sentences and questions in each index."""
     texts = (*made.sentences, *made.questions)

@@ -48,7 +48,7 @@ def block_size(retriever: Retriever) -> int:
     return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
 
 
-class Index(Protocol):
+class SearchIndex(Protocol):
     """What answers at which rank queries find their own documents."""
 
     def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
@@ -93,7 +93,7 @@ class IndexBuilder:
         )
         self._from_store = True
 
-    def index(self, order: Order, total: int) -> Index:
+    def index(self, order: Order, total: int) -> SearchIndex:
         """The index of the corpus, which has `total` documents, with these in this order.
 
         Raises:

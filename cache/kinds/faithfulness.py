@@ -13,8 +13,8 @@ from pathlib import Path
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import (
+    ErasureParameters,
     Faithfulness,
-    Parameters,
     RandomOrders,
     deletion_insertion,
 )
@@ -37,7 +37,7 @@ FAITHFULNESS = "faithfulness "
 RANDOM_ORDERS = Schema(RandomOrders)
 
 
-def schema_of(parameters: Parameters) -> Schema[Faithfulness]:
+def schema_of(parameters: ErasureParameters) -> Schema[Faithfulness]:
     """How tests with these parameters are stored."""
 
     def given(owner: Owner) -> dict[str, object]:
@@ -63,12 +63,12 @@ class FaithfulnessStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def tests(self, parameters: Parameters) -> Results[TextPair, Faithfulness]:
+    def tests(self, parameters: ErasureParameters) -> Results[TextPair, Faithfulness]:
         """Results of one set of parameters."""
         kind = f"{FAITHFULNESS}{parameters!r}"
         return Results(self.root, kind, key=pair_key, schema=schema_of(parameters))
 
-    def _random_orders(self, parameters: Parameters) -> Results[TextPair, RandomOrders]:
+    def _random_orders(self, parameters: ErasureParameters) -> Results[TextPair, RandomOrders]:
         return Results(
             self.root,
             f"{FAITHFULNESS}{parameters!r}",
@@ -77,7 +77,7 @@ class FaithfulnessStore:
         )
 
     def random_orders(
-        self, model: ModelKey, parameters: Parameters, pair: TextPair
+        self, model: ModelKey, parameters: ErasureParameters, pair: TextPair
     ) -> RandomOrders | None:
         """The random orders' scores that another method's test left."""
         found = self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
@@ -85,7 +85,11 @@ class FaithfulnessStore:
         return found if found is not None and found.deletion.shape == shape else None
 
     def put_random_orders(
-        self, model: ModelKey, parameters: Parameters, pair: TextPair, random_orders: RandomOrders
+        self,
+        model: ModelKey,
+        parameters: ErasureParameters,
+        pair: TextPair,
+        random_orders: RandomOrders,
     ) -> None:
         """Keep the random orders' scores for other methods."""
         self._random_orders(parameters).put(model, RANDOM_ORDER, [(pair, random_orders)])
@@ -99,7 +103,7 @@ def run(
     store: Store,
     fstore: FaithfulnessStore,
     *,
-    parameters: Parameters | None = None,
+    parameters: ErasureParameters | None = None,
     options: RunOptions = RunOptions(),
 ) -> Progress:
     """Test the method on what `fstore` lacks of `pairs`; stops between batches of a pair, resumes
@@ -111,7 +115,7 @@ def run(
     Raises:
         UserError: a store cannot be written; what was stored before stays.
     """
-    settings = parameters or Parameters()
+    settings = parameters or ErasureParameters()
 
     def compute(pair: TextPair) -> Faithfulness:
         attribution = store.get(model, method, pair)

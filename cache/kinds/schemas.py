@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds import bias, interventions, needles, rankings
 from poslens.cache.kinds.audit import REACHES, TRUNCATIONS
@@ -38,7 +38,7 @@ def schema_for(kind: str, method: Method) -> Schema[Any] | None:
     if not kind.startswith(FAITHFULNESS):
         return _SCHEMAS.get(kind)
     try:
-        parameters = Parameters.parse(kind.removeprefix(FAITHFULNESS))
+        parameters = ErasureParameters.parse(kind.removeprefix(FAITHFULNESS))
     except UserError:
         return None
     return RANDOM_ORDERS if method == RANDOM_ORDER else schema_of(parameters)

@@ -23,7 +23,7 @@ from poslens.cache.storage.codec import PackedText, encode, pack_text
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedResults:
     """Results [N]: their payloads, scores, how many tokens their documents have, whether those were
     truncated, curves [N, 100] and magnitudes [N, 100]. `magnitudes` is `curves` itself where those
     have no signs."""
@@ -38,10 +38,10 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def at(self, places: Sequence[int]) -> Encoded:
+    def at(self, places: Sequence[int]) -> EncodedResults:
         """Some of them."""
         curves, same = self.curves[places], self.magnitudes is self.curves
-        return Encoded(
+        return EncodedResults(
             [self.payloads[place] for place in places],
             self.scores[places],
             self.tokens[places],
@@ -51,7 +51,7 @@ class Encoded:
         )
 
 
-def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> Encoded:
+def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> EncodedResults:
     """Results of `method` by columns.
 
     Raises:
@@ -74,10 +74,10 @@ def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> 
     truncated = np.array([result.document.truncated for _, result in results], np.bool_)
     curves, magnitudes = curve_columns(results, method)
     scores = np.array([result.score for _, result in results], np.float32)
-    return Encoded(payloads, scores, lengths, truncated, curves, magnitudes)
+    return EncodedResults(payloads, scores, lengths, truncated, curves, magnitudes)
 
 
-def joined(parts: Sequence[Encoded]) -> Encoded:
+def joined(parts: Sequence[EncodedResults]) -> EncodedResults:
     """Results of several at once."""
     if len(parts) == 1:
         return parts[0]
@@ -89,7 +89,7 @@ def joined(parts: Sequence[Encoded]) -> Encoded:
     if any(part.magnitudes is not part.curves for part in parts):
         magnitudes = np.concatenate([part.magnitudes for part in parts])
     payloads = [payload for part in parts for payload in part.payloads]
-    return Encoded(payloads, **columns, magnitudes=magnitudes)
+    return EncodedResults(payloads, **columns, magnitudes=magnitudes)
 
 
 def curve_columns(

@@ -78,7 +78,7 @@ class _Curves:
 
 
 @dataclass(slots=True)
-class Index:
+class BlockIndex:
     """One file's summaries by serial number. Use it while holding `lock`."""
 
     epoch: str = ""
@@ -115,7 +115,7 @@ class Index:
         (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
         if epoch != self.epoch:
             # Another file in its place, or one whose serials were given anew.
-            fresh = Index(epoch=epoch, lock=self.lock)
+            fresh = BlockIndex(epoch=epoch, lock=self.lock)
             for name in self.__slots__:
                 setattr(self, name, getattr(fresh, name))
         latest = db.execute("SELECT next FROM block ORDER BY id DESC LIMIT 1").fetchone()
@@ -294,14 +294,14 @@ def _larger(array: NDArray[Any], size: int) -> NDArray[Any]:
     return grown
 
 
-_kept: OrderedDict[Path, Index] = OrderedDict()
+_kept: OrderedDict[Path, BlockIndex] = OrderedDict()
 _guard = threading.Lock()
 
 
-def index_of(path: Path) -> Index:
+def index_of(path: Path) -> BlockIndex:
     """This process's index of the file at `path`."""
     with _guard:
-        found = _kept.setdefault(path, Index())
+        found = _kept.setdefault(path, BlockIndex())
         _kept.move_to_end(path)
         total = sum(index.bytes for index in _kept.values())
         while total > KEPT_BYTES and len(_kept) > 1:

@@ -26,9 +26,9 @@ from poslens.cache.keys import text_number
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import Serials, variant_params
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
-from poslens.cache.storage.encoded import Encoded, curve_columns, encoded
+from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
-from poslens.cache.storage.index import FAILED, RESULT, Index, index_of
+from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
@@ -127,7 +127,7 @@ class Store(Files):
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        results: Encoded,
+        results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """The same of results [n] of `pairs` [n] that are encoded already.
@@ -196,7 +196,7 @@ class Store(Files):
         return self.read_fallback(model, method, fallback) or own
 
     def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
-        def ask(db: sqlite3.Connection, index: Index) -> tuple[StoredCurves, list[TextPair]]:
+        def ask(db: sqlite3.Connection, index: BlockIndex) -> tuple[StoredCurves, list[TextPair]]:
             serials, state = _states(index, asked)
             places = np.flatnonzero(state == RESULT)
             there, curves = index.curves(
@@ -222,7 +222,7 @@ class Store(Files):
         return _nothing(method) if answer is None else answer[0]
 
     def _asked(
-        self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, Index], T]
+        self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, BlockIndex], T]
     ) -> T | None:
         """What `ask` says of the file and its index, brought up to date; None without a file."""
         index = index_of(self.path(model, method))
@@ -356,7 +356,7 @@ def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
 # -- the index ------------------------------------------------------------------------------------
 
 
-def _states(index: Index, pairs: PairColumns) -> tuple[Serials, NDArray[np.int8]]:
+def _states(index: BlockIndex, pairs: PairColumns) -> tuple[Serials, NDArray[np.int8]]:
     """The latest serial of each pair [n], 0 for none, and absent, result or failed [n]; what is
     stored of other texts is absent."""
     serials = index.serials(pairs)

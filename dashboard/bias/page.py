@@ -11,7 +11,7 @@ from poslens.attribution.datasets import SAMPLE_BIAS
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
     PLACES,
-    Pairs,
+    BiasPairs,
     lacking,
     pairs_for,
     unknown_files,
@@ -36,7 +36,7 @@ from poslens.studies.bias.service import Tested
 MAX_PAIRS = 250  # as many a test as the paper has
 
 data = None
-tests: list[Pairs] = []
+tests: list[BiasPairs] = []
 with st.sidebar:
     with panels.guarded():
         data = choices.data_set(SAMPLE_BIAS)

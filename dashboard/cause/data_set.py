@@ -34,7 +34,7 @@ from poslens.studies.curves.words import too_few
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CauseSelection:
     """What is compared, over which pairs, under which models, and where results are kept."""
 
     compute: Compute
@@ -86,7 +86,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     judged = {name: make_method(name) for name in names}
     # The sidebar's method, as it is set there, is the one whose null control can be subtracted.
     judged[method.name] = method
-    choice = Choice(
+    choice = CauseSelection(
         compute=service_for(data.name),
         specs=specs,
         interventions={
@@ -143,7 +143,7 @@ def section(models: Sequence[str], method: Method, ablation: Method, data: DataS
     board()
 
 
-def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
+def _curves(choice: CauseSelection, data: DataSet, label: str, what: Method) -> None:
     """Mean causal curves of one intervention, a line per model."""
     found = []
     for spec in choice.specs:
@@ -190,7 +190,7 @@ def _curves(choice: Choice, data: DataSet, label: str, what: Method) -> None:
     )
 
 
-def _agreements(choice: Choice, data: DataSet) -> None:
+def _agreements(choice: CauseSelection, data: DataSet) -> None:
     """Which method tells the truth about position?"""
     rows: list[tuple[str, Agreement]] = []
     known: list[Provenance] = []

@@ -17,7 +17,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.text import words
 from poslens.compute.provenance import in_units
 from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR
-from poslens.dashboard.explain.subject import Subject
+from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.pair_picker import open_pair
 from poslens.dashboard.widgets.tables import rows_key
@@ -29,7 +29,9 @@ from poslens.studies.explain.service import Difference, word_scores
 _OPENED = "just opened of the furthest"
 
 
-def minus(subject: Subject, rails: Sequence[Rail], gap: Difference | None) -> Sequence[Pane]:
+def minus(
+    subject: ExplainedSubject, rails: Sequence[Rail], gap: Difference | None
+) -> Sequence[Pane]:
     """A minus B painted on the text, with a rail and a head of the difference."""
     a, b = subject.results
     bins = tuple(x - y for x, y in zip(rails[0].bins, rails[1].bins, strict=True))
@@ -51,7 +53,7 @@ def minus(subject: Subject, rails: Sequence[Rail], gap: Difference | None) -> Se
     return minus_panes(a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+.4f}", facts))
 
 
-def differences(subject: Subject, which: str, key: str) -> dict[str, panels.Draw]:
+def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, panels.Draw]:
     """One model's curve less another's: of the pair, and of the data set with its interval."""
     offered = [
         (i, j)
@@ -117,7 +119,7 @@ def differences(subject: Subject, which: str, key: str) -> dict[str, panels.Draw
     return figures
 
 
-def word_by_word(subject: Subject, view: View) -> dict[str, panels.Draw]:
+def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw]:
     """The words under A and under B: how alike their order is, and each one."""
     document = subject.results[0].pair.document
     spans, scores = words(document), word_scores(subject.results, view.aggregate)
@@ -152,7 +154,7 @@ def word_by_word(subject: Subject, view: View) -> dict[str, panels.Draw]:
     return {"Words": draw}
 
 
-def furthest(subject: Subject, gap: Difference | None) -> None:
+def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
     """The pairs in which the two models differ most; the row chosen is shown here."""
     data = subject.data[0]
     if gap is None or data is None:

@@ -20,7 +20,7 @@ from poslens.studies.explain import service
 from poslens.studies.explain.service import Average, Difference
 
 
-class Subject:
+class ExplainedSubject:
     """Results of one query and one method, a column each; `kind` is the null control that is taken
     away from curves."""
 

@@ -17,7 +17,7 @@ from poslens.dashboard.cause import null_controls
 from poslens.dashboard.explain import comparison
 from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
 from poslens.dashboard.explain.matrix import matrix_view, terms_view
-from poslens.dashboard.explain.subject import Subject, sources
+from poslens.dashboard.explain.subject import ExplainedSubject, sources
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
 from poslens.dashboard.widgets import choices, links, panels
@@ -79,7 +79,7 @@ def pair_view(
     A part of the page that runs by itself: what is chosen in it, and a run of the data set's
     curves, leave the rest of the page alone.
     """
-    subject = Subject(results, method, null_controls.chosen(method))
+    subject = ExplainedSubject(results, method, null_controls.chosen(method))
     ticking = any_active(subject.jobs())
 
     @fragment(run_every=WATCH_S if ticking else None)
@@ -93,7 +93,7 @@ def pair_view(
     whole()
 
 
-def _draw(subject: Subject, key: str, comparing: bool) -> None:
+def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     results = subject.results
     painted = SIDE_BY_SIDE
     if comparing:
@@ -157,7 +157,7 @@ def _let_the_text_be_drawn() -> None:
     st.session_state[known] = True
 
 
-def _tools(subject: Subject) -> str:
+def _tools(subject: ExplainedSubject) -> str:
     """What the charts show, and whether a null control is taken away."""
     if not subject.of_data_set:
         subject.kind = None
@@ -176,7 +176,7 @@ def _tools(subject: Subject) -> str:
 
 
 def _panes(
-    subject: Subject,
+    subject: ExplainedSubject,
     averages: Sequence[Average | None],
     controls: Sequence[Attribution | None],
     gap: Difference | None,
@@ -191,7 +191,7 @@ def _panes(
     return panels.panes(subject.results, rails, [head(result) for result in subject.results])
 
 
-def _progress(subject: Subject, averages: Sequence[Average | None], key: str) -> None:
+def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key: str) -> None:
     """How much of the data sets' curves is stored, where not all is, and one button for the
     rest."""
     jobs = [
@@ -216,7 +216,7 @@ def _progress(subject: Subject, averages: Sequence[Average | None], key: str) ->
 
 
 def _curves(
-    subject: Subject,
+    subject: ExplainedSubject,
     averages: Sequence[Average | None],
     controls: Sequence[Attribution | None],
     which: str,
@@ -251,7 +251,7 @@ def _curves(
     return draw
 
 
-def _indices(subject: Subject, averages: Sequence[Average | None]) -> None:
+def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> None:
     """Centre of mass and primacy-recency index of the pair and of the data set."""
     rows: list[tuple[str, ...]] = []
     for label, result, one in zip(subject.labels, subject.results, averages, strict=True):
@@ -273,7 +273,7 @@ def _indices(subject: Subject, averages: Sequence[Average | None]) -> None:
 
 
 def _export(
-    subject: Subject,
+    subject: ExplainedSubject,
     figures: Mapping[str, panels.Draw],
     drawn: Sequence[Pane],
     view: View,

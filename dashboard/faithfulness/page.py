@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
 from poslens.attribution.evaluation.faithfulness_summary import (
     FaithfulnessSummary,
     summarize,
@@ -31,7 +31,7 @@ from poslens.figures.curves import Style
 from poslens.studies.faithfulness import service as faithfulness_service
 from poslens.studies.faithfulness.figures import deletion_insertion, gains, scalable
 
-PARAMETERS = Parameters()
+PARAMETERS = ErasureParameters()
 
 st.markdown(
     "# Faithfulness: do methods order words by what they do?\n"

@@ -15,7 +15,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS, document_bytes
-from poslens.studies.passport.service import Passport
+from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import Part
 
 WIDTH = 480
@@ -39,7 +39,7 @@ for name in names:
         specs.append(choices.spec(name, data.name))
 
 
-def read(spec: RetrieverSpec) -> Passport | None:
+def read(spec: RetrieverSpec) -> ModelPassport | None:
     """A model's passport as far as it is stored; why there is none is said."""
     try:
         return passports.passport(compute, spec, data)
@@ -48,7 +48,7 @@ def read(spec: RetrieverSpec) -> Passport | None:
         return None
 
 
-def card(one: Passport) -> None:
+def card(one: ModelPassport) -> None:
     """A model's card."""
     st.markdown(f"## {panels.plain(one.name)}")
     st.caption(panels.plain(one.heading))
@@ -57,7 +57,7 @@ def card(one: Passport) -> None:
             part_section(one, part)
 
 
-def part_section(one: Passport, part: Part) -> None:
+def part_section(one: ModelPassport, part: Part) -> None:
     """One question, its answer, its numbers and what they do not show."""
     st.markdown(f"**{panels.plain(part.title)}**")
     if part.absent:
@@ -84,7 +84,7 @@ def board() -> None:
     """Progress and cards; refreshed by itself while something runs."""
     above = st.container()
     row = st.container(horizontal=True, gap="large")
-    found: list[Passport] = []
+    found: list[ModelPassport] = []
     for spec in specs:
         with above:
             one = read(spec)

@@ -34,7 +34,7 @@ from poslens.studies.curves.words import too_few
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins, length_buckets
-from poslens.studies.ranking.service import Measured, Ranked, Setup
+from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
 
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
@@ -77,7 +77,7 @@ with st.sidebar, panels.guarded():
         with settings:
             first = choices.model("First stage of rerankers", "first", "BM25")
         first_stage = choices.ranking_spec(first, data.name, posir=posir)
-    setup = Setup(collection, own_corpus, first_stage)
+    setup = RankingSetup(collection, own_corpus, first_stage)
 if setup is None:
     st.stop()
 the_setup = setup

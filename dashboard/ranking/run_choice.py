@@ -11,7 +11,7 @@ from poslens.attribution.evaluation import trec_runs
 from poslens.attribution.evaluation.trec_runs import TrecRun
 from poslens.dashboard.widgets import panels
 from poslens.studies.ranking.runs import RankedRun, ranked_run
-from poslens.studies.ranking.service import Setup
+from poslens.studies.ranking.service import RankingSetup
 
 MOST = 4
 """Runs that stand beside the models at most."""
@@ -35,7 +35,7 @@ def run_choice(collection: Collection) -> list[TrecRun]:
     return [offered[name] for name in names]
 
 
-def ranked_runs(runs: Sequence[TrecRun], setup: Setup) -> list[RankedRun]:
+def ranked_runs(runs: Sequence[TrecRun], setup: RankingSetup) -> list[RankedRun]:
     """The runs, measured; why one cannot be is said in its place."""
     found = []
     for one in runs:

@@ -15,7 +15,7 @@ from poslens.dashboard.widgets.tables import chosen_row, show_table
 from poslens.figures.curves import Style, mean_curves
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.ranking import service as ranking_service
-from poslens.studies.ranking.service import Setup
+from poslens.studies.ranking.service import RankingSetup
 from poslens.studies.remedy import curves as remedy_curves
 from poslens.studies.remedy import service as remedies
 from poslens.studies.remedy import tables
@@ -26,7 +26,7 @@ from poslens.studies.remedy.service import Point, Remedy
 STRENGTHS = [number / 10 for number in range(1, 11)]
 BASKETS = [16, 32, 64, 128, 256]
 
-chosen: tuple[RetrieverSpec, list[RetrieverSpec], Setup] | None = None
+chosen: tuple[RetrieverSpec, list[RetrieverSpec], RankingSetup] | None = None
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     name = choices.model("Model", "model", "MiniLM-primacy")
@@ -55,7 +55,7 @@ with st.sidebar, panels.guarded():
             help="The last half of them, or all.",
         )
     spec = choices.spec(name, data.name)
-    setup = Setup(ranking_service.collection_of(data))
+    setup = RankingSetup(ranking_service.collection_of(data))
     chosen = (spec, remedies.grid(spec, strengths, baskets, depths), setup)
 
 st.markdown(

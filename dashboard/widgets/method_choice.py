@@ -10,7 +10,7 @@ import streamlit as st
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
-from poslens.attribution.methods.base import Parameter
+from poslens.attribution.methods.base import MethodParameter
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.types import Method
 from poslens.compute.compute import service
@@ -121,7 +121,7 @@ def _any_remote(models: Sequence[str]) -> bool:
     return any(name in known and known[name].remote for name in models)
 
 
-def _parameter(parameter: Parameter, begins: str) -> str:
+def _parameter(parameter: MethodParameter, begins: str) -> str:
     began = f"{parameter.name}.begins"
     if st.session_state.get(began, begins) != begins and parameter.name not in st.query_params:
         # What another model's choice began with, and nobody chose.

@@ -37,7 +37,7 @@ Row = TypeVar("Row")
 # -- shapes ----------------------------------------------------------------------------------------
 
 
-class Source(TypedDict):
+class ResultSource(TypedDict):
     """Where numbers come from; what is not known, or does not apply, is left out."""
 
     poslens: Annotated[str, "Version of PosLens."]
@@ -59,15 +59,15 @@ class Source(TypedDict):
     interval: NotRequired[Annotated[str, "What was resampled for the intervals."]]
 
 
-def source(provenance: Provenance) -> Source:
+def source(provenance: Provenance) -> ResultSource:
     """A provenance as JSON has it."""
-    return cast(Source, provenance.entry())
+    return cast(ResultSource, provenance.entry())
 
 
 class TableAnswer(TypedDict, Generic[Row]):
     """A table with its provenance."""
 
-    provenance: Annotated[list[Source], "Where the rows come from, an entry for each model."]
+    provenance: Annotated[list[ResultSource], "Where the rows come from, an entry for each model."]
     rows: Annotated[list[Row], "The rows of the table."]
 
 
@@ -86,7 +86,7 @@ def interval(estimate: Estimate | None) -> Interval | None:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-class File(TypedDict):
+class WrittenFile(TypedDict):
     """A file that was written."""
 
     file: Annotated[str, "Path of the file."]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import File, print_json
+from poslens.commands.answers import WrittenFile, print_json
 
 if TYPE_CHECKING:
     from poslens.attribution.types import Method
@@ -252,7 +252,7 @@ def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> No
     """
     _replace(output, data)
     if format is LineFormat.json:
-        written: File = {"file": str(output), "bytes": len(data)}
+        written: WrittenFile = {"file": str(output), "bytes": len(data)}
         print_json(written)
     else:
         print(output)

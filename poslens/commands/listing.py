@@ -13,7 +13,7 @@ from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import (
     DataSetEntry,
     FetchedModel,
-    MethodEntry,
+    ListedMethod,
     ModelEntry,
 )
 
@@ -128,14 +128,14 @@ def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
 
 @app.command()
 @cli_command
-@answers(list[MethodEntry])
+@answers(list[ListedMethod])
 def methods(format: Format = LineFormat.text) -> None:
     """List the attribution methods and their parameters."""
     from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
     from poslens.attribution.retrievers.detect import families_with
 
     if format is LineFormat.json:
-        rows: list[MethodEntry] = [
+        rows: list[ListedMethod] = [
             {
                 "name": entry.name,
                 "title": entry.title,

@@ -42,7 +42,7 @@ class DataSetEntry(TypedDict):
     rejected: Annotated[int, "Rows that are no pairs."]
 
 
-class MethodEntry(TypedDict):
+class ListedMethod(TypedDict):
     """An attribution method."""
 
     name: Annotated[str, "Name of the method."]

@@ -18,7 +18,7 @@ Damaged = Annotated[int, "Parts that are damaged."]
 Folder = Annotated[str, "The folder or address as it was given."]
 
 
-class Stored(TypedDict):
+class StoredAnswer(TypedDict):
     """Results of a model and a method."""
 
     model: Model
@@ -31,7 +31,7 @@ class Stored(TypedDict):
     problem: NotRequired[Problem]
 
 
-class Exported(TypedDict):
+class ExportAnswer(TypedDict):
     """A file of results."""
 
     file: Annotated[str, "Path of the file."]
@@ -59,7 +59,7 @@ class Merged(TypedDict):
     rejected: Rejected
 
 
-class Ingested(TypedDict):
+class IngestAnswer(TypedDict):
     """What was taken of a folder of parts."""
 
     folder: Folder

@@ -23,11 +23,11 @@ from poslens.commands.command_output import (
 from poslens.storage.answers import (
     Compacted,
     Deleted,
-    Exported,
+    ExportAnswer,
     Imported,
-    Ingested,
+    IngestAnswer,
     Merged,
-    Stored,
+    StoredAnswer,
     VerifiedFile,
     VerifiedParts,
 )
@@ -111,13 +111,13 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
 
 @cache.command("list")
 @cli_command
-@answers(Lines[Stored])
+@answers(Lines[StoredAnswer])
 def list_files(format: Format = LineFormat.json) -> None:
     """What is stored of which model and method, a line for each."""
     from poslens.cache.storage.maintenance import listing
 
     for file in listing(_store()):
-        stored: Stored = {
+        stored: StoredAnswer = {
             "model": file.model.name,
             "fingerprint": file.model.fingerprint,
             "method": file.method.core,
@@ -133,7 +133,7 @@ def list_files(format: Format = LineFormat.json) -> None:
 
 @cache.command()
 @cli_command
-@answers(Exported)
+@answers(ExportAnswer)
 def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     model: Of = None,
@@ -160,7 +160,7 @@ def export(
             datasets=[dataset] if dataset else [],
             report=report,
         )
-    made: Exported = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
+    made: ExportAnswer = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
     print_answer(made, format.value)
 
 
@@ -216,7 +216,7 @@ def merge(
 
 @cache.command()
 @cli_command
-@answers(Ingested)
+@answers(IngestAnswer)
 def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
     format: Format = LineFormat.json,
@@ -231,7 +231,7 @@ def ingest(
         print_error(problem)
     if found.taken.rejected:
         print(found.taken.sentence(), file=sys.stderr)
-    answer: Ingested = {
+    answer: IngestAnswer = {
         "folder": folder,
         "parts": found.parts,
         "new": found.new,

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from poslens.attribution.curves.positions import Aggregate, aggregated, unit_scores
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.evaluation.faithfulness import Parameters, _order
+from poslens.attribution.evaluation.faithfulness import ErasureParameters, _order
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
 from poslens.attribution.text import words
 from poslens.attribution.types import TextPair, Token, TokenizedText
@@ -83,5 +83,5 @@ def test_words_are_ordered_for_faithfulness_by_what_suits_the_method(
         text=TokenizedText.of(tokens, 4, 512), unit_of=np.array([0, 0, 0, 1]), n_units=2
     )
     attribution = SimpleNamespace(document_scores=scores, method=make_method(method))
-    order = _order(document, attribution, Parameters(), TextPair("p", "q", "abc d"))  # type: ignore[arg-type]
+    order = _order(document, attribution, ErasureParameters(), TextPair("p", "q", "abc d"))  # type: ignore[arg-type]
     assert order[0] == first

@@ -30,7 +30,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import Encoded
+from poslens.cache.storage.encoded import EncodedResults
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -49,7 +49,7 @@ class Counting(Store):
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        results: Encoded,
+        results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """Store, then count."""

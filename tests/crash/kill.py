@@ -32,7 +32,7 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.storage import index
-from poslens.cache.storage.encoded import Encoded
+from poslens.cache.storage.encoded import EncodedResults
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("terms")
@@ -87,7 +87,7 @@ class Telling(Store):
         model: ModelKey,
         method: Method,
         pairs: Sequence[TextPair],
-        results: Encoded,
+        results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """Store, then tell."""

@@ -12,7 +12,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.audit import audit_method
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.evaluation.chunks import WHOLE
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import documents_of, edits_method
 from poslens.attribution.methods import make_method
@@ -40,7 +40,7 @@ def bias(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 
 def faithfulness(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    tests = FaithfulnessStore(compute.root).tests(Parameters())
+    tests = FaithfulnessStore(compute.root).tests(ErasureParameters())
     tests.put_failures(model, TERMS, [(data.pairs[0], WHY)])
 
 

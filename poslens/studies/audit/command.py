@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-class Table(StrEnum):
+class AuditTableName(StrEnum):
     """What `audit` prints."""
 
     summary = "summary"
@@ -102,8 +102,9 @@ def audit(
         ),
     ] = None,
     table: Annotated[
-        Table, typer.Option(help="summary, positions, groups, worst (documents) or truncation.")
-    ] = Table.summary,
+        AuditTableName,
+        typer.Option(help="summary, positions, groups, worst (documents) or truncation."),
+    ] = AuditTableName.summary,
     retry_failed: Annotated[
         bool, typer.Option(help="Try documents again that failed before.")
     ] = False,
@@ -172,11 +173,11 @@ def audit(
         style = PRESETS["double column"]
         drawn = dark_curves(found, style, provenance=known)
         write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-    makers: dict[Table, Callable[[Sequence[audits.Audit]], pd.DataFrame]] = {
-        Table.summary: tables.summary_frame,
-        Table.positions: tables.positions_frame,
-        Table.groups: tables.groups_frame,
-        Table.worst: partial(tables.worst_frame, limit=None),
-        Table.truncation: tables.truncation_frame,
+    makers: dict[AuditTableName, Callable[[Sequence[audits.Audit]], pd.DataFrame]] = {
+        AuditTableName.summary: tables.summary_frame,
+        AuditTableName.positions: tables.positions_frame,
+        AuditTableName.groups: tables.groups_frame,
+        AuditTableName.worst: partial(tables.worst_frame, limit=None),
+        AuditTableName.truncation: tables.truncation_frame,
     }
     print_table(makers[table](found), format.value, known)

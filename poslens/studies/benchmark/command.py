@@ -38,7 +38,7 @@ benchmark = typer.Typer(
 app.add_typer(benchmark, name="benchmark")
 
 
-class Table(StrEnum):
+class BenchmarkTableName(StrEnum):
     """What benchmarks with groups of queries print."""
 
     positions = "positions"
@@ -56,7 +56,7 @@ FirstStage = Annotated[
     str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
 ]
 Printed = Annotated[
-    Table,
+    BenchmarkTableName,
     typer.Option(
         help="positions (nDCG@10 of each group, PSI beside chance, harmonic mean) or groups "
         "(Recall and nDCG at 5, 10, 20, 30, 50, 100)."
@@ -86,7 +86,7 @@ def squad_posq(
     ] = 0,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",
-    table: Printed = Table.positions,
+    table: Printed = BenchmarkTableName.positions,
     figure: Figure = None,
     format: Format = TextFormat.json,
 ) -> None:
@@ -109,7 +109,7 @@ def fineweb_posq(
     ] = 1000,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",
-    table: Printed = Table.positions,
+    table: Printed = BenchmarkTableName.positions,
     figure: Figure = None,
     format: Format = TextFormat.json,
 ) -> None:
@@ -127,7 +127,7 @@ def _by_groups(
     n: int,
     seed: int,
     first_stage: str,
-    table: Table,
+    table: BenchmarkTableName,
     figure: Path | None,
     format: TextFormat,
 ) -> None:
@@ -152,7 +152,7 @@ def _by_groups(
     if n:
         collection = collection.sampled(n, seed)
     first = for_data(resolve(first_stage), data.name)
-    setup = ranking_service.Setup(collection, first_stage=first)
+    setup = ranking_service.RankingSetup(collection, first_stage=first)
     quiet()
     specs = specs_of(models or ["MiniLM"], data.name)
     found = ranked_by(specs, setup)
@@ -169,5 +169,5 @@ def _by_groups(
             provenance=known,
         )
         write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
-    frame = (groups_frame if table is Table.groups else positions_frame)(found)
+    frame = (groups_frame if table is BenchmarkTableName.groups else positions_frame)(found)
     print_table(frame, format.value, known)

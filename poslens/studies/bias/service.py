@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.bias_pairs import Pairs
+from poslens.attribution.evaluation.bias_pairs import BiasPairs
 from poslens.attribution.evaluation.bias_tests import (
     TESTS,
     BiasResult,
@@ -47,7 +47,7 @@ class Tested:
     """
 
     model: ModelIdentity
-    pairs: Pairs
+    pairs: BiasPairs
     result: BiasResult
     scores: dict[str, PairScores]
     missing: int
@@ -67,17 +67,19 @@ def provenance_of(results: Sequence[Tested]) -> Provenance:
     )
 
 
-def distinct(pairs: Pairs) -> list[DocumentPair]:
+def distinct(pairs: BiasPairs) -> list[DocumentPair]:
     """The pairs whose documents differ: the others are counted and not scored."""
     return [pair for pair in pairs.pairs if not pair.identical]
 
 
-def documents(tests: Sequence[Pairs]) -> list[TextPair]:
+def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
     """Both documents of every pair, each with its query."""
     return [one for test in tests for pair in test.pairs for one in (pair.first, pair.second)]
 
 
-def narrowed(tests: Sequence[Pairs], kept: Sequence[TextPair], selection: str) -> list[Pairs]:
+def narrowed(
+    tests: Sequence[BiasPairs], kept: Sequence[TextPair], selection: str
+) -> list[BiasPairs]:
     """The tests over the pairs both of whose documents are among `kept`; `selection` says in words
     which these are. How many went is said under `rejected`; a test may be left without pairs."""
     ids, found = {one.pair_id for one in kept}, []
@@ -86,15 +88,15 @@ def narrowed(tests: Sequence[Pairs], kept: Sequence[TextPair], selection: str) -
         rejected = dict(test.rejected)
         if len(pairs) < len(test.pairs):
             rejected[UNREADABLE] = len(test.pairs) - len(pairs)
-        found.append(Pairs(test.test, pairs, f"{test.source}; {selection}", rejected))
+        found.append(BiasPairs(test.test, pairs, f"{test.source}; {selection}", rejected))
     return found
 
 
-def _items(tests: Sequence[Pairs]) -> list[DocumentPair]:
+def _items(tests: Sequence[BiasPairs]) -> list[DocumentPair]:
     return [pair for pairs in tests for pair in distinct(pairs)]
 
 
-def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: str) -> Job:
+def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[BiasPairs], scope: str) -> Job:
     """Score the pairs of all `tests`."""
     model, items = compute.identify(spec), _items(tests)
 
@@ -123,14 +125,14 @@ def job(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs], scope: st
     )
 
 
-def tested(compute: Compute, spec: RetrieverSpec, tests: Sequence[Pairs]) -> list[Tested]:
+def tested(compute: Compute, spec: RetrieverSpec, tests: Sequence[BiasPairs]) -> list[Tested]:
     """Each test on what is stored of its pairs; computes no score."""
     model = compute.identify(spec)
     stored = bias_scores.store(compute.root).select(model.key, BIAS_SCORES, _items(tests))
     return [_tested(model, pairs, stored) for pairs in tests]
 
 
-def _tested(model: ModelIdentity, pairs: Pairs, stored: Stored[PairScores]) -> Tested:
+def _tested(model: ModelIdentity, pairs: BiasPairs, stored: Stored[PairScores]) -> Tested:
     items = distinct(pairs)
     scores = {i.item_id: stored.results[i.item_id] for i in items if i.item_id in stored.results}
     failed = {i.item_id: stored.failed[i.item_id] for i in items if i.item_id in stored.failed}

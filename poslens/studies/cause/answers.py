@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from poslens.commands.answers import Documents, High, Low, Method, Model, Source
+from poslens.commands.answers import Documents, High, Low, Method, Model, ResultSource
 
 Intervention = Annotated[str, "The intervention with its parameters."]
 Failed = Annotated[int, "Those that gave no result and are left out."]
 Notes = Annotated[list[str], "What to know of the numbers, in sentences."]
-Provenance = Annotated[Source, "Where the numbers come from."]
+Provenance = Annotated[ResultSource, "Where the numbers come from."]
 CausalCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, in the score."]
 CosineCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, as a cosine."]
 CurveLow = Annotated[
@@ -68,7 +68,7 @@ class Cause(TypedDict):
     provenance: Provenance
 
 
-class SegmentCurve(TypedDict):
+class SegmentCurveAnswer(TypedDict):
     """How near each part of a document is to the whole, over documents."""
 
     model: Model

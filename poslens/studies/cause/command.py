@@ -26,7 +26,7 @@ from poslens.studies.cause.answers import (
     Cause,
     CauseEstimate,
     EditMeans,
-    SegmentCurve,
+    SegmentCurveAnswer,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ app = typer.Typer()
 @answers(
     {
         "--intervention relocation or ablation": Cause,
-        "--intervention segments, shuffled or thirds": SegmentCurve,
+        "--intervention segments, shuffled or thirds": SegmentCurveAnswer,
         "--intervention insertion or removal": EditMeans,
     }
 )
@@ -188,7 +188,7 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
     if what.name in EDITS:
         edits = mean_edits(compute, spec, what, chosen, data.name, words)
         frame, known = edits_frame([edits]), edits.provenance()
-        answer: EditMeans | SegmentCurve = {
+        answer: EditMeans | SegmentCurveAnswer = {
             "model": spec.name,
             "intervention": repr(what),
             "n": edits.n,

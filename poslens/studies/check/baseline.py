@@ -17,7 +17,7 @@ MAX_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class BaselineNumber:
     """A passport's number, over `n` pairs, queries or texts of `n_documents` different documents; 0
     where the passport does not say."""
 
@@ -37,7 +37,7 @@ class Baseline:
     n_pairs: int
     n_documents: int
     poslens: str
-    numbers: Mapping[str, Mapping[str, Number]]
+    numbers: Mapping[str, Mapping[str, BaselineNumber]]
     absent: Mapping[str, str]
     scores: Mapping[str, PairScore]
 
@@ -124,8 +124,8 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
         ) from error
 
 
-def _of_part(one: Mapping[str, Any]) -> Number:
-    return Number(
+def _of_part(one: Mapping[str, Any]) -> BaselineNumber:
+    return BaselineNumber(
         _number(one["value"]),
         int(_number(one.get("n", 0))),
         int(_number(one.get("n_resampled", 0))),

@@ -16,9 +16,9 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.studies.check.answers import CheckAnswer, CheckEntry, Outcome
-from poslens.studies.check.baseline import Baseline, Number
+from poslens.studies.check.baseline import Baseline, BaselineNumber
 from poslens.studies.passport import service as passports
-from poslens.studies.passport.service import Passport
+from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import MAX_PAIRS
 
 _INDEX = "_primacy_recency_index"
@@ -70,7 +70,7 @@ def passport(
     data: DataSet,
     names: Collection[str],
     limit: int = MAX_PAIRS,
-) -> Passport:
+) -> ModelPassport:
     """What is stored of those parts of a model's passport that the checks need.
 
     Raises:
@@ -80,13 +80,13 @@ def passport(
     return passports.passport(compute, spec, data, limit, only)
 
 
-def job(compute: Compute, found: Passport) -> Job:
+def job(compute: Compute, found: ModelPassport) -> Job:
     """What computes all that is missing of it."""
     return passports.job(compute, found)
 
 
 def checks(
-    found: Passport,
+    found: ModelPassport,
     baseline: Baseline,
     tolerances: Tolerances,
     names: Sequence[str],
@@ -96,7 +96,7 @@ def checks(
     return [CHECKS[name].make(found, baseline, getattr(tolerances, name)) for name in names]
 
 
-def _lean(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+def _lean(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """The lean that relocation measures: what position alone does to the score. It is in standard
     deviations of each model's scores of the same pairs, since models differ in their scales."""
     before = baseline.numbers.get("relocation", {}).get("lean")
@@ -123,7 +123,7 @@ def _lean(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     )
 
 
-def _curve(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+def _curve(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """The primacy-recency index of the attribution curve."""
     indices = {
         key: value
@@ -153,7 +153,7 @@ def _curve(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     )
 
 
-def _psi(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+def _psi(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """PSI less what shuffled positions give; it may fall freely."""
     before = baseline.numbers.get("ranking", {}).get("psi_beyond_chance")
     if before is None:
@@ -174,7 +174,7 @@ def _psi(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     )
 
 
-def _truncation(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+def _truncation(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """How much of a long text is read; more may be."""
     before = baseline.numbers.get("audit", {}).get("tokens_read")
     if before is None:
@@ -196,7 +196,7 @@ def _truncation(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     )
 
 
-def _drift(found: Passport, baseline: Baseline, tolerance: float) -> Check:
+def _drift(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
     deviations of the baseline's."""
     if not baseline.scores:
@@ -217,14 +217,16 @@ def _drift(found: Passport, baseline: Baseline, tolerance: float) -> Check:
     if gone:
         line += f" {gone:,} of the baseline's pairs are not here with the same texts."
     n = len(same)
-    return _judged("drift", line, Number(excess, n), Number(0.0, n), excess, tolerance)
+    return _judged(
+        "drift", line, BaselineNumber(excess, n), BaselineNumber(0.0, n), excess, tolerance
+    )
 
 
 _NO_PAIR = "No pair of the baseline is here with the same texts."
 
 
 def _shared(
-    found: Passport, baseline: Baseline
+    found: ModelPassport, baseline: Baseline
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
     """The pairs [n] whose texts are the same in both, and their scores [n] before and now."""
     same = [
@@ -242,8 +244,8 @@ def _spread(scores: NDArray[np.float64]) -> float:
     return float(scores.std()) or 1.0
 
 
-def _in_units_of(scores: NDArray[np.float64], one: Number) -> Number:
-    return Number(one.value / _spread(scores), one.n, one.n_documents)
+def _in_units_of(scores: NDArray[np.float64], one: BaselineNumber) -> BaselineNumber:
+    return BaselineNumber(one.value / _spread(scores), one.n, one.n_documents)
 
 
 def _further(now: float, before: float) -> float:
@@ -251,7 +253,7 @@ def _further(now: float, before: float) -> float:
     return max(now - max(before, 0.0), min(before, 0.0) - now, 0.0)
 
 
-def _over(one: Number, units: str) -> str:
+def _over(one: BaselineNumber, units: str) -> str:
     """What a number is over, in words: ` over 29 pairs of 28 documents`."""
     if not one.n:
         return ""
@@ -259,9 +261,11 @@ def _over(one: Number, units: str) -> str:
     return f" over {one.n:,} {units if one.n > 1 else units.removesuffix('s')}{documents}"
 
 
-def _numbers(found: Passport, part: str) -> dict[str, Number]:
+def _numbers(found: ModelPassport, part: str) -> dict[str, BaselineNumber]:
     return {
-        number.key: Number(number.estimate.value, number.estimate.n, number.estimate.n_resampled)
+        number.key: BaselineNumber(
+            number.estimate.value, number.estimate.n, number.estimate.n_resampled
+        )
         for one in found.parts
         if one.key == part
         for number in one.numbers
@@ -269,7 +273,12 @@ def _numbers(found: Passport, part: str) -> dict[str, Number]:
 
 
 def _judged(
-    name: str, line: str, now: Number, before: Number, excess: float, tolerance: float
+    name: str,
+    line: str,
+    now: BaselineNumber,
+    before: BaselineNumber,
+    excess: float,
+    tolerance: float,
 ) -> Check:
     # What a sum of floats leaves behind is no difference.
     outcome: Outcome = "pass" if excess <= tolerance + 1e-9 else "fail"
@@ -278,7 +287,7 @@ def _judged(
     return Check(name, outcome, line, *_sized(now), *_sized(before), excess, tolerance)
 
 
-def _sized(one: Number | None) -> tuple[float | None, int | None, int | None]:
+def _sized(one: BaselineNumber | None) -> tuple[float | None, int | None, int | None]:
     return (
         (None, None, None) if one is None else (one.value, one.n or None, one.n_documents or None)
     )
@@ -288,7 +297,9 @@ def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
     return Check(name, "not checked", " ".join(filter(None, (line, baseline.absent.get(part)))))
 
 
-def _lost(name: str, what: str, found: Passport, part: str, before: Number | None) -> Check:
+def _lost(
+    name: str, what: str, found: ModelPassport, part: str, before: BaselineNumber | None
+) -> Check:
     why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
     line = f"{found.name} has no {what} here, and the baseline has: {why or 'it is not defined.'}"
     return Check(name, "fail", line, *_sized(None), *_sized(before))
@@ -299,7 +310,7 @@ class _Kind:
     """How a check is made, and the parts of the passport that it reads."""
 
     parts: tuple[str, ...]
-    make: Callable[[Passport, Baseline, float], Check]
+    make: Callable[[ModelPassport, Baseline, float], Check]
 
 
 CHECKS = {
@@ -314,7 +325,7 @@ CHECKS = {
 NAMES = tuple(CHECKS)
 
 
-def entry(found: Passport, baseline: Baseline, made: Sequence[Check]) -> CheckAnswer:
+def entry(found: ModelPassport, baseline: Baseline, made: Sequence[Check]) -> CheckAnswer:
     """What was checked, as JSON has it."""
     return {
         "model": found.name,

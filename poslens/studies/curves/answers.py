@@ -20,7 +20,7 @@ class Precomputed(TypedDict):
     seconds: Annotated[float, "How long it took, in seconds."]
 
 
-class Failure(TypedDict):
+class FailedPair(TypedDict):
     """A pair without a result."""
 
     pair: Annotated[str, "Id of the pair."]
@@ -34,7 +34,7 @@ class Failures(TypedDict):
     method: Method
     dataset: DataSet
     total: Annotated[int, "Pairs of the data set."]
-    failed: Annotated[list[Failure], "Those that gave no result."]
+    failed: Annotated[list[FailedPair], "Those that gave no result."]
 
 
 class CurveRow(TypedDict):

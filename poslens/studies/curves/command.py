@@ -13,8 +13,8 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import (
-    File,
     TableAnswer,
+    WrittenFile,
     answers,
     print_answer,
     print_json,
@@ -315,7 +315,7 @@ def curve(
 
 @app.command()
 @cli_command
-@answers(File)
+@answers(WrittenFile)
 def export(
     output: Annotated[
         Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from poslens.commands.answers import Method, Model, Source
+from poslens.commands.answers import Method, Model, ResultSource
 
 
 class TokenEntry(TypedDict):
@@ -30,7 +30,7 @@ class DocumentEntry(TypedDict):
     truncated: Annotated[bool, "Whether the document is longer than the model reads."]
 
 
-class Explanation(TypedDict):
+class ExplanationAnswer(TypedDict):
     """What each token carries of one score."""
 
     model: Model
@@ -58,4 +58,4 @@ class Explanation(TypedDict):
     positions: Annotated[list[float], "Where the curve's 100 points stand, 0 to 1 of what is read."]
     curve: Annotated[list[float], "The document's attribution at the 100 positions."]
     magnitudes: Annotated[list[float], "The same without the sign, at the 100 positions."]
-    provenance: Annotated[Source, "Where the numbers come from."]
+    provenance: Annotated[ResultSource, "Where the numbers come from."]

@@ -18,7 +18,7 @@ from poslens.commands.command_options import (
     method_of,
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
-from poslens.studies.explain.answers import Explanation, TokenEntry
+from poslens.studies.explain.answers import ExplanationAnswer, TokenEntry
 from poslens.studies.explain.command_texts import (
     Document,
     DocumentFile,
@@ -41,7 +41,7 @@ app = typer.Typer()
 
 @app.command()
 @cli_command
-@answers(Explanation)
+@answers(ExplanationAnswer)
 def explain(
     model: Model = "MiniLM",
     endpoint: Endpoints = None,
@@ -79,7 +79,7 @@ def explain(
     print_json(_as_json(result))
 
 
-def _as_json(result: Explained) -> Explanation:
+def _as_json(result: Explained) -> ExplanationAnswer:
     from poslens.attribution.curves.positions import (
         document_curve,
         document_magnitudes,

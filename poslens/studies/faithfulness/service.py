@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Faithfulness, Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -21,7 +21,11 @@ DEFAULT_PAIRS = 30
 
 
 def ask(
-    compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method, parameters: Parameters
+    compute: Compute,
+    pair: TextPair,
+    spec: RetrieverSpec,
+    method: Method,
+    parameters: ErasureParameters,
 ) -> Place[Faithfulness]:
     """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
 
@@ -43,7 +47,7 @@ def of_pair(
     pair: TextPair,
     spec: RetrieverSpec,
     method: Method,
-    parameters: Parameters,
+    parameters: ErasureParameters,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
     """How faithfully a method orders one pair's words; from the store or computed and kept.
@@ -83,7 +87,7 @@ def job(
     method: Method,
     pairs: Sequence[TextPair],
     scope: str,
-    parameters: Parameters,
+    parameters: ErasureParameters,
 ) -> Job:
     """Test a method on `pairs`."""
     model = compute.identify(spec)
@@ -123,7 +127,7 @@ def stored(
     spec: RetrieverSpec,
     method: Method,
     pairs: Sequence[TextPair],
-    parameters: Parameters,
+    parameters: ErasureParameters,
 ) -> Stored[Faithfulness]:
     """What is stored of the tests of a method on `pairs`."""
     model = compute.identify(spec).key

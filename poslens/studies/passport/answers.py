@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from poslens.commands.answers import DataSet, High, Low, Model, Source
+from poslens.commands.answers import DataSet, High, Low, Model, ResultSource
 
 
 class NumberEntry(TypedDict):
@@ -28,7 +28,7 @@ class PartEntry(TypedDict):
     limits: Annotated[str, "What the part does not show."]
     absent: Annotated[str, "Why there are no numbers, in a sentence; else empty."]
     numbers: Annotated[dict[str, NumberEntry], "Each measure by its key."]
-    provenance: Annotated[list[Source], "Where the numbers come from."]
+    provenance: Annotated[list[ResultSource], "Where the numbers come from."]
 
 
 class PairScoreEntry(TypedDict):

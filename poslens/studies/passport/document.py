@@ -16,7 +16,7 @@ from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text
 from poslens.figures.figure_base import caption_text, provenance_entries
 from poslens.figures.palettes import PRESETS, Style, printable, wrap
-from poslens.studies.passport.service import LIMITS, Passport, entry, model_card
+from poslens.studies.passport.service import LIMITS, ModelPassport, entry, model_card
 from poslens.studies.passport.subject import Part
 
 Format = Literal["html", "pdf", "svg", "json", "yaml"]
@@ -68,7 +68,7 @@ section td {{ padding: 1px 8px 1px 0; vertical-align: top; border-top: 1px solid
 """
 
 
-def document_bytes(found: Sequence[Passport], fmt: Format) -> bytes:
+def document_bytes(found: Sequence[ModelPassport], fmt: Format) -> bytes:
     """Passports side by side as a file with their provenance inside.
 
     Raises:
@@ -88,15 +88,15 @@ def document_bytes(found: Sequence[Passport], fmt: Format) -> bytes:
     raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
 
 
-def _title(found: Sequence[Passport]) -> str:
+def _title(found: Sequence[ModelPassport]) -> str:
     return f"Position passport: {', '.join(one.name for one in found)}"
 
 
-def _provenance(found: Sequence[Passport]) -> list[Provenance]:
+def _provenance(found: Sequence[ModelPassport]) -> list[Provenance]:
     return [one for each in found for part in each.parts for one in part.provenance]
 
 
-def _html(found: Sequence[Passport]) -> bytes:
+def _html(found: Sequence[ModelPassport]) -> bytes:
     drawn = 0
 
     def figure(part: Part) -> str:
@@ -111,7 +111,7 @@ def _html(found: Sequence[Passport]) -> bytes:
     return page_bytes(_title(found), entries, f"<main>\n{articles}\n</main>", _PAGE_CSS)
 
 
-def _article(one: Passport, figures: Sequence[str]) -> str:
+def _article(one: ModelPassport, figures: Sequence[str]) -> str:
     sections = "\n".join(
         _section(part, figure) for part, figure in zip(one.parts, figures, strict=True)
     )
@@ -148,7 +148,7 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
-def printed_html(found: Sequence[Passport]) -> bytes:
+def printed_html(found: Sequence[ModelPassport]) -> bytes:
     """The page that is printed: tables of up to `_PRINTED_BESIDE` cards, a row for each part. A row
     stays on one page, and each page begins with the models' names."""
     beside = min(len(found), _PRINTED_BESIDE)
@@ -186,7 +186,7 @@ def printed_html(found: Sequence[Passport]) -> bytes:
     return page_bytes(_title(found), entries, "\n".join(tables), _PRINT_CSS)
 
 
-def _pdf(found: Sequence[Passport]) -> bytes:
+def _pdf(found: Sequence[ModelPassport]) -> bytes:
     source = printed_html(found).decode()
 
     async def printed(page: Page) -> bytes:
@@ -196,7 +196,7 @@ def _pdf(found: Sequence[Passport]) -> bytes:
     return inscribed(in_page(printed), "pdf", _title(found), provenance_entries(_provenance(found)))
 
 
-def _svg(found: Sequence[Passport]) -> bytes:
+def _svg(found: Sequence[ModelPassport]) -> bytes:
     columns = [list(_column(one, number)) for number, one in enumerate(found)]
     width = len(found) * (STYLE.width_px + 2 * _GAP)
     height = max(int(y) for column in columns for _, y in column) + _GAP
@@ -210,7 +210,7 @@ def _svg(found: Sequence[Passport]) -> bytes:
     return inscribed(image, "svg", _title(found), provenance_entries(_provenance(found)))
 
 
-def _column(one: Passport, number: int) -> Iterator[tuple[str, float]]:
+def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
     """Elements of one card, each with where it ends, top to bottom."""
     left, y = _GAP + number * (STYLE.width_px + 2 * _GAP), float(_GAP)
     theme = STYLE.colours

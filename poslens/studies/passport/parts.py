@@ -261,7 +261,7 @@ def _segments(of: Subject, part: Part) -> Part:
 
 def _ranking(of: Subject, part: Part) -> Part:
     """nDCG@10 by the evidence's place, PSI beside chance."""
-    setup = rankings.Setup(rankings.collection_of(of.data))
+    setup = rankings.RankingSetup(rankings.collection_of(of.data))
     jobs = (rankings.job(of.compute, of.spec, setup),)
     remedy = remedies.remedy(of.compute, of.spec, [], setup)
     if remedy is None:
@@ -366,7 +366,7 @@ def _audit(of: Subject, part: Part) -> Part:
 def _remedy(of: Subject, part: Part) -> Part:
     """What calibration does, and whether it is recommended."""
     points = remedies.grid(of.spec)
-    setup = rankings.Setup(rankings.collection_of(of.data))
+    setup = rankings.RankingSetup(rankings.collection_of(of.data))
     jobs = (remedies.job(of.compute, of.spec, points, setup),)
     found = remedies.remedy(of.compute, of.spec, points, setup)
     if found is None or found.missing:

@@ -38,7 +38,7 @@ class PairScore:
 
 
 @dataclass(frozen=True)
-class Passport:
+class ModelPassport:
     """What is known of a model's position bias over a data set."""
 
     model: ModelIdentity
@@ -91,7 +91,7 @@ def passport(
     data: DataSet,
     limit: int = MAX_PAIRS,
     only: Collection[str] | None = None,
-) -> Passport:
+) -> ModelPassport:
     """The passport of a model over at most `limit` pairs of a data set, as far as it is stored;
     computes nothing. `only` are keys of the parts that are wanted.
 
@@ -99,7 +99,7 @@ def passport(
         UserError: the model's files are not here, and no results of it either.
     """
     of = subject(compute, spec, data, limit)
-    return Passport(
+    return ModelPassport(
         compute.identify(spec),
         data.name,
         data.title,
@@ -110,7 +110,7 @@ def passport(
     )
 
 
-def job(compute: Compute, found: Passport) -> Job:
+def job(compute: Compute, found: ModelPassport) -> Job:
     """What computes all that is missing, a part after the other."""
     parts: dict[RunKey, tuple[str, Job]] = {}
     for part in found.parts:
@@ -144,7 +144,7 @@ def _key(model: ModelIdentity, dataset: str) -> RunKey:
     return "passport", model.key.fingerprint, model.spec.name, dataset, model.device
 
 
-def entry(found: Passport) -> PassportEntry:
+def entry(found: ModelPassport) -> PassportEntry:
     """A passport as JSON has it."""
     return {
         "format": FORMAT,
@@ -190,7 +190,7 @@ def _part_entry(part: Part) -> PartEntry:
     }
 
 
-def table(found: Sequence[Passport]) -> pd.DataFrame:
+def table(found: Sequence[ModelPassport]) -> pd.DataFrame:
     """Every number of the passports, a row each."""
     rows = [
         {
@@ -212,7 +212,7 @@ def table(found: Sequence[Passport]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def model_card(found: Sequence[Passport]) -> str:
+def model_card(found: Sequence[ModelPassport]) -> str:
     """The numbers as YAML that stands at the head of a model card (`model-index` of the Hugging
     Face hub), a model after the other."""
     from huggingface_hub import EvalResult, ModelCardData

@@ -12,7 +12,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.commands.answers import File, TableAnswer, answers, print_table
+from poslens.commands.answers import TableAnswer, WrittenFile, answers, print_table
 from poslens.commands.command_options import (
     Dataset,
     Endpoints,
@@ -49,12 +49,12 @@ from poslens.studies.ranking.answers import (
 
 if TYPE_CHECKING:
     from poslens.attribution.evaluation.trec_runs import TrecRun
-    from poslens.studies.ranking.service import Measured, Ranked, Setup
+    from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
 
 app = typer.Typer()
 
 
-class Table(StrEnum):
+class RankingTableName(StrEnum):
     """What `rank` prints."""
 
     measures = "measures"
@@ -123,14 +123,14 @@ def rank(
     ] = False,
     readable: Readable = False,
     table: Annotated[
-        Table,
+        RankingTableName,
         typer.Option(
             help="measures, psi (by length), bins (by evidence), queries, languages; of SQuAD and "
             "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
             "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
             "that set them apart most first)."
         ),
-    ] = Table.measures,
+    ] = RankingTableName.measures,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
 ) -> None:
     """Rank a data set's whole corpus for each query and print what the rankings are worth."""
@@ -148,10 +148,10 @@ def rank(
     if monolingual:
         collection = ranking_service.monolingual(collection)
     first = for_data(spec_of(first_stage), data.name)
-    setup = ranking_service.Setup(collection, own_corpus or monolingual, first)
+    setup = ranking_service.RankingSetup(collection, own_corpus or monolingual, first)
     for note in collection.notes:
         print(note, file=sys.stderr)
-    if table in (Table.groups, Table.positions) and collection.groups is None:
+    if table in (RankingTableName.groups, RankingTableName.positions) and collection.groups is None:
         raise UserError(
             f"{data.name} has no groups of queries: give a data set in the layout of SQuAD or "
             "FineWeb-PosQ, or another --table."
@@ -159,7 +159,7 @@ def rank(
     quiet()
     specs = specs_of(model or ([] if run else ["MiniLM"]), data.name, spec_of)
     runs = runs_of(run, [spec.name for spec in specs])
-    if table is Table.differences and len(specs) + len(runs) != 2:
+    if table is RankingTableName.differences and len(specs) + len(runs) != 2:
         raise UserError("--table differences compares two: name two of --model and --run.")
     if readable and not specs:
         raise UserError("--readable leaves out what a model cannot read: name one with --model.")
@@ -173,26 +173,26 @@ def rank(
         for note in measured.notes:
             print(note, file=sys.stderr)
         found.append(measured)
-    if table is Table.queries:
+    if table is RankingTableName.queries:
         import pandas as pd
 
         frame = pd.concat([tables.queries_frame(one).assign(model=one.name) for one in found])
-    elif table is Table.differences:
+    elif table is RankingTableName.differences:
         frame = differences_frame(*found)
         print(difference_words(*found), file=sys.stderr)
     else:
         make = {
-            Table.measures: tables.measures_frame,
-            Table.psi: tables.psi_frame,
-            Table.bins: tables.bins_frame,
-            Table.languages: tables.languages_frame,
-            Table.groups: tables.groups_frame,
-            Table.positions: tables.positions_frame,
+            RankingTableName.measures: tables.measures_frame,
+            RankingTableName.psi: tables.psi_frame,
+            RankingTableName.bins: tables.bins_frame,
+            RankingTableName.languages: tables.languages_frame,
+            RankingTableName.groups: tables.groups_frame,
+            RankingTableName.positions: tables.positions_frame,
         }[table]
         frame = make(found)
     known = (
         ranking_service.group_provenance(found)
-        if table in (Table.groups, Table.positions)
+        if table in (RankingTableName.groups, RankingTableName.positions)
         else [one.provenance() for one in found]
     )
     print_table(frame, format.value, known)
@@ -216,7 +216,7 @@ def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]
     return list(found.values())
 
 
-def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
+def ranked_by(specs: Sequence[RetrieverSpec], setup: RankingSetup) -> list[Ranked]:
     """Rankings by each of `specs`, computed with a bar on stderr where they are not stored.
 
     Raises:
@@ -240,7 +240,7 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: Setup) -> list[Ranked]:
 
 @app.command()
 @cli_command
-@answers(File)
+@answers(WrittenFile)
 def figure5(
     output: Annotated[
         Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")

@@ -19,7 +19,7 @@ from poslens.attribution.evaluation.trec_runs import TrecRun, placed
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
-from poslens.studies.ranking.service import Measured, Setup
+from poslens.studies.ranking.service import Measured, RankingSetup
 from poslens.studies.ranking.tables import queries_frame
 
 AGAINST, DIFFERENCE, RANK_AGAINST = f"{NDCG} against", "difference", "rank against"
@@ -64,7 +64,7 @@ class RankedRun(Measured):
 _measured: LRUCache[RankedRun] = LRUCache(16)
 
 
-def ranked_run(run: TrecRun, setup: Setup) -> RankedRun:
+def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     """A run over a collection, measured as a model's rankings are.
 
     Raises:

@@ -32,7 +32,7 @@ _KEPT = 16
 
 
 @dataclass(frozen=True)
-class Setup:
+class RankingSetup:
     """What is searched and how: a collection, whole or each query in its own corpus of it, and
     what cross-encoders rerank.
 
@@ -50,7 +50,7 @@ class Setup:
         """The queries that are measured."""
         return tuple(q for q in self.collection.queries if q.query_id not in self.left_out)
 
-    def narrowed(self, pairs: Sequence[TextPair], selection: str) -> Setup:
+    def narrowed(self, pairs: Sequence[TextPair], selection: str) -> RankingSetup:
         """The same over the queries all of whose pairs are among `pairs`; `selection` says in
         words which pairs these are."""
         kept = {pair.pair_id for pair in pairs}
@@ -66,7 +66,7 @@ class Measured(ABC):
     """Rankings of a collection's queries, measured; `read` is the share of the evidence that was
     read, by query id, where that is known."""
 
-    setup: Setup
+    setup: RankingSetup
     evaluation: Evaluation
     rankings: tuple[Ranking, ...]
     read: Mapping[str, float]
@@ -172,7 +172,7 @@ def needs_first_stage(spec: RetrieverSpec) -> bool:
     return family_of(spec).search == "rerank"
 
 
-def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
+def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Method:
     """How `spec` ranks.
 
     Raises:
@@ -190,7 +190,7 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Method:
     return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
 
 
-def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
+def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
     """Rank what is missing; progress counts what its stage names.
 
     Raises:
@@ -259,7 +259,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
     )
 
 
-def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -> Job:
+def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingSetup) -> Job:
     """Rank with each of `specs` that has no rankings, one after the other; progress counts models.
     Each has a run of its own, which says how far it is and what went wrong; one that is stopped by
     itself makes way for the next.
@@ -284,7 +284,7 @@ def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: Setup) -
     return compute.one_by_one(key, "All models", parts, missing, doing="ranking")
 
 
-def ranked(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Ranked | None:
+def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked | None:
     """The stored rankings, measured; None while they are not complete, or while it is not known
     what the model reads of the evidence and it is here to be asked."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)

@@ -15,7 +15,7 @@ from poslens.commands.answers import (
     P,
     PSIByChance,
     Queries,
-    Source,
+    ResultSource,
 )
 
 Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over places, 0 to 1."]
@@ -128,7 +128,7 @@ class RemedyAnswer(Recommendation, RemedyTable):
     """Rankings before and after calibration."""
 
     model: Model
-    provenance: Annotated[list[Source], "Where the numbers come from."]
+    provenance: Annotated[list[ResultSource], "Where the numbers come from."]
     curves: NotRequired[
         Annotated[list[CurveEntry], "With --curves: relocation and saliency before and after."]
     ]

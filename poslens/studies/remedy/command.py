@@ -25,7 +25,7 @@ from poslens.studies.remedy.answers import RemedyAnswer, RemedyTable
 app = typer.Typer()
 
 
-class Table(StrEnum):
+class RemedyTableName(StrEnum):
     """What `remedy` prints."""
 
     points = "points"
@@ -78,8 +78,9 @@ def remedy(
         ),
     ] = None,
     table: Annotated[
-        Table, typer.Option(help="points, or queries (under the setting that was tested).")
-    ] = Table.points,
+        RemedyTableName,
+        typer.Option(help="points, or queries (under the setting that was tested)."),
+    ] = RemedyTableName.points,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (the table alone).")
     ] = TextFormat.json,
@@ -103,7 +104,7 @@ def remedy(
         basket or remedies.BASKETS,
         layers or remedies.LAYERS,
     )
-    setup = ranking_service.Setup(ranking_service.collection_of(data), own_corpus)
+    setup = ranking_service.RankingSetup(ranking_service.collection_of(data), own_corpus)
     quiet()
     from poslens.compute.compute import service
 
@@ -128,14 +129,16 @@ def remedy(
         write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     frame = (
         tables.points_frame(found)
-        if table is Table.points
+        if table is RemedyTableName.points
         else tables.queries_frame(found, found.judgement.point)
     )
     if format is TextFormat.csv:
         print_table(frame, "csv", known)
     else:
         rows: Any = table_rows(frame)  # columns of a frame have no types
-        of_table: RemedyTable = {"points": rows} if table is Table.points else {"queries": rows}
+        of_table: RemedyTable = (
+            {"points": rows} if table is RemedyTableName.points else {"queries": rows}
+        )
         printed: RemedyAnswer = {
             "model": spec.name,
             **remedies.summary(found, found.judgement),

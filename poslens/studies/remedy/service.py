@@ -40,7 +40,7 @@ from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.studies.ranking import service as ranking_service
-from poslens.studies.ranking.service import Ranked, Setup
+from poslens.studies.ranking.service import Ranked, RankingSetup
 from poslens.studies.remedy.answers import QualityEntry, Recommendation
 
 STRENGTHS = (STRENGTH, 1.0)
@@ -111,7 +111,7 @@ def _depth(word: str, n: int | None, name: str) -> int | None:
 
 
 def job(
-    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: Setup
+    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: RankingSetup
 ) -> Job:
     """Rank with the plain model and each of `points` that has no rankings, one after the other.
 
@@ -149,7 +149,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class HeldOutResult:
     """The point chosen on one half of the queries, tested on the held-out half. `before` and
     `after` are of the held-out half; `change` and `decision` are None where no setting beats the
     plain model on the first half."""
@@ -169,9 +169,9 @@ class Remedy:
 
     points: tuple[Point, ...]
     missing: tuple[str, ...]
-    judgement: Judgement | None
+    judgement: HeldOutResult | None
     chosen_on: frozenset[str]
-    setup: Setup
+    setup: RankingSetup
 
     @property
     def plain(self) -> Point:
@@ -203,7 +203,7 @@ class Remedy:
         ]
 
 
-def _placed(setup: Setup) -> list[Query]:
+def _placed(setup: RankingSetup) -> list[Query]:
     """The measured queries whose evidence has a place.
 
     Raises:
@@ -222,7 +222,7 @@ _remedies: LRUCache[tuple[object, Remedy]] = LRUCache(16)
 
 
 def remedy(
-    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: Setup
+    compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: RankingSetup
 ) -> Remedy | None:
     """What is known of the plain model and of `points`; None while the plain model has no
     rankings.
@@ -248,7 +248,7 @@ def remedy(
 
 
 def _made(
-    found: Sequence[Ranked], missing: tuple[str, ...], placed: Sequence[Query], setup: Setup
+    found: Sequence[Ranked], missing: tuple[str, ...], placed: Sequence[Query], setup: RankingSetup
 ) -> Remedy:
     rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
     scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
@@ -273,7 +273,7 @@ def _made(
         assert before is not None and after is not None
         judged = change(scores[0][~half], scores[best][~half], places, groups) if best else None
         decision = decide(judged, points[0].quality, points[best].quality) if judged else None
-        judgement = Judgement(points[best], int(half.sum()), before, after, judged, decision)
+        judgement = HeldOutResult(points[best], int(half.sum()), before, after, judged, decision)
     chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
     return Remedy(tuple(points), missing, judgement, chosen_on, setup)
 
@@ -314,7 +314,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def summary(found: Remedy, judged: Judgement) -> Recommendation:
+def summary(found: Remedy, judged: HeldOutResult) -> Recommendation:
     """The recommendation, for a command's output."""
     changed, recommended = judged.change, found.recommended
     assert recommended is not None  # there is a judgement

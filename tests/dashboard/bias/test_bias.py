@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.evaluation.bias_pairs import Pairs, available, pairs_for
+from poslens.attribution.evaluation.bias_pairs import BiasPairs, available, pairs_for
 from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
@@ -45,7 +45,7 @@ def compute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compute]:
 
 
 @pytest.fixture(scope="module")
-def tests() -> list[Pairs]:
+def tests() -> list[BiasPairs]:
     data = datasets.read("sample-bias")
     return [pairs_for(data, name) for name in available(data)]
 
@@ -56,7 +56,7 @@ def bm25() -> RetrieverSpec:
 
 @pytest.fixture(scope="module")
 def results(
-    compute: Compute, tests: list[Pairs], one_thread: None
+    compute: Compute, tests: list[BiasPairs], one_thread: None
 ) -> dict[str, list[bias_service.Tested]]:
     found = {}
     for spec in (resolve("MiniLM-primacy"), resolve("MiniLM-recency"), bm25()):
@@ -109,7 +109,7 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
     pairs = pairs_for(datasets.read("sample"), "position", "own")
     same = [pair for pair in pairs.pairs if pair.identical]
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
-    some = Pairs("position", (*same[:3], *others), pairs.source)
+    some = BiasPairs("position", (*same[:3], *others), pairs.source)
     spec = with_corpus(resolve("BM25"), "sample")
     bias_service.job(compute, spec, [some], "own").start().wait()
     (found,) = bias_service.tested(compute, spec, [some])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
@@ -179,7 +179,7 @@ def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
 
 def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> None:
     pair = result("bad")[0]
-    tests = FaithfulnessStore(store.root).tests(Parameters())
+    tests = FaithfulnessStore(store.root).tests(ErasureParameters())
     tests.put_failures(MODEL, METHOD, [(pair, "it is too short")])
     moved = relocation_method()
     causes(store.root, moved).put_failures(MODEL, moved, [(pair, "it has no evidence")])

@@ -25,11 +25,11 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.studies.check import service as checking
-from poslens.studies.check.baseline import Baseline, Number, parse, read_baseline
+from poslens.studies.check.baseline import Baseline, BaselineNumber, parse, read_baseline
 from poslens.studies.check.junit import junit_bytes
 from poslens.studies.check.service import NAMES, Check, Tolerances
 from poslens.studies.passport.document import document_bytes
-from poslens.studies.passport.service import PairScore, Passport
+from poslens.studies.passport.service import ModelPassport, PairScore
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
@@ -54,11 +54,11 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
 
 
 @pytest.fixture(scope="module")
-def cards(shipped: Compute) -> Callable[[str], Passport]:
+def cards(shipped: Compute) -> Callable[[str], ModelPassport]:
     """The shipped passports of models over the sample, as far as checks need them."""
-    sample, made = datasets.read("sample"), dict[str, Passport]()
+    sample, made = datasets.read("sample"), dict[str, ModelPassport]()
 
-    def card(name: str) -> Passport:
+    def card(name: str) -> ModelPassport:
         if name not in made:
             made[name] = checking.passport(shipped, resolve(name), sample, NAMES)
         return made[name]
@@ -67,7 +67,7 @@ def cards(shipped: Compute) -> Callable[[str], Passport]:
 
 
 @pytest.fixture(scope="module")
-def stored(cards: Callable[[str], Passport]) -> Baseline:
+def stored(cards: Callable[[str], ModelPassport]) -> Baseline:
     """MiniLM's passport, by way of its file."""
     return parse(document_bytes([cards("MiniLM")], "json"), "card.json", "MiniLM")
 
@@ -104,18 +104,20 @@ def with_number(stored: Baseline, part: str, key: str, value: float | None) -> B
     """The baseline with another number; without it where the value is None."""
     numbers = {k: v for k, v in stored.numbers[part].items() if k != key or value is not None}
     if value is not None:
-        numbers[key] = replace(stored.numbers[part].get(key, Number(0)), value=value)
+        numbers[key] = replace(stored.numbers[part].get(key, BaselineNumber(0)), value=value)
     return replace(stored, numbers={**stored.numbers, part: numbers})
 
 
-def test_a_model_passes_against_itself(cards: Callable[[str], Passport], stored: Baseline) -> None:
+def test_a_model_passes_against_itself(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
     made = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0), NAMES)
     assert outcomes(made) == dict.fromkeys(NAMES, "pass")
     assert all("different samples" not in one.line for one in made)
 
 
 def test_a_model_with_a_planted_bias_fails_where_it_leans(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     """The planted model reads as many tokens and gives other scores; its leans lie further out."""
     found = cards("MiniLM-recency")
@@ -141,7 +143,7 @@ def test_a_model_with_a_planted_bias_fails_where_it_leans(
     ids=["shrank", "grew", "changed sides", "shrank much"],
 )
 def test_an_index_counts_where_it_lies_further_out(
-    cards: Callable[[str], Passport], stored: Baseline, old: float, excess: float
+    cards: Callable[[str], ModelPassport], stored: Baseline, old: float, excess: float
 ) -> None:
     key = "saliency_primacy_recency_index"
     card = cards("MiniLM")
@@ -167,7 +169,7 @@ def test_an_index_counts_where_it_lies_further_out(
 
 
 def test_the_lean_is_the_one_that_relocation_measures(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     """MiniLM-primacy's curve leans to the beginning and MiniLM's to the end, so its index may pass
     as a smaller one; moving the evidence costs it 2.9 times as much of its score's spread."""
@@ -186,7 +188,7 @@ def test_the_lean_is_the_one_that_relocation_measures(
 
 
 def test_a_lean_is_in_units_that_a_models_scale_does_not_change(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     scores = {key: replace(one, score=100 * one.score + 7) for key, one in stored.scores.items()}
     scaled = with_number(
@@ -199,7 +201,7 @@ def test_a_lean_is_in_units_that_a_models_scale_does_not_change(
 
 
 def test_an_index_that_was_lost_fails_although_another_method_has_one(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     """The profile's index is in both; it is blind to the query, and no answer for saliency."""
     card = cards("MiniLM")
@@ -219,7 +221,7 @@ def test_an_index_that_was_lost_fails_although_another_method_has_one(
     ],
 )
 def test_only_what_got_worse_counts(
-    cards: Callable[[str], Passport],
+    cards: Callable[[str], ModelPassport],
     stored: Baseline,
     part: str,
     key: str,
@@ -237,7 +239,7 @@ def test_only_what_got_worse_counts(
 
 
 def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     card = cards("MiniLM")
     less = with_number(stored, "ranking", "psi_beyond_chance", None)
@@ -257,7 +259,7 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
 
 
 def test_a_check_says_over_how_many_pairs_and_documents_the_baseline_was_made(
-    shipped: Compute, cards: Callable[[str], Passport]
+    shipped: Compute, cards: Callable[[str], ModelPassport]
 ) -> None:
     few = checking.passport(shipped, resolve("MiniLM"), datasets.read("sample"), ["curve"], 30)
     known = parse(document_bytes([few], "json"), "card.json", "MiniLM")
@@ -274,7 +276,7 @@ def test_a_check_says_over_how_many_pairs_and_documents_the_baseline_was_made(
 
 
 def test_pairs_whose_texts_changed_are_no_drift(
-    cards: Callable[[str], Passport], stored: Baseline
+    cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     first = next(iter(stored.scores))
     changed = {**stored.scores, first: PairScore("0" * 16, 99.0), "gone": PairScore("", 1.0)}

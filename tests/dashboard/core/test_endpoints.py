@@ -232,7 +232,7 @@ def test_what_all_models_send_names_the_endpoints(
     specs = [resolve.register_endpoint(f"{name}={server.url}") for name in ("E5", "ours")]
     for spec in specs:
         own_service.retriever(own_service.identify(spec))
-    setup = rankings.Setup(rankings.collection_of(datasets.read(SAMPLE)))
+    setup = rankings.RankingSetup(rankings.collection_of(datasets.read(SAMPLE)))
     job = rankings.job_of_all(own_service, [*specs, resolve.resolve("BM25")], setup)
     assert job.endpoints == ("E5", "ours")
     assert job.quote().startswith("To be sent to E5, ours (All models): ")
@@ -253,7 +253,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert relocation_frame({"E5": moved}, None, ["E5"])["evidence read"].isna().all()
     assert relocation_frame({"E5": moved})["evidence read"].eq(1).all()
     own = DataSet("typed", "Typed", tuple(PAIRS), ())
-    setup = rankings.Setup(rankings.collection_of(own))
+    setup = rankings.RankingSetup(rankings.collection_of(own))
     assert not finished(rankings.job(own_service, spec, setup))
     ranked = rankings.ranked(own_service, spec, setup)
     assert ranked is not None and ranked.evaluation.profile is not None
@@ -371,7 +371,7 @@ def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path
     reranker = resolve.register_endpoint(f"RR={server.url}/rerank")
     data = datasets.read(SAMPLE)
     few = type(data)("few", "few", tuple(pair(n, "few") for n in range(12)), ())
-    setup = rankings.Setup(rankings.collection_of(few), first_stage=spec)
+    setup = rankings.RankingSetup(rankings.collection_of(few), first_stage=spec)
     job = rankings.job(compute, spec, setup)
     cost = job.cost()
     assert cost is not None and cost.texts == 24

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
@@ -66,7 +66,7 @@ def test_a_test_that_two_sessions_ask_for_is_kept_in_each_ones_folder(
 
     monkeypatch.setattr(faithfulness, "of_pair", folder_of)
     both = (own.compute, shared)
-    places = [faithfulness.ask(one, PAIR, spec, METHOD, Parameters()) for one in both]
+    places = [faithfulness.ask(one, PAIR, spec, METHOD, ErasureParameters()) for one in both]
     go.set()
     assert [place.result() for place in places] == [one.root for one in both]
     for place in places:

@@ -207,13 +207,13 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     page.run()
     assert not page.exception
     page.button(key="faithfulness.start").click().run()
-    from poslens.attribution.evaluation.faithfulness import Parameters
+    from poslens.attribution.evaluation.faithfulness import ErasureParameters
     from poslens.dashboard.widgets import choices
     from poslens.studies.faithfulness import service as faithfulness_service
 
     spec, method = choices.spec("BM25", "mine"), make_method("terms")
     scope = "mine: 3 pairs spread evenly"
-    run = faithfulness_service.job(service(), spec, method, (), scope, Parameters()).run
+    run = faithfulness_service.job(service(), spec, method, (), scope, ErasureParameters()).run
     assert run is not None
     run.wait()
     page.run()
@@ -260,7 +260,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
 
 def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
     data = datasets.read("sample")
-    setup = ranking_service.Setup(ranking_service.collection_of(data))
+    setup = ranking_service.RankingSetup(ranking_service.collection_of(data))
     ranking_service.job(compute, bm25, setup).start().wait()
     ranked = ranking_service.ranked(compute, bm25, setup)
     assert ranked is not None

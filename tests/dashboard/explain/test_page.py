@@ -14,7 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import service
-from poslens.dashboard.explain.subject import Subject
+from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.widgets import choices
 from tests.support.pages import open_page
 
@@ -92,7 +92,7 @@ def test_a_curve_whose_control_was_refused_is_not_kept_as_that_less_it(
         raise UserError("8 of your requests are waiting already: try again in a moment.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Subject, "_control", refused)
+        patch.setattr(ExplainedSubject, "_control", refused)
         page = opened("explain", "p5", models=["BM25"], null=NULL)
         assert page.error
         before = figures(page)[0]

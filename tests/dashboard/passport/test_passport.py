@@ -26,7 +26,7 @@ from poslens.export.browser import Page, in_page
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
 from poslens.studies.passport.parts import _leans, _moves
-from poslens.studies.passport.service import Passport
+from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import Part
 from poslens.studies.ranking import service as rankings
 from tests.support.nouns import NOUNS
@@ -39,11 +39,11 @@ ROWS = "query,document,evidence\n" + "".join(
 )
 
 
-def part(one: Passport, key: str) -> Part:
+def part(one: ModelPassport, key: str) -> Part:
     return next(found for found in one.parts if found.key == key)
 
 
-def value(one: Passport, key: str, number: str) -> float:
+def value(one: ModelPassport, key: str, number: str) -> float:
     return next(n.estimate.value for n in part(one, key).numbers if n.key == number)
 
 
@@ -61,12 +61,12 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
 
 
 @pytest.fixture(scope="module")
-def primacy(shipped: Compute, sample: datasets.DataSet) -> Passport:
+def primacy(shipped: Compute, sample: datasets.DataSet) -> ModelPassport:
     return passports.passport(shipped, resolve("MiniLM-primacy"), sample)
 
 
 def test_numbers_are_those_of_their_own_services(
-    primacy: Passport, shipped: Compute, sample: datasets.DataSet
+    primacy: ModelPassport, shipped: Compute, sample: datasets.DataSet
 ) -> None:
     compute, spec = shipped, resolve("MiniLM-primacy")
     stored = compute.store.curves(
@@ -74,7 +74,7 @@ def test_numbers_are_those_of_their_own_services(
     )
     index = primacy_recency_index(stored.magnitudes.astype(np.float64).mean(0)[None])[0]
     assert value(primacy, "attribution", "saliency_primacy_recency_index") == pytest.approx(index)
-    ranked = rankings.ranked(compute, spec, rankings.Setup(rankings.collection_of(sample)))
+    ranked = rankings.ranked(compute, spec, rankings.RankingSetup(rankings.collection_of(sample)))
     assert ranked is not None and ranked.evaluation.profile is not None
     assert value(primacy, "ranking", "ndcg_at_10") == pytest.approx(
         ranked.evaluation.per_query[NDCG].mean()
@@ -97,7 +97,7 @@ def test_numbers_are_those_of_their_own_services(
     assert value(primacy, "relocation", "lean") < 0
 
 
-def test_every_number_lies_within_its_interval(primacy: Passport) -> None:
+def test_every_number_lies_within_its_interval(primacy: ModelPassport) -> None:
     numbers = [number for one in primacy.parts for number in one.numbers]
     assert any(number.key == "distance" for number in numbers)
     for number in numbers:
@@ -180,7 +180,9 @@ def test_a_signed_methods_curve_carries_its_caveat(
             assert card.parts[0].limits.endswith(caveat or "asks for that.")
 
 
-def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(primacy: Passport) -> None:
+def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(
+    primacy: ModelPassport,
+) -> None:
     assert {one.key for one in primacy.parts} >= {"attribution", "relocation", "ranking"}
     for one in primacy.parts:
         assert one.limits.endswith(".")
@@ -237,7 +239,7 @@ def test_documents_alone_have_the_parts_that_need_no_query(tmp_path: Path) -> No
     assert "no queries" in part(found, "null_control").absent
 
 
-def test_json_holds_every_number_with_its_interval(primacy: Passport) -> None:
+def test_json_holds_every_number_with_its_interval(primacy: ModelPassport) -> None:
     (read,) = json.loads(document_bytes([primacy], "json"))
     assert read["model"] == "MiniLM-primacy" and read["limits"]
     for one in primacy.parts:
@@ -247,7 +249,7 @@ def test_json_holds_every_number_with_its_interval(primacy: Passport) -> None:
         }
 
 
-def test_a_model_card_reads_it(primacy: Passport) -> None:
+def test_a_model_card_reads_it(primacy: ModelPassport) -> None:
     head = yaml.safe_load(document_bytes([primacy], "yaml"))
     (listed,) = head["model-index"]
     found = {m["type"]: m["value"] for r in listed["results"] for m in r["metrics"]}
@@ -255,7 +257,7 @@ def test_a_model_card_reads_it(primacy: Passport) -> None:
     assert len(found) == sum(len(one.numbers) for one in primacy.parts)
 
 
-def test_html_asks_for_nothing_and_shows_text_as_text(primacy: Passport) -> None:
+def test_html_asks_for_nothing_and_shows_text_as_text(primacy: ModelPassport) -> None:
     named = replace(primacy, title="<script>alert(1)</script>")
     page = document_bytes([named, primacy], "html").decode()
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
@@ -268,7 +270,7 @@ def test_html_asks_for_nothing_and_shows_text_as_text(primacy: Passport) -> None
 
 
 @pytest.mark.parametrize("fmt", ["svg", "pdf"])
-def test_pictures_hold_the_provenance(primacy: Passport, fmt: str) -> None:
+def test_pictures_hold_the_provenance(primacy: ModelPassport, fmt: str) -> None:
     data = document_bytes([primacy, primacy], fmt)  # type: ignore[arg-type]
     if fmt == "pdf":
         assert data.startswith(b"%PDF") and b"Position passport" in data
@@ -281,7 +283,7 @@ def test_pictures_hold_the_provenance(primacy: Passport, fmt: str) -> None:
     assert float(root.attrib["height"]) > 1000
 
 
-def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: Passport) -> None:
+def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: ModelPassport) -> None:
     for cards in ([primacy], [primacy] * 3):
         data = document_bytes(cards, "pdf")
         pages = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", data)

@@ -54,7 +54,7 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     assert "3 queries, 3 documents" in app.markdown[0].value
     app.button(key="start.BM25").click().run()
     data = datasets.read(mine)
-    setup = ranking_service.Setup(ranking_service.collection_of(data))
+    setup = ranking_service.RankingSetup(ranking_service.collection_of(data))
     from poslens.dashboard.widgets.choices import spec
 
     run = ranking_service.job(service(), spec("BM25", mine), setup).run
@@ -114,7 +114,7 @@ def test_each_query_among_the_documents_of_its_language(
     from poslens.dashboard.widgets.choices import ranking_spec
 
     collection = ranking_service.monolingual(ranking_service.collection_of(datasets.read("langs")))
-    setup = ranking_service.Setup(collection, own_corpus=True)
+    setup = ranking_service.RankingSetup(collection, own_corpus=True)
     run = ranking_service.job(service(), ranking_spec("BM25", "langs"), setup).run
     assert run is not None
     run.wait()
@@ -172,7 +172,7 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     app = opened("ranking", dataset=mine, models=["MiniLM", "MiniLM-recency"])
     assert app.toggle(key="posir").value is False
     collection = ranking_service.collection_of(datasets.read(mine))
-    setup = ranking_service.Setup(collection)
+    setup = ranking_service.RankingSetup(collection)
     from poslens.dashboard.widgets.choices import ranking_spec
 
     own, posir = ranking_spec("MiniLM", mine), ranking_spec("MiniLM", mine, posir=True)

@@ -30,7 +30,7 @@ from poslens.studies.ranking.runs import (
     mean_difference,
     ranked_run,
 )
-from poslens.studies.ranking.service import Ranked, Setup
+from poslens.studies.ranking.service import Ranked, RankingSetup
 from tests.support.pages import open_page
 
 WORDS = ("ice", "stone", "fog", "moss")
@@ -43,13 +43,13 @@ BAD = "row-2 Q0 row-2 1 1 x\nrow-3 Q0 row-2 1 2 x\nrow-3 Q0 row-3 1 1 x\nbroken\
 
 
 @pytest.fixture(scope="module")
-def setup() -> Setup:
+def setup() -> RankingSetup:
     data = datasets.read_upload("mine.csv", ROWS.encode())
-    return Setup(ranking_service.collection_of(data))
+    return RankingSetup(ranking_service.collection_of(data))
 
 
 @pytest.fixture(scope="module")
-def ranked(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> Ranked:
+def ranked(setup: RankingSetup, tmp_path_factory: pytest.TempPathFactory) -> Ranked:
     compute = Compute(tmp_path_factory.mktemp("runs"))
     ranking_service.job(compute, resolve("BM25"), setup).start().wait()
     found = ranking_service.ranked(compute, resolve("BM25"), setup)
@@ -77,7 +77,9 @@ def as_run(one: Ranked) -> str:
     )
 
 
-def test_a_models_own_rankings_as_a_run_are_worth_the_same(ranked: Ranked, setup: Setup) -> None:
+def test_a_models_own_rankings_as_a_run_are_worth_the_same(
+    ranked: Ranked, setup: RankingSetup
+) -> None:
     found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
     assert found.by_query.keys() == ranked.by_query.keys()
     theirs = tables.measures_frame([found]).drop(columns="model")
@@ -88,7 +90,7 @@ def test_a_models_own_rankings_as_a_run_are_worth_the_same(ranked: Ranked, setup
     assert (differences_frame(ranked, found)[DIFFERENCE] == 0).all()
 
 
-def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: Setup) -> None:
+def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetup) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
     frame = differences_frame(ranked, run)
     # Found by the model alone: the two that the run lacks; then the one it has in second place.
@@ -112,16 +114,16 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: Setup) -> N
         differences_frame(ranked, ranked_run(run.run, narrowed(setup)))
 
 
-def narrowed(setup: Setup) -> Setup:
-    return Setup(setup.collection, left_out=frozenset({"row-2"}), selection="three")
+def narrowed(setup: RankingSetup) -> RankingSetup:
+    return RankingSetup(setup.collection, left_out=frozenset({"row-2"}), selection="three")
 
 
-def test_a_run_is_of_all_documents(setup: Setup) -> None:
+def test_a_run_is_of_all_documents(setup: RankingSetup) -> None:
     run = read_run("bad", File("bad.run", BAD.encode()))
     from dataclasses import replace
 
     with pytest.raises(UserError, match="search all documents to compare it"):
-        ranked_run(run, Setup(replace(setup.collection, monolingual=True)))
+        ranked_run(run, RankingSetup(replace(setup.collection, monolingual=True)))
 
 
 def test_the_command_ranks_models_and_runs(mine: Path) -> None:

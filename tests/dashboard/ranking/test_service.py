@@ -33,7 +33,7 @@ from poslens.studies.published import service as published_service
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins, length_buckets, published_curves
-from poslens.studies.ranking.service import Ranked, Setup
+from poslens.studies.ranking.service import Ranked, RankingSetup
 from poslens.studies.ranking.tables import FAILED, LATE
 
 BM25 = resolve("BM25")
@@ -48,12 +48,12 @@ ROWS = (
 
 
 @pytest.fixture
-def upload() -> Setup:
-    return Setup(ranking_service.collection_of(read_upload("mine.csv", ROWS.encode())))
+def upload() -> RankingSetup:
+    return RankingSetup(ranking_service.collection_of(read_upload("mine.csv", ROWS.encode())))
 
 
 @pytest.fixture
-def ranked(upload: Setup, tmp_path: Path) -> Ranked:
+def ranked(upload: RankingSetup, tmp_path: Path) -> Ranked:
     compute = Compute(tmp_path)
     assert ranking_service.ranked(compute, BM25, upload) is None
     run = ranking_service.job(compute, BM25, upload).start()
@@ -65,7 +65,7 @@ def ranked(upload: Setup, tmp_path: Path) -> Ranked:
 
 
 def test_an_upload_is_ranked_and_kept(
-    ranked: Ranked, upload: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranked: Ranked, upload: RankingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
     assert ranked.evaluation.estimates[NDCG].value == 0.75
@@ -82,7 +82,7 @@ def test_an_upload_is_ranked_and_kept(
 
 
 def test_two_names_of_one_model_have_each_its_own(
-    ranked: Ranked, upload: Setup, tmp_path: Path
+    ranked: Ranked, upload: RankingSetup, tmp_path: Path
 ) -> None:
     again = ranking_service.ranked(Compute(tmp_path), replace(BM25, name="again"), upload)
     assert again is not None
@@ -119,7 +119,7 @@ def test_a_querys_top(ranked: Ranked) -> None:
         tables.query_of(ranked, "nope")
 
 
-def test_a_cross_encoder_needs_another_first_stage(upload: Setup, tmp_path: Path) -> None:
+def test_a_cross_encoder_needs_another_first_stage(upload: RankingSetup, tmp_path: Path) -> None:
     compute = Compute(tmp_path)
     spec = RetrieverSpec("ce", "ce", "cross_encoder", "folder:/nonexistent")
     for first in (None, spec):
@@ -289,7 +289,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str) -> None:
 
 
 def test_the_tiny_model_reranks_what_bm25_finds(
-    tiny_folder: Callable[..., Path], upload: Setup, tmp_path: Path
+    tiny_folder: Callable[..., Path], upload: RankingSetup, tmp_path: Path
 ) -> None:
     from importlib import import_module
 
@@ -312,7 +312,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     at_work: list[str] = []
     begun: list[list[str]] = []
 
-    def job(compute: Compute, spec: RetrieverSpec, setup: Setup) -> Job:
+    def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         def work(run: Run, report: Report) -> Progress:
             at_work.append(spec.name)
             begun.append(list(at_work))
@@ -338,7 +338,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_all_models_rank_one_after_the_other(
-    watched: list[list[str]], upload: Setup, tmp_path: Path
+    watched: list[list[str]], upload: RankingSetup, tmp_path: Path
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("BM25", "MiniLM", "MiniLM-primacy", "MiniLM-recency")]
@@ -358,7 +358,7 @@ def test_all_models_rank_one_after_the_other(
 
 
 def test_all_models_stopped_begin_no_other(
-    watched: list[list[str]], upload: Setup, tmp_path: Path
+    watched: list[list[str]], upload: RankingSetup, tmp_path: Path
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("MiniLM-primacy", "MiniLM-recency", "BM25")]

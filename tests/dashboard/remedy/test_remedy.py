@@ -21,7 +21,7 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
 from poslens.studies.ranking import service as ranking_service
-from poslens.studies.ranking.service import Setup
+from poslens.studies.ranking.service import RankingSetup
 from poslens.studies.remedy import service as remedies
 from poslens.studies.remedy import tables
 from poslens.studies.remedy.figures import front
@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> datasets.DataSet:
 @pytest.fixture(scope="module")
 def found(data: datasets.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Remedy:
     compute = Compute(tmp_path_factory.mktemp("remedy"))
-    setup = Setup(ranking_service.collection_of(data))
+    setup = RankingSetup(ranking_service.collection_of(data))
     points = remedies.grid(MINILM, **SMALL)  # type: ignore[arg-type]
     assert remedies.remedy(compute, MINILM, points, setup) is None
     run = remedies.job(compute, MINILM, points, setup).start()
@@ -188,7 +188,7 @@ def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
 
 def test_a_data_set_without_places_is_one_sentence(tmp_path: Path) -> None:
     rows = b"query,document\nwhat is ice,Ice is water.\n"
-    setup = Setup(ranking_service.collection_of(datasets.read_upload("bare.csv", rows)))
+    setup = RankingSetup(ranking_service.collection_of(datasets.read_upload("bare.csv", rows)))
     with pytest.raises(UserError, match="does not say where its evidence stands"):
         remedies.job(Compute(tmp_path), MINILM, remedies.grid(MINILM), setup)
 

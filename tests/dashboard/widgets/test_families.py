@@ -14,7 +14,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import pairs_for
-from poslens.attribution.evaluation.faithfulness import Parameters
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.detect import family_of
@@ -123,7 +123,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     assert curve.summary.curve.n == 6
     assert "statistics of sample" in curve.provenance().caption()
     assert "prompts none" in curve.provenance().caption()
-    tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, Parameters())
+    tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, ErasureParameters())
     assert tested.gain is not None and tested.gain.deletion_area > 0
     # Other statistics are another model: nothing is taken from the wrong cache.
     plain = resolve.resolve("BM25")
@@ -187,7 +187,9 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert service().explain(PAIR, spec, chosen).from_cache
     checked = service().self_check(service().identify(spec))
     assert checked and "score as in sentence-transformers" in checked.sentence()
-    assert faithfulness_service.of_pair(service(), PAIR, spec, chosen, Parameters()).score != 0
+    assert (
+        faithfulness_service.of_pair(service(), PAIR, spec, chosen, ErasureParameters()).score != 0
+    )
 
 
 def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
