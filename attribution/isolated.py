@@ -59,7 +59,7 @@ _ENVIRONMENT = {
 _MAX_SENTENCE = 100_000
 _PART = 1 << 20
 
-_turns = threading.BoundedSemaphore(2)
+_reader_slots = threading.BoundedSemaphore(2)
 """Uploads that are read at once: each may take its limit of memory."""
 
 
@@ -155,7 +155,7 @@ def call(
     Raises:
         UserError: as `Reader.call`.
     """
-    with _turns, Reader(limits) as reader:
+    with _reader_slots, Reader(limits) as reader:
         return reader.call(function, arguments, data, damaged=damaged)
 
 

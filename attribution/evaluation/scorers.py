@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.base import Pooled, Representation, Separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Search
 from poslens.attribution.retrievers.late_interaction import Vectors
-from poslens.attribution.retrievers.scoring import Turn, in_batches
+from poslens.attribution.retrievers.scoring import DeviceSlot, in_batches
 from poslens.attribution.types import Side
 
 _QUERIES_AT_ONCE = 512
@@ -43,21 +43,21 @@ def scorer(
     retriever: Pooled,
     queries: Sequence[str],
     vectorise: Vectorise | None = None,
-    turn: Turn = nullcontext,
+    device_slot: DeviceSlot = nullcontext,
     on_batch: OnBatch = _unheard,
 ) -> Scorer:
     """The scorer of a retriever that reads documents one by one.
 
     `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
-    without it `turn` is entered for each batch that the model reads, and `on_batch` told of it.
+    without it each batch that the model reads enters `device_slot`, and `on_batch` is told of it.
 
     Raises:
         UserError: the family is scored otherwise (BM25, cross-encoders).
     """
     scorers: dict[Search, Callable[[], Scorer]] = {
-        "vectors": lambda: Dense(retriever, queries, vectorise, turn, on_batch),
-        "term_weights": lambda: Sparse(retriever, queries, turn, on_batch),
-        "token_vectors": lambda: LateInteraction(retriever, queries, turn, on_batch),
+        "vectors": lambda: Dense(retriever, queries, vectorise, device_slot, on_batch),
+        "term_weights": lambda: Sparse(retriever, queries, device_slot, on_batch),
+        "token_vectors": lambda: LateInteraction(retriever, queries, device_slot, on_batch),
     }
     way = family_of(retriever.spec).search
     if way not in scorers:
@@ -78,7 +78,11 @@ def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool
 
 
 def _read(
-    retriever: Separate, texts: Sequence[str], side: Side, turn: Turn, on_batch: OnBatch
+    retriever: Separate,
+    texts: Sequence[str],
+    side: Side,
+    device_slot: DeviceSlot,
+    on_batch: OnBatch,
 ) -> Iterator[tuple[list[int], Representation]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
@@ -88,7 +92,9 @@ def _read(
         encoded = retriever.encode_plain([texts[number] for number in numbers], side)
         return retriever.embed(encoded).detach()
 
-    read = in_batches(retriever, embed, known, lambda i: estimated_tokens(texts[i]), turn=turn)
+    read = in_batches(
+        retriever, embed, known, lambda i: estimated_tokens(texts[i]), device_slot=device_slot
+    )
     for numbers, made in read:
         on_batch(len(numbers))
         yield numbers, made
@@ -102,10 +108,10 @@ class Dense:
         retriever: Pooled,
         queries: Sequence[str],
         vectorise: Vectorise | None = None,
-        turn: Turn = nullcontext,
+        device_slot: DeviceSlot = nullcontext,
         on_batch: OnBatch = _unheard,
     ) -> None:
-        self._retriever, self._turn, self._on_batch = retriever, turn, on_batch
+        self._retriever, self._device_slot, self._on_batch = retriever, device_slot, on_batch
         self._vectorise = vectorise or self._embed
         known, vectors = self._vectors(queries, "query")
         self._known = torch.zeros(len(queries), dtype=torch.bool)
@@ -115,7 +121,9 @@ class Dense:
 
     def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
         found: dict[int, Tensor] = {}
-        for numbers, vectors in _read(self._retriever, texts, side, self._turn, self._on_batch):
+        for numbers, vectors in _read(
+            self._retriever, texts, side, self._device_slot, self._on_batch
+        ):
             found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
         if len(found) < len(texts):
             raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
@@ -154,10 +162,10 @@ class Sparse:
         self,
         retriever: Separate,
         queries: Sequence[str],
-        turn: Turn = nullcontext,
+        device_slot: DeviceSlot = nullcontext,
         on_batch: OnBatch = _unheard,
     ) -> None:
-        self._read = partial(_read, retriever, turn=turn, on_batch=on_batch)
+        self._read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
         self._retriever = retriever
         found: dict[int, Tensor] = {}
         for numbers, weights in self._read(queries, "query"):
@@ -185,10 +193,10 @@ class LateInteraction:
         self,
         retriever: Separate,
         queries: Sequence[str],
-        turn: Turn = nullcontext,
+        device_slot: DeviceSlot = nullcontext,
         on_batch: OnBatch = _unheard,
     ) -> None:
-        self._read = partial(_read, retriever, turn=turn, on_batch=on_batch)
+        self._read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
         self._retriever = retriever
         self._queries: dict[int, tuple[Tensor, Tensor]] = {}
         for numbers, vectors in self._read(queries, "query"):

@@ -40,7 +40,7 @@ from poslens.attribution.types import Array, Side, TextPair, as_array
 Text = tuple[str, str]
 """A query and a document."""
 
-Turn = Callable[[], AbstractContextManager[object]]
+DeviceSlot = Callable[[], AbstractContextManager[object]]
 """What is entered for each batch: a server passes its device's queue there."""
 
 
@@ -103,13 +103,13 @@ def in_batches(
     items: Sequence[T],
     tokens: Callable[[T], int],
     should_stop: Callable[[], bool] = lambda: False,
-    turn: Turn = nullcontext,
+    device_slot: DeviceSlot = nullcontext,
     max_tokens: int | None = None,
 ) -> Iterator[tuple[list[T], R]]:
     """What `read` makes of items without gradients, batch by batch of like length by their
     estimated `tokens`, in parts where one does not fit into memory.
 
-    A batch holds `max_tokens` (what suits the device by default); `turn` is entered and
+    A batch holds `max_tokens` (what suits the device by default); `device_slot` is entered and
     `retriever.lock` held for each, and `should_stop` is asked before.
 
     Raises:
@@ -119,7 +119,7 @@ def in_batches(
     def run(part: list[T]) -> R:
         # No gradients rather than inference mode: what a model keeps of a run (tables of
         # positions, say) has to serve the next one that needs gradients. It is as fast.
-        with turn(), retriever.lock, torch.no_grad():
+        with device_slot(), retriever.lock, torch.no_grad():
             return read(part)
 
     limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
@@ -133,7 +133,7 @@ def read_texts(
     side: Side,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    turn: Turn = nullcontext,
+    device_slot: DeviceSlot = nullcontext,
     known: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
     """What the model makes of each distinct text of one side, batch by batch and without
@@ -153,7 +153,7 @@ def read_texts(
     found = {text: None if known is None else known.find((side, text)) for text in texts}
     yield from (([text], made) for text, made in found.items() if made is not None)
     new = [text for text, made in found.items() if made is None]
-    read = in_batches(retriever, embed, new, estimated_tokens, should_stop, turn, limit)
+    read = in_batches(retriever, embed, new, estimated_tokens, should_stop, device_slot, limit)
     for batch, made in read:
         if known is not None:
             for row, text in enumerate(batch):

@@ -93,17 +93,17 @@ class Destination(Protocol):
 
 
 class OneDevice:
-    """A model loaded in this process. `turn` is entered for each batch: a server passes its
+    """A model loaded in this process. `device_slot` is entered for each batch: a server passes its
     device's queue there."""
 
     def __init__(
         self,
         retriever: Retriever,
         method: Method,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        device_slot: Callable[[], AbstractContextManager[object]] = nullcontext,
         max_tokens: int | None = None,
     ) -> None:
-        self._retriever, self._method, self._turn = retriever, method, turn
+        self._retriever, self._method, self._device_slot = retriever, method, device_slot
         self._max_tokens = max_tokens
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
@@ -127,7 +127,7 @@ class OneDevice:
 
         halving = Halving()
         for batch in batches:
-            with self._turn():
+            with self._device_slot():
                 found = attribute_batch(self._retriever, self._method, batch, halving)
             yield computed(found, self._method)
 

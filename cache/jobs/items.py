@@ -30,7 +30,7 @@ def compute_missing(
     prepare: Callable[[Sequence[Item]], None] = lambda items: None,
 ) -> Progress:
     """Compute and store what `results` lacks of `items`, one by one; stops between them (or within
-    one whose `compute` raises Stopped), resumes anywhere. A turn is taken for each item.
+    one whose `compute` raises Stopped), resumes anywhere. Each item takes a device slot.
 
     Items are claimed by the `portion`; `prepare` is told which, before the first of them is
     computed. A UserError of `compute` is that item's failure.
@@ -82,7 +82,7 @@ class _Items(Generic[Item, T]):
 
     def _result(self, item: Item) -> T | UserError:
         try:
-            with self._options.turn():
+            with self._options.device_slot():
                 return self._compute(item)
         except Stopped:
             raise

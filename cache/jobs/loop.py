@@ -50,12 +50,12 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What a run is told from outside, and whom it tells how far it is: it stops between batches
-    once `should_stop` says so, enters `turn` for each batch (a server passes its device's queue
-    there), and with `retry_failed` tries once more what failed before."""
+    once `should_stop` says so, enters `device_slot` for each batch (a server passes its device's
+    queue), and with `retry_failed` tries once more what failed before."""
 
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[Progress], None] = lambda progress: None
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext
+    device_slot: Callable[[], AbstractContextManager[object]] = nullcontext
     retry_failed: bool = False
 
 

@@ -190,8 +190,8 @@ class IndexBuilder:
         if todo:
             ok = readable(retriever, todo, "document")
             todo = [text for text, known in zip(todo, ok, strict=True) if known]
-        stop, turn = self._options.should_stop, self._options.turn
-        for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, turn):
+        stop, device_slot = self._options.should_stop, self._options.device_slot
+        for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False
             vectors = [(digest_of[text], one) for text, one in zip(part, made, strict=True)]
             kept = [(digest, ChunkVectors(one.shape[1], one.numpy())) for digest, one in vectors]

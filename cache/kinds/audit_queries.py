@@ -20,7 +20,7 @@ from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
-from poslens.attribution.retrievers.scoring import Turn, read_texts
+from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
 
 _TIMED = 16
@@ -39,7 +39,7 @@ class Pace:
         return of.document_tokens / self.documents + of.query_tokens / self.queries
 
 
-def pace(retriever: DenseRetriever, collection: Collection, turn: Turn) -> Pace:
+def pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceSlot) -> Pace:
     """Time a document and a batch of sentences; the first batch of all is not counted.
 
     Raises:
@@ -50,7 +50,7 @@ def pace(retriever: DenseRetriever, collection: Collection, turn: Turn) -> Pace:
 
     def rate(texts: Sequence[str]) -> float:
         started = time.perf_counter()
-        for _ in read_texts(retriever, texts, "document", turn=turn):
+        for _ in read_texts(retriever, texts, "document", device_slot=device_slot):
             pass
         read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
         return read / (time.perf_counter() - started)
@@ -90,7 +90,7 @@ class Queries:
             if text
         ]
         try:
-            self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.turn)
+            self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.device_slot)
         except Stopped:
             raise
         except UserError:  # one document's fault: `of` finds out whose
@@ -98,7 +98,7 @@ class Queries:
 
     def of(self, key: str) -> tuple[Document, Probes, dict[str, Any]]:
         """A document of the block, what is searched for of it, and the vector [H] (or the words) of
-        each of these texts that the model can read. The caller holds the turn.
+        each of these texts that the model can read. The caller holds the device slot.
 
         Raises:
             UserError: nothing can be searched for.
@@ -118,12 +118,12 @@ class Queries:
         except UserError as reason:
             return document, reason
 
-    def _encoded(self, texts: Sequence[str], turn: Turn) -> dict[str, Any]:
+    def _encoded(self, texts: Sequence[str], device_slot: DeviceSlot) -> dict[str, Any]:
         if isinstance(self._retriever, LexicalRetriever):
             return {text: terms_of(text) for text in texts}
         retriever = cast(Pooled, self._retriever)
         try:
-            return self._embedded(retriever, texts, turn)
+            return self._embedded(retriever, texts, device_slot)
         except Stopped:
             raise
         except UserError:
@@ -131,11 +131,13 @@ class Queries:
             if all(ok):
                 raise
         some = [text for text, known in zip(texts, ok, strict=True) if known]
-        return self._embedded(retriever, some, turn)
+        return self._embedded(retriever, some, device_slot)
 
-    def _embedded(self, retriever: Pooled, texts: Sequence[str], turn: Turn) -> dict[str, Any]:
+    def _embedded(
+        self, retriever: Pooled, texts: Sequence[str], device_slot: DeviceSlot
+    ) -> dict[str, Any]:
         stop = self._options.should_stop
-        read = read_texts(retriever, texts, "query", should_stop=stop, turn=turn)
+        read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
         return {
             text: vector
             for batch, made in read

@@ -160,7 +160,7 @@ def embed(
     options.on_progress(progress())
     try:
         for batch, made in read_texts(
-            retriever, todo, side, should_stop=options.should_stop, turn=options.turn
+            retriever, todo, side, should_stop=options.should_stop, device_slot=options.device_slot
         ):
             store.put(model, side, zip(batch, made.float().cpu().numpy(), strict=True))
             computed += len(batch)
@@ -199,7 +199,7 @@ def embedded(
             on_texts(0, progress.computed - told)
             told = progress.computed
 
-        counted = RunOptions(options.should_stop, tell, options.turn)
+        counted = RunOptions(options.should_stop, tell, options.device_slot)
         done = embed(retriever, model, side, missing, store, options=counted)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")

@@ -110,7 +110,7 @@ def run(
     at any pair.
 
     Attributions come from `store`, which gets those it lacks; random orders that another method
-    was tested against are not scored again. A turn is taken for each pair.
+    was tested against are not scored again. Each pair takes a device slot.
 
     Raises:
         UserError: a store cannot be written; what was stored before stays.

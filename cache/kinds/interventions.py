@@ -226,12 +226,12 @@ def score_others(
         raise UserError("The data set has no other document in this language to rank among.")
     if Capability.VECTOR not in family_of(retriever.spec).capabilities:
         texts = [(pair.query, text) for text in documents]
-        with options.turn():
+        with options.device_slot():
             return score_texts(retriever, texts, should_stop=options.should_stop)
     pooled = cast(Pooled, retriever)
     known, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), options)
     vectors = torch.from_numpy(np.stack([known[text] for text in documents]))
-    with options.turn(), retriever.lock, torch.no_grad():
+    with options.device_slot(), retriever.lock, torch.no_grad():
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]
     return as_array(scores.double().cpu().numpy(), (len(documents),), "a score")

@@ -291,7 +291,7 @@ class RankingStore:
                     dense,
                     texts,
                     vectorise if way == "vectors" else None,
-                    options.turn,
+                    options.device_slot,
                     lambda n: texts_read.add(0, n),
                 )
             except Unavailable:

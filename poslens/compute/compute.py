@@ -255,7 +255,7 @@ class Compute:
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
         retriever = self.fitting(model, method)
-        with self.turns(spec)():
+        with self.device_slot(spec)():
             outcomes = [
                 outcome
                 for batch in attribute_batches(retriever, method, [pair], should_stop)
@@ -303,7 +303,7 @@ class Compute:
 
         def encode(should_stop: Callable[[], bool]) -> list[Term]:
             retriever = cast(SparseRetriever, self.retriever(model))
-            with self.turns(spec)(), retriever.lock:
+            with self.device_slot(spec)(), retriever.lock:
                 return self._terms.keep(key, retriever.terms(pair)[2])
 
         return self.queue.ask(key, encode)
@@ -393,7 +393,9 @@ class Compute:
         model = self.identify(spec)
 
         def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
-            return nullcontext(OneDevice(self.fitting(model, method), method, self.turns(spec)))
+            return nullcontext(
+                OneDevice(self.fitting(model, method), method, self.device_slot(spec))
+            )
 
         def work(run: Run, report: Report) -> Progress:
             with (executor or here)(model) as place:
@@ -446,10 +448,10 @@ class Compute:
             **details,
         )
 
-    def turns(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:
-        """What waits for a turn at the device and holds it; a run takes one for each batch. What
+    def device_slot(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:
+        """What waits for the device and holds it; a run takes a slot for each batch. What
         is computed elsewhere takes none: nobody here waits for a slow endpoint."""
-        return nullcontext if spec.remote else self.queue.turn
+        return nullcontext if spec.remote else self.queue.device_slot
 
     def _device_file(self) -> Path:
         """What all processes with this cache and this device lock while they compute."""
@@ -457,7 +459,7 @@ class Compute:
 
     def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
         """What steers the computation of a run with this model."""
-        return RunOptions(lambda: run.stopping, report, self.turns(spec), run.retry_failed)
+        return RunOptions(lambda: run.stopping, report, self.device_slot(spec), run.retry_failed)
 
     def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
         """The endpoint that `job`, made for a `Compute`, would send texts to; None where `spec` is

@@ -129,8 +129,8 @@ class DeviceQueue:
         self._requests: dict[Hashable, Request[Any]] = {}
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for a turn and hold the device.
+    def device_slot(self) -> Iterator[None]:
+        """Wait for the device and hold it.
 
         Raises:
             Stopped: as `require_wanted`.

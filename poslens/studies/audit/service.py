@@ -259,7 +259,7 @@ def _pace(
 ) -> Pace:
     """The model's pace in this process, measured once."""
     key = (model.key, model.device)
-    return _paces.get(key, lambda: pace(retriever, collection, compute.turns(model.spec)))
+    return _paces.get(key, lambda: pace(retriever, collection, compute.device_slot(model.spec)))
 
 
 def estimate_words(compute: Compute, index: Index, setup: Setup, *, load: bool = False) -> str:

@@ -97,7 +97,7 @@ def of_pair(
     found = kept.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
-        with compute.turns(spec)():
+        with compute.device_slot(spec)():
             found = intervene(retriever, method, pair, should_stop)
         kept.put(model.key, method, [(pair, found)])
     return found
@@ -147,7 +147,7 @@ def scores_of_others(
     if found is None:
         model = compute.identify(spec)
         retriever = compute.retriever(model)
-        options = RunOptions(should_stop, turn=compute.turns(spec))
+        options = RunOptions(should_stop, device_slot=compute.device_slot(spec))
         found = score_others(retriever, model.key, pair, documents, compute.root, options)
         others(compute.root).put(
             model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(found))]

@@ -67,7 +67,9 @@ def of_pair(
             compute.store,
             tests,
             parameters=parameters,
-            options=RunOptions(should_stop, turn=compute.turns(spec), retry_failed=True),
+            options=RunOptions(
+                should_stop, device_slot=compute.device_slot(spec), retry_failed=True
+            ),
         )
         stored = tests.tests(parameters).select(model.key, method, [pair])
         if not stored.results:

@@ -106,7 +106,7 @@ class CurveMap:
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Attribute the rest."""
         retriever = compute.fitting(model, self.method)
-        device = OneDevice(retriever, self.method, options.turn)
+        device = OneDevice(retriever, self.method, options.device_slot)
         return precompute(
             device,
             model.key,

@@ -222,7 +222,7 @@ def test_the_turn_is_held_for_computing_alone(
     turns: list[int] = []
 
     @contextmanager
-    def turn():
+    def device_slot():
         assert not inside[0]
         inside[0] = True
         turns.append(1)
@@ -237,7 +237,9 @@ def test_the_turn_is_held_for_computing_alone(
             stored.append(inside[0])
             return real(*args, **kwargs)
 
-    precompute(device(retriever, turn=turn), MODEL, METHOD, PAIRS, Watched(store.root))
+    precompute(
+        device(retriever, device_slot=device_slot), MODEL, METHOD, PAIRS, Watched(store.root)
+    )
     assert len(turns) >= len(stored) >= 3 and not any(stored) and not inside[0]
 
 

@@ -57,11 +57,11 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
     turns: list[int] = []
 
     @contextmanager
-    def turn() -> Iterator[None]:
+    def device_slot() -> Iterator[None]:
         turns.append(len(store.select(MODEL, "document", TEXTS)))
         yield
 
-    options = RunOptions(lambda: next(asked), turn=turn)
+    options = RunOptions(lambda: next(asked), device_slot=device_slot)
     done = embed(retriever, MODEL, "document", TEXTS, store, options=options)
     assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
     assert turns == [0, 1], "one for each batch, and none while it is stored"

@@ -344,7 +344,7 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
     held: list[str] = []
 
     @contextlib.contextmanager
-    def turn():
+    def device_slot():
         assert not held
         held.append("x")
         yield
@@ -353,7 +353,8 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
 
     taken: list[int] = []
     options = RunOptions(
-        on_progress=lambda _: None if not held else pytest.fail("the device is held"), turn=turn
+        on_progress=lambda _: None if not held else pytest.fail("the device is held"),
+        device_slot=device_slot,
     )
     run(retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, options=options)
     assert len(taken) == 3

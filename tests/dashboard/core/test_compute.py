@@ -128,7 +128,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
         return real(*arguments)
 
     monkeypatch.setattr(compute, "explain", counting)
-    with compute.queue.turn():  # nobody is served before all have asked
+    with compute.queue.device_slot():  # nobody is served before all have asked
         places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
         assert not places[0].wait(0.3) and compute.queue.requests == 1
     results = [place.result() for place in places]
@@ -137,7 +137,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
     assert again.wait(0) and again.result().from_cache and computed == 1
     # What is stored is shown however many wait.
     monkeypatch.setenv("POSLENS_QUEUE_LIMIT", "1")
-    with compute.queue.turn():
+    with compute.queue.device_slot():
         compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
         assert compute.ask(PAIR, spec, METHOD).result().from_cache
         with pytest.raises(UserError, match="1 requests are waiting"):
@@ -168,7 +168,7 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
     place.leave()
     seconds[0] += GRACE_S + 0.1
     go_on.set()
-    with compute.queue.turn():
+    with compute.queue.device_slot():
         pass
     with pytest.raises(Stopped):
         place.result()
@@ -186,10 +186,10 @@ def test_a_run_steers_its_computation(spec: RetrieverSpec, tmp_path: Path) -> No
     assert options.should_stop()
     options.on_progress(run.progress)
     assert told == [run.progress]
-    assert options.turn == compute.queue.turn
+    assert options.device_slot == compute.queue.device_slot
     elsewhere = replace(spec, source="endpoint:far")
     first_time = compute.run_options(elsewhere, Run("", 1), told.append)
-    assert first_time.turn is nullcontext and not first_time.retry_failed
+    assert first_time.device_slot is nullcontext and not first_time.retry_failed
 
 
 def test_the_least_recently_used_model_makes_room(

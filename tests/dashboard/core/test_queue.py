@@ -48,11 +48,11 @@ def until(condition, seconds: float = 60) -> None:
 def test_turns_come_in_the_order_of_asking(queue: DeviceQueue) -> None:
     order: list[str] = []
     threads = []
-    with queue.turn():
+    with queue.device_slot():
         for name in "abc":
 
             def wait(name: str = name) -> None:
-                with queue.turn():
+                with queue.device_slot():
                     order.append(name)
 
             threads.append(threading.Thread(target=wait))
@@ -69,7 +69,7 @@ def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) ->
 
     def run() -> None:
         for batch in range(4):
-            with queue.turn():
+            with queue.device_slot():
                 order.append(f"batch {batch}")
                 if batch == 1:
                     places.append(queue.ask("page", page))
@@ -78,7 +78,7 @@ def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) ->
                     asked.set()
 
     def page(should_stop) -> str:
-        with queue.turn():
+        with queue.device_slot():
             order.append("page")
         return "shown"
 
@@ -96,13 +96,13 @@ def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue
 
     def work(name: str):
         def compute(should_stop) -> str:
-            with queue.turn():
+            with queue.device_slot():
                 calls.append(name)
             return name
 
         return compute
 
-    with queue.turn():
+    with queue.device_slot():
         same = [queue.ask("same", work("same")) for _ in range(20)]
         until(lambda: len(queue._line) == 2)
         other = queue.ask("other", work("other"))
@@ -119,10 +119,10 @@ def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue
 
 def test_one_too_many_is_told_at_once(queue: DeviceQueue, clock: Clock) -> None:
     def work(should_stop) -> None:
-        with queue.turn():
+        with queue.device_slot():
             pass
 
-    with queue.turn():
+    with queue.device_slot():
         places = [queue.ask(number, work) for number in range(3)]
         with pytest.raises(
             UserError, match=r"^3 requests are waiting .*: try again in a moment\.$"
@@ -138,10 +138,10 @@ def test_one_too_many_is_told_at_once(queue: DeviceQueue, clock: Clock) -> None:
 
 def test_who_leaves_the_line_makes_room(queue: DeviceQueue, clock: Clock) -> None:
     def work(should_stop) -> str:
-        with queue.turn():
+        with queue.device_slot():
             return "computed"
 
-    with queue.turn():
+    with queue.device_slot():
         gone, there = queue.ask("gone", work), queue.ask("there", work)
         until(lambda: len(queue._line) == 3)
         gone.leave()
@@ -160,7 +160,7 @@ def test_work_under_way_is_told_to_stop_and_starts_anew(queue: DeviceQueue, cloc
 
     def work(should_stop) -> str:
         starts.append(1)
-        with queue.turn():
+        with queue.device_slot():
             while len(starts) == 1 and not should_stop():
                 time.sleep(0.01)
         if len(starts) == 1:
@@ -181,7 +181,7 @@ def test_a_page_that_runs_again_finds_its_work_going_on(queue: DeviceQueue, cloc
 
     def work(should_stop) -> str:
         calls.append(1)
-        with queue.turn():
+        with queue.device_slot():
             go_on.wait(60)
             return "stopped" if should_stop() else "done"
 
@@ -214,15 +214,15 @@ def test_a_place_says_how_far_its_request_is(queue: DeviceQueue, clock: Clock) -
 
 def test_everybody_gets_the_error(queue: DeviceQueue) -> None:
     def work(should_stop) -> None:
-        with queue.turn():
+        with queue.device_slot():
             raise UserError("The document is empty.")
 
-    with queue.turn():
+    with queue.device_slot():
         places = [queue.ask("bad", work) for _ in range(2)]
     for place in places:
         with pytest.raises(UserError, match="empty"):
             place.result()
-    with queue.turn():  # and the device is free again
+    with queue.device_slot():  # and the device is free again
         assert queue.requests == 0
 
 
@@ -245,7 +245,7 @@ def test_processes_hold_the_device_one_at_a_time(tmp_path: Path) -> None:
     def work(line: DeviceQueue) -> None:
         nonlocal most
         for _ in range(5):
-            with line.turn():
+            with line.device_slot():
                 holding.append(1)
                 most = max(most, len(holding))
                 time.sleep(0.002)
@@ -265,12 +265,12 @@ def test_a_run_in_another_process_lets_a_page_in_after_its_batch(tmp_path: Path)
     batches, served = 0, threading.Event()
 
     def ask() -> None:
-        with page.turn():
+        with page.device_slot():
             served.set()
 
     asking = threading.Thread(target=ask)
     while not served.is_set() and batches < 50:
-        with run.turn():
+        with run.device_slot():
             if batches == 0:
                 asking.start()
             batches += 1
@@ -285,10 +285,10 @@ def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: C
     here = DeviceQueue(lambda: 3, clock, shared=lambda: file)
 
     def work(should_stop: object) -> None:
-        with here.turn():
+        with here.device_slot():
             raise AssertionError("the device is another's")
 
-    with of_another_process(file).turn():
+    with of_another_process(file).device_slot():
         place = here.ask("x", work)
         until(lambda: len(here._line) == 1)
         place.leave()
@@ -296,7 +296,7 @@ def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: C
         assert place.wait(60)
         with pytest.raises(Stopped):
             place.result()
-    with here.turn():
+    with here.device_slot():
         pass
 
 
@@ -305,7 +305,7 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     holds = (
         "import sys, time; from pathlib import Path\n"
         "from poslens.compute.queue import DeviceQueue\n"
-        "with DeviceQueue(lambda: 3, shared=lambda: Path(sys.argv[1])).turn():\n"
+        "with DeviceQueue(lambda: 3, shared=lambda: Path(sys.argv[1])).device_slot():\n"
         "    print('held', flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", holds, str(file)]
@@ -315,11 +315,11 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         with pytest.raises(Timeout):
             probe.acquire()
         other.kill()
-    with of_another_process(file).turn():
+    with of_another_process(file).device_slot():
         pass
 
 
 def test_a_folder_that_cannot_be_written_keeps_nobody_from_computing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with of_another_process(tmp_path / "file" / "device.lock").turn():
+    with of_another_process(tmp_path / "file" / "device.lock").device_slot():
         pass
