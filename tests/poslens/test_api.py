@@ -32,6 +32,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
 from poslens.inputs import option_words
+from poslens.studies import declared
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
 
@@ -396,8 +397,8 @@ def test_it_says_what_there_is() -> None:
     assert {"MiniLM", "BM25"} <= set(poslens.models()["name"])
     assert {"saliency", "decomposition"} <= set(poslens.methods()["name"])
     assert "sample" in set(poslens.datasets()["name"])
-    assert set(dir(poslens)) == set(poslens.__all__)
-    assert all(hasattr(poslens, name) for name in poslens.__all__)
+    assert set(dir(poslens)) == {*poslens.__all__, *declared()}
+    assert all(hasattr(poslens, name) for name in dir(poslens))
     assert calls.explain is poslens.explain
 
 
@@ -416,4 +417,4 @@ def test_the_page_about_it_names_what_there_is() -> None:
     for block in blocks:
         compile(block, "docs/python.md", "exec")
     named = set(re.findall(r"poslens\.([a-zA-Z_]+)", page))
-    assert named == {*poslens.__all__}
+    assert named == {*poslens.__all__, *declared()}
