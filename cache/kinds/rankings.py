@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -152,7 +153,7 @@ class RankingStore:
         self.fingerprint = fingerprint(collection)
         self.embeddings = EmbeddingStore(root)
         self._rankings: Results[Key, Ranking] = Results(
-            root, "ranking", key=itself, schema=RANKINGS
+            root, "ranking", key=itself, schema=RANKINGS, fits=self._names_documents
         )
         self._reads: Results[Key, EvidenceRead] = Results(
             root, "evidence_read", key=itself, schema=READS
@@ -221,7 +222,12 @@ class RankingStore:
         return [query for query in self.collection.queries if query.evidence is not None]
 
     def select(self, model: ModelKey, method: Method) -> list[Ranking]:
-        """The stored rankings in the order of the queries."""
+        """The stored rankings in the order of the queries; one that names a document that the
+        corpus lacks counts as missing.
+
+        Raises:
+            UserError: the corpus cannot be read.
+        """
         items = [self._item(query) for query in self.collection.queries]
         found = self._rankings.select(model, method, items).results
         return list(found.values())
@@ -229,8 +235,26 @@ class RankingStore:
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
         """A search that was stopped; None where there is none for this very collection."""
         found = self._searches.get(model, method, self._whole)
-        fits = found is not None and found.keys.shape == (len(self.collection.queries), DEPTH)
-        return found.top() if found is not None and fits else None
+        if found is None or found.keys.shape != (len(self.collection.queries), DEPTH):
+            return None
+        best = found.top()
+        for row in range(len(self.collection.queries)):
+            places, scores = best.found(row)
+            # Only documents that were seen, and only numbers: somebody may have made it up.
+            if max(places, default=-1) >= best.seen or not bool(scores.isfinite().all()):
+                return None
+        return best if best.seen <= self.collection.survey.n else None
+
+    def _names_documents(self, ranking: Ranking) -> bool:
+        """Whether the corpus has every document of a ranking."""
+        named = np.fromiter(map(hash, ranking.document_ids), np.int64)
+        return bool(np.isin(named, self._document_hashes).all())
+
+    @cached_property
+    def _document_hashes(self) -> NDArray[np.int64]:
+        """Hashes of the keys of all documents, of which there may be millions."""
+        hashes = (hash(one.key) for one in self.collection.documents())
+        return np.unique(np.fromiter(hashes, np.int64))
 
     def _item(self, query: Query) -> Key:
         return Key(self.collection.name, query.query_id, self.fingerprint)

@@ -70,8 +70,9 @@ class Stored(Generic[T]):
 class Results(Generic[Item, T]):
     """Results of one kind below one folder. Any number of threads and processes may use it.
 
-    `key` names an item; `schema` says how a result is stored. What doesn't fit it counts as
-    missing: somebody else may have written it, all checksums right.
+    `key` names an item; `schema` says how a result is stored, `fits` whether it can be one of these
+    items at all. Other rows count as missing: somebody else may have written them, all checksums
+    right.
     """
 
     def __init__(
@@ -81,12 +82,13 @@ class Results(Generic[Item, T]):
         *,
         key: Callable[[Item], Key],
         schema: Schema[T],
+        fits: Callable[[T], bool] = lambda result: True,
     ) -> None:
         # Files, locks and sentences for what a disk can do wrong are the store's.
         self._files = Store(root)
         self.kind = kind
         self.root = root
-        self.key, self._schema = key, schema
+        self.key, self._schema, self._fits = key, schema, fits
 
     def get(self, model: ModelKey, method: Method, item: Item) -> T | None:
         """The stored result, or None where there is none for this very item."""
@@ -143,7 +145,7 @@ class Results(Generic[Item, T]):
 
     def _decoded(self, model: ModelKey, method: Method, key: Key, payload: bytes) -> T | None:
         """What `payload` says, decoded unless this process did that before; None where it is
-        damaged."""
+        damaged or doesn't fit."""
         place = str(self._files.root), self.kind, model, repr(method), key
         known = _DECODED.find(place)
         if known is not None and known[0] == payload:
@@ -158,7 +160,8 @@ class Results(Generic[Item, T]):
         if fields is None:
             return None
         with suppress(Misfit):
-            return self._schema.unpack(fields, owner)
+            result = self._schema.unpack(fields, owner)
+            return result if self._fits(result) else None
         return None
 
     def _rows(

@@ -15,13 +15,19 @@ from poslens.attribution.datasets import from_pairs
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.search import BLOCK, Ranking
+from poslens.attribution.evaluation.search import BLOCK, Ranking, TopK
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds import rankings as rankings_module
-from poslens.cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
+from poslens.cache.kinds.rankings import (
+    RankingStore,
+    Search,
+    complete,
+    fingerprint,
+    ranking_method,
+)
 from poslens.cache.storage.store import ModelKey
 
 KEY = ModelKey("tiny", "0" * 16)
@@ -171,3 +177,36 @@ def test_a_query_that_failed_is_reranked_at_the_next_start(tmp_path: Path) -> No
     done = store.rerank(Longest(), KEY, method, first)
     assert (done.computed, done.failed) == (2, 0)
     assert complete(store.select(KEY, method), store.collection)
+
+
+def test_a_ranking_of_documents_that_the_corpus_lacks_counts_as_missing(tmp_path: Path) -> None:
+    """It has the right types: somebody made it up under this collection's fingerprint."""
+    store, first = first_stage(tmp_path)
+    method, bm25 = ranking_method(False, "BM25"), ModelKey("BM25", "1" * 16)
+    made_up = replace(first[0], document_ids=("nowhere", *first[0].document_ids[1:]))
+    items = [store._item(query) for query in store.collection.queries]
+    for model, how in ((bm25, METHOD), (KEY, method)):
+        store._rankings.put(model, how, [(items[0], made_up), (items[1], first[1])])
+        assert store.select(model, how) == [first[1]]
+    store.search(Bm25(), bm25, METHOD)
+    assert complete(store.select(bm25, METHOD), store.collection)
+    done = store.rerank(Longest(), KEY, method, store.select(bm25, METHOD))
+    assert (done.computed, done.failed) == (1, 0)
+    assert complete(store.select(KEY, method), store.collection)
+
+
+@pytest.mark.parametrize(("seen", "score", "place"), [(2, 1, 3), (99, 1, 0), (2, float("nan"), 0)])
+def test_a_stopped_search_that_cannot_be_of_the_corpus_counts_as_missing(
+    tmp_path: Path, seen: int, score: float, place: int
+) -> None:
+    store = RankingStore(tmp_path, collection(4))
+    bits = int(torch.tensor(score, dtype=torch.float32).view(torch.int32))
+    for wrong in (False, True):
+        best = TopK(4)
+        best.add(range(4), torch.ones(4, 2), 0)
+        best.seen = 2
+        if wrong:
+            best.keys[1, 0] = (bits << 32) | (2**32 - 1 - place)
+            best.seen = seen
+        store._searches.put(KEY, METHOD, [(store._whole, Search.of(best))])
+        assert (store.search_of(KEY, METHOD) is None) == wrong
