@@ -105,6 +105,11 @@ class Separate(Embedded, Protocol):
 class Pooled(Separate, Protocol):
     """Each text becomes one vector."""
 
+    @property
+    def width(self) -> int:
+        """Numbers in a vector, H."""
+        ...
+
     def max_length_of(self, side: Side) -> int:
         """Tokens that it reads of a text of one side, special ones included."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +98,15 @@ class DenseRetriever:
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),
         }
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers in a vector, H."""
+        known = self.model.get_embedding_dimension()
+        if known is None:  # not every module of sentence-transformers says
+            with self.lock, torch.no_grad():
+                known = self.embed(self.encode_plain(["a"], "document")).shape[-1]
+        return int(known)
 
     @property
     def asymmetric(self) -> bool:

@@ -110,6 +110,11 @@ class EmbeddingEndpoint(_Endpoint):
         super().__init__(spec)
         self._answers = answers
 
+    @property
+    def width(self) -> int:
+        """Numbers in a vector, H; sends no request."""
+        return int(self._answers.vectors([]).shape[1])
+
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Texts with their words.
 

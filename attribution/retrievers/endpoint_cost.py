@@ -85,7 +85,8 @@ class Counter:
     def vectors(self, texts: Sequence[str]) -> Array:
         """Numbers [n, H] made of the texts alone."""
         self._count(len(texts), sum(map(estimated_tokens, texts)), estimated_tokens(PROBE))
-        return np.array([_numbers(text, self._width) for text in texts], dtype=np.float32)
+        made = [_numbers(text, self._width) for text in texts]
+        return np.array(made, dtype=np.float32).reshape(len(texts), self._width)
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
         """Numbers [n] made of the texts alone."""

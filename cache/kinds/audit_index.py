@@ -181,7 +181,11 @@ class IndexBuilder:
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
         digest_of = {text: text_digest(text) for text in texts}
         stored = store.select(self._model, method, list(digest_of.values())).results
-        found = {digest: torch.from_numpy(one.vectors.copy()) for digest, one in stored.items()}
+        found = {
+            digest: torch.from_numpy(one.vectors.copy())
+            for digest, one in stored.items()
+            if one.width == retriever.width
+        }
 
         def read(part: list[str]) -> list[Tensor]:
             return late_vectors(retriever, part, self._chunks.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,15 +43,20 @@ class EmbeddingStore:
     def __init__(self, root: Path) -> None:
         self._files = Store(root)
 
-    def select(self, model: ModelKey, side: Side, texts: Sequence[str]) -> dict[str, Array]:
-        """The stored vector [H] of each of `texts` that has one."""
+    def select(
+        self, model: ModelKey, side: Side, texts: Sequence[str], width: int | None = None
+    ) -> dict[str, Array]:
+        """The stored vector [H] of each of `texts` that has one. All have the same H: `width`, or
+        else that of most vectors. Others are of another model and count as missing."""
         found = _vectors(self._files, model, side, texts)
         if lacking := [text for text in texts if text not in found]:
             fallback = self._files.read_fallback(
                 model, EMBEDDING, lambda files: _vectors(files, model, side, lacking)
             )
             found |= fallback or {}
-        return found
+        if width is None and found:
+            width = Counter(map(len, found.values())).most_common(1)[0][0]
+        return {text: vector for text, vector in found.items() if len(vector) == width}
 
     def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
         """Store vectors [H] of texts, all or none.
@@ -143,7 +149,7 @@ def embed(
         UserError: a text cannot be embedded, or the store cannot be written; what was stored
             before stays.
     """
-    known = store.select(model, side, texts)
+    known = store.select(model, side, texts, retriever.width)
     todo = [text for text in dict.fromkeys(texts) if text not in known]
     started, computed = time.perf_counter(), 0
 
@@ -188,7 +194,7 @@ def embedded(
         Stopped: `options` said so; vectors that were made are kept.
         UserError: as `embed`.
     """
-    known = store.select(model, side, texts)
+    known = store.select(model, side, texts, retriever.width)
     missing = [text for text in texts if text not in known]
     on_texts(len(texts) - len(missing), 0)
     if missing:
@@ -203,7 +209,7 @@ def embedded(
         done = embed(retriever, model, side, missing, store, options=counted)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
-        known |= store.select(model, side, missing)
+        known |= store.select(model, side, missing, retriever.width)
     return known, len(missing)
 
 

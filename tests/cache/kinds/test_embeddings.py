@@ -13,12 +13,14 @@ import pytest
 from poslens.attribution import batching
 from poslens.attribution.curves.projection import Layout
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import Side
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds import embeddings
 from poslens.cache.kinds.embeddings import (
     EMBEDDING,
     EmbeddingStore,
     embed,
+    embedded,
     make_map,
     map_key,
 )
@@ -75,6 +77,27 @@ def test_damage_is_a_miss(store: EmbeddingStore, tmp_path: Path) -> None:
             "UPDATE embedding SET vector = x'0001' WHERE text = (SELECT MIN(text) FROM embedding)"
         )
     assert len(store.select(MODEL, "document", TEXTS)) == 3
+
+
+@pytest.mark.parametrize("imported", [["document"], ["query"], ["document", "query"]])
+def test_vectors_of_another_width_are_computed_again(
+    tiny: Callable[..., DenseRetriever], store: EmbeddingStore, imported: list[Side]
+) -> None:
+    """As an import leaves them in a home that has no vector of the model yet."""
+    retriever, narrow = tiny("bert"), np.ones(3, np.float32)
+    for side in imported:
+        store.put(MODEL, side, [(text, narrow) for text in TEXTS[:3]])
+    for side in ("query", "document"):
+        found, computed = embedded(retriever, MODEL, side, TEXTS, store, RunOptions())
+        assert computed == len(TEXTS)
+        assert {len(vector) for vector in found.values()} == {retriever.width}
+    assert embed(retriever, MODEL, "document", TEXTS, store).computed == 0
+
+
+def test_without_the_model_the_width_of_most_vectors_counts(store: EmbeddingStore) -> None:
+    widths = dict(zip(TEXTS, (3, 4, 4, 4), strict=True))
+    store.put(MODEL, "document", [(text, np.ones(n)) for text, n in widths.items()])
+    assert store.select(MODEL, "document", TEXTS).keys() == set(TEXTS[1:])
 
 
 def test_a_map_is_fitted_once(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,135 @@
+"""A home whose store holds rows that are results of no kind, as older imports let them in: pages
+and commands take them for missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from poslens.attribution import datasets
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
+from poslens.attribution.methods import make_method
+from poslens.cache.exchange.transfer import take_stream
+from poslens.cache.kinds.faithfulness import FAITHFULNESS
+from poslens.cache.shipped.manifest import FOLDER
+from poslens.cache.storage.codec import pack_fields, pack_floats, unpack_fields
+from poslens.cache.storage.results import SCHEMA, pair_key
+from poslens.cache.storage.store import Store
+from poslens.compute.compute import service
+from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets.choices import spec
+from tests.support.pages import open_page
+
+pytestmark = pytest.mark.usefixtures("own_service")
+
+KINDS = (
+    *("ablation", "bias_scores", "embedding", "evidence_read", "needle", "ranking", "reachability"),
+    *("relocation", "segments", "segments-shuffled", "truncation"),
+)
+TESTED = {
+    "pair_id": "p",
+    "n_units": 9,
+    "truncated": False,
+    "deletion": [0.5],
+    "insertion": [0.5],
+    "baseline": {"deletion": [], "insertion": []},
+    "enrichment": None,
+    "attribution_seconds": [],
+    "seconds": 0.2,
+}
+
+
+def misfit(fields: dict[str, Any], number: int) -> dict[str, Any]:
+    """The fields with one of them, another for each row, of another type."""
+    name = sorted(fields)[number % len(fields)]
+    return fields | {name: {} if isinstance(fields[name], list) else []}
+
+
+@pytest.fixture
+def spoiled(own_service: None) -> None:
+    """All that ships of MiniLM, no row of which is what its kind says."""
+    compute = service()
+    store = Store(compute.root)
+    for kind in KINDS:
+        name = f"MiniLM-{kind}.parquet"
+        take_stream(store, io.BytesIO((FOLDER / name).read_bytes()), name)
+    model = compute.identify(spec("MiniLM", "sample")).key
+    saliency = make_method("saliency")
+    with store.writing(model, saliency) as db:
+        db.execute(SCHEMA)
+        kind, row = f"{FAITHFULNESS}{ErasureParameters()!r}", pack_fields(TESTED)
+        for pair in datasets.read("sample").pairs:
+            stored = (kind, *pair_key(pair), row, None)
+            db.execute("INSERT INTO other VALUES (?, ?, ?, ?, ?, ?)", stored)
+    store.release()
+    found = set()
+    for path in sorted(Path(compute.root).rglob("*.db")):
+        with sqlite3.connect(path) as db:
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            rows = (
+                db.execute("SELECT * FROM other WHERE payload IS NOT NULL").fetchall()
+                if "other" in tables
+                else []
+            )
+            for number, (kind, *item, payload, _) in enumerate(rows):
+                fields = unpack_fields(payload)
+                assert fields is not None
+                found.add(kind)
+                db.execute(
+                    "UPDATE other SET payload = ? WHERE (kind, dataset, item, text) = (?, ?, ?, ?)",
+                    (pack_fields(misfit(fields, number)), kind, *item),
+                )
+            if "embedding" in tables:
+                narrow = pack_floats([1.0, 2.0, 3.0])
+                db.execute("UPDATE embedding SET vector = ? WHERE text < '8'", (narrow,))
+    assert len(found) >= 9, found
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "missing"),
+    [
+        ("bias", {}, "Nothing is scored for these pairs yet"),
+        ("faithfulness", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
+        ("cause", {"method": "saliency", "documents": "true"}, "Nothing is stored for these pairs"),
+        ("passport", {}, "Not computed yet"),
+        ("audit", {}, "Nothing is stored of this corpus yet"),
+        ("ranking", {}, "Not ranked yet"),
+        ("map", {}, "documents of 304 pairs"),
+    ],
+)
+def test_pages_take_misfits_for_missing(
+    name: str, asked: dict[str, Any], missing: str, spoiled: None
+) -> None:
+    page = open_page(name, models=["MiniLM"], **asked).run()
+    assert not page.exception
+    assert [one.value for one in page.error] == []
+    told = [one.value for one in (*page.info, *page.caption, *page.markdown)]
+    assert any(missing in one for one in told), told
+
+
+def test_bias_scores_misfits_again(spoiled: None) -> None:
+    command = ["bias", "--model", "MiniLM", "--test", "position", "--pairs", "2"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout)["rows"]
+    assert (row["n"], row["missing"]) == (2, 0) and row["mean difference"] > 0
+
+
+def test_cause_computes_misfits_again(spoiled: None) -> None:
+    found = CliRunner().invoke(app, ["cause", "--model", "MiniLM", "--pairs", "2"])
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    assert (answer["n"], answer["failed"]) == (2, 0)
+
+
+def test_a_passport_of_misfits_alone_has_no_number(spoiled: None) -> None:
+    found = CliRunner().invoke(app, ["passport", "MiniLM", "--stored"])
+    assert found.exit_code == 0, found.output
+    (card,) = json.loads(found.stdout)
+    assert not any(part["numbers"] for part in card["parts"].values())
