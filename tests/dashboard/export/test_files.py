@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
 import json
 import re
@@ -22,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from plotly.offline import get_plotlyjs
 
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.types import (
@@ -165,8 +168,11 @@ def test_html_holds_everything_it_needs(figure: go.Figure) -> None:
     page = figure_bytes(figure, "html", STYLE, PROVENANCE).decode()
     found = re.search(r'<script type="application/json" id="provenance">(.*?)</script>', page)
     assert found and json.loads(found[1]) == [ENTRY]
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page.split("plotly.js v")[0])
-    assert "plotly.js v" in page and "<b>Modell" not in page
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
+    packed = re.search(r'<script type="application/gzip" id="plotly">(.*?)</script>', page)
+    assert packed and gzip.decompress(base64.b64decode(packed[1])).decode() == get_plotlyjs()
+    assert len(page) < 2_100_000, "plotly.js alone has 4.8 MB"
+    assert "<b>Modell" not in page
 
 
 def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None:

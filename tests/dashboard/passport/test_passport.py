@@ -13,6 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from poslens import results
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
@@ -29,6 +30,7 @@ from poslens.studies.passport.parts import _leans, _moves
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import Part
 from poslens.studies.ranking import service as rankings
+from tests.support.chromium import chromium
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -267,6 +269,28 @@ def test_html_asks_for_nothing_and_shows_text_as_text(primacy: ModelPassport) ->
     for one in primacy.parts:
         for number in one.numbers:
             assert number.text.split(" (")[0] in page
+
+
+def test_a_notebook_draws_every_figure_and_stays_small(primacy: ModelPassport) -> None:
+    """The library is in it once, compressed, and the figures wait until it is unpacked."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    shown = results.Passport((primacy, primacy))._repr_html_()
+    assert len(shown.encode()) < 2_500_000, "it was 5.6 MB with one card"
+    wrong: list[str] = []
+    asked: list[str] = []
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium())
+        page = browser.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
+        page.on("request", lambda request: asked.append(request.url))
+        page.set_content(shown)
+        figures = page.frame_locator("iframe").locator(".js-plotly-plot .main-svg:first-child")
+        drawn = 2 * sum(one.draw is not None for one in primacy.parts)
+        playwright.expect(figures).to_have_count(drawn, timeout=60_000)
+        browser.close()
+    assert wrong == []
+    assert [url for url in asked if not url.startswith(("about:", "data:", "blob:"))] == []
 
 
 @pytest.mark.parametrize("fmt", ["svg", "pdf"])
