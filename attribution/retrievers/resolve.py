@@ -46,8 +46,8 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     a browser chooses among names."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
-    if name in presets():
-        raise UserError(f"{name} is the name of a preset: give the folder another name.")
+    if name in presets() or (name in _registered and _registered[name].remote):
+        raise UserError(f"{name} is the name of another model: give the folder its own.")
     contents_of(name, folder)
     spec = RetrieverSpec(
         name=name,

@@ -3,17 +3,19 @@ models, methods and pairs."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args
 
 import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import exists, expanded, is_folder
-from poslens.commands.command_output import print_error
 from poslens.commands.completion import dataset_names, method_names, model_names
+from poslens.commands.error_stream import print_error
 
 if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
@@ -21,18 +23,32 @@ if TYPE_CHECKING:
     from poslens.attribution.types import Method, TextPair
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Model = Annotated[
     str,
     typer.Option(
         "--model",
         autocompletion=model_names,
-        help="Preset, Hugging Face id, or folder; @cls, @mean, @weightedmean, @last or @max "
-        "after it changes the pooling, @configured truncates texts where its own "
+        help="Preset, Hugging Face id, folder, or NAME=FOLDER; @cls, @mean, @weightedmean, @last "
+        "or @max after it changes the pooling, @configured truncates texts where its own "
         "configuration does, @calibrated or @calibrated(strength=0.5, basket=128, "
         "layers=3) calibrates its attention.",
     ),
 ]
+
+
+def several_models(default: str) -> Any:
+    """The option --model of a command that takes several; `default` says what holds without it."""
+    return typer.Option(
+        "--model",
+        autocompletion=model_names,
+        help=f"Preset, Hugging Face id, folder, or NAME=FOLDER; repeat for several. {default}",
+    )
+
+
+Models = Annotated[list[str] | None, several_models("MiniLM by default.")]
 MethodName = Annotated[
     str, typer.Option("--method", autocompletion=method_names, help="See `methods`.")
 ]
@@ -51,36 +67,71 @@ _DATASET_HELP = (
     "Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
     "ir_datasets:ID or mteb:TASK."
 )
-Dataset = Annotated[
-    str,
-    typer.Option("--dataset", "--corpus", autocompletion=dataset_names, help=_DATASET_HELP),
-]
-DatasetOrData = Annotated[  # of commands that first called it --data
-    str,
-    typer.Option(
-        "--dataset", "--corpus", "--data", autocompletion=dataset_names, help=_DATASET_HELP
-    ),
-]
+
+
+def _refuse(sentence: object) -> typer.Exit:
+    print_error(sentence)
+    return typer.Exit(2)
+
+
+def _data(context: typer.Context, values: list[str] | None) -> list[str] | None:
+    """Register data sets as the options are read, so that every command can use their names."""
+    if context.resilient_parsing:  # a shell asks for completions
+        return values
+    from poslens.attribution import datasets
+
+    try:
+        for name, source in sources(values).items():
+            datasets.register(name, source)
+    except UserError as error:
+        raise _refuse(error) from None
+    return values
+
+
+def _chosen_dataset(context: typer.Context, value: str) -> str:
+    """The data set that --dataset chooses; without it the one that --data names."""
+    if context.get_parameter_source("dataset").name != "DEFAULT":  # type: ignore[union-attr]
+        return value
+    names = list(sources(context.params.get("data")))
+    if len(names) > 1:
+        raise _refuse(f"--data names {' and '.join(names)}: choose one with --dataset.")
+    if not (names or value):
+        raise _refuse("This command needs a data set: give --data NAME=PATH or --dataset.")
+    return names[0] if names else value
+
+
+def choice_of_data(*names: str, help: str = _DATASET_HELP) -> Any:
+    """The option --dataset, also under other names."""
+    return typer.Option(
+        "--dataset", *names, autocompletion=dataset_names, callback=_chosen_dataset, help=help
+    )
+
+
+Dataset = Annotated[str, choice_of_data("--corpus")]
 Data = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
+        callback=_data,
+        is_eager=True,  # before --dataset, which may choose one of these
         help="NAME=PATH of a data set (a folder or file of any format that docs/data.md lists), or "
-        "NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable.",
+        "NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. One alone "
+        "is used where --dataset is not given.",
     ),
 ]
 
 
-def _endpoints(values: list[str] | None) -> list[str] | None:
-    """Make the endpoints known as the options are read: whatever command it is, they are models."""
+def _endpoints(context: typer.Context, values: list[str] | None) -> list[str] | None:
+    """Register endpoints as the options are read, so that every command can use their names."""
+    if context.resilient_parsing:
+        return values
     from poslens.attribution.retrievers.resolve import register_endpoint
 
-    for value in values or []:
-        try:
+    try:
+        for value in values or []:
             register_endpoint(value)
-        except UserError as error:
-            print_error(error)
-            raise typer.Exit(2) from None
+    except UserError as error:
+        raise _refuse(error) from None
     return values
 
 
@@ -98,18 +149,56 @@ Options = Annotated[
 ]
 
 
+def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that takes --endpoint if it names models, and --data if it chooses a data set:
+    both register names while options are read, so that the command itself never sees them."""
+    own = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    added: list[str] = []
+    for parameter in own.parameters.values():
+        parameters.append(parameter)
+        for name, completed, option in (
+            ("endpoint", model_names, Endpoints),
+            ("data", dataset_names, Data),
+        ):
+            if (
+                parameter.name in ("model", "dataset")
+                and name not in own.parameters
+                and _completion_of(parameter) is completed
+            ):
+                parameters.append(parameter.replace(name=name, default=None, annotation=option))
+                added.append(name)
+
+    @wraps(command)
+    def without_shared(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in added:
+            kwargs.pop(name, None)
+        return command(*args, **kwargs)
+
+    without_shared.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return without_shared
+
+
+def _completion_of(parameter: inspect.Parameter) -> object:
+    """What completes an option's values."""
+    options = get_args(parameter.annotation)[1:]
+    return next((getattr(option, "autocompletion", None) for option in options), None)
+
+
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     """The retriever of a name or of a folder."""
     from poslens.attribution.retrievers import resolve, specs
     from poslens.compute.protocols import posir_spec
 
-    folder, behind = name, ""
-    # A folder's own name may hold an @: the longest that is a folder is meant.
-    while folder and not is_folder(folder):
-        folder, at, part = folder.rpartition("@")
-        behind = at + part + behind
+    folder, behind = _folder_of(name)
+    label, separator, path = name.partition("=")
+    # Suffixes hold an = too, as in @calibrated(strength=0.5).
+    if separator and not folder and "@" not in label:
+        label, at = named(name, "--model")
+        folder, behind = _folder_of(str(at))
+        name = resolve.register_folder(label, Path(folder or path)).name + behind
     # A folder that was read before is a known name too, and may be another one's now.
-    if folder and is_folder(folder) and _of_folder(name) and _of_folder(folder):
+    elif folder and _of_folder(name) and _of_folder(folder):
         name = _registered(Path(folder).resolve()) + behind
     if name not in resolve.known():
         from poslens.cache.storage.store import Store
@@ -118,6 +207,16 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
         remember(Store(specs.data_folder() / "cache"))
     spec = resolve.resolve(name)
     return posir_spec(spec) if posir else spec
+
+
+def _folder_of(name: str) -> tuple[str, str]:
+    """The folder that a name begins with, and what follows it; no folder if there is none."""
+    folder, behind = name, ""
+    # A folder's own name may hold an @: the longest that is a folder is meant.
+    while folder and not is_folder(folder):
+        folder, at, part = folder.rpartition("@")
+        behind = at + part + behind
+    return folder, behind
 
 
 def _of_folder(name: str) -> bool:
@@ -152,10 +251,23 @@ def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
 def specs_of(
     names: Iterable[str], dataset: str, of: Callable[[str], RetrieverSpec] = resolve
 ) -> list[RetrieverSpec]:
-    """The retrievers of these names, by `of`, with the data set's word statistics; once each,
-    whatever names one is given by: a table counts its rows, and adjusts p for them."""
-    found = (for_data(of(name), dataset) for name in names)
-    return list({spec.name: spec for spec in found}.values())
+    """The retrievers of these names, by `of`, with the data set's word statistics; see
+    `distinct`."""
+    return distinct(for_data(of(name), dataset) for name in names)
+
+
+def distinct(specs: Iterable[RetrieverSpec]) -> list[RetrieverSpec]:
+    """These retrievers once each, whatever names one is given by: a table counts its rows, and
+    adjusts p for them.
+
+    Raises:
+        UserError: two folders are given one name.
+    """
+    by_name: dict[str, RetrieverSpec] = {}
+    for spec in specs:
+        if by_name.setdefault(spec.name, spec).source != spec.source:
+            raise UserError(f"--model gives the name {spec.name} to two folders: rename one.")
+    return list(by_name.values())
 
 
 def method_of(

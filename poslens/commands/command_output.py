@@ -10,16 +10,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from contextvars import ContextVar
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import WrittenFile, print_json
+from poslens.commands.command_options import with_shared_options
+from poslens.commands.error_stream import errors_to, print_error
 
 if TYPE_CHECKING:
     from poslens.attribution.types import Method
@@ -49,13 +50,12 @@ class LineFormat(StrEnum):
 FileFormat = Annotated[
     LineFormat, typer.Option(help="How the file is named on stdout: text (its path) or json.")
 ]
-_errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
 
 
 def cli_command(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that ends bad input with one sentence on stderr and exit code 2, and accepts
-    --quiet, which suppresses everything else on stderr."""
-    inner = one_sentence(command)
+    """A command that ends bad input with one sentence on stderr and exit code 2, and accepts the
+    shared options (`with_shared_options`) and --quiet, which suppresses everything else on stderr."""
+    inner = one_sentence(with_shared_options(command))
 
     @wraps(command)
     def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,35 +64,16 @@ def cli_command(command: Callable[P, R]) -> Callable[P, R]:
         # Progress bars and notes look stderr up when they write.
         with (
             Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-            _errors_to(sys.stderr),
+            errors_to(sys.stderr),
             redirect_stderr(nowhere),
         ):
             return inner(*args, **kwargs)
 
-    own = inspect.signature(command, eval_str=True)
+    own = inspect.signature(inner, eval_str=True)
     added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
     parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
     with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return with_quiet
-
-
-@contextmanager
-def _errors_to(stream: TextIO) -> Iterator[None]:
-    before = _errors.set(stream)
-    try:
-        yield
-    finally:
-        _errors.reset(before)
-
-
-def is_quiet() -> bool:
-    """Whether the command at work was told --quiet."""
-    return _errors.get() is not None
-
-
-def print_error(sentence: object) -> None:
-    """Print an error on stderr, with --quiet too."""
-    print(sentence, file=_errors.get() or sys.stderr)
 
 
 def one_sentence(command: Callable[P, R]) -> Callable[P, R]:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from poslens.commands.answers import answers, print_json
-from poslens.commands.command_options import Data, sources
+from poslens.commands.command_options import Data, distinct, several_models
+from poslens.commands.command_options import resolve as by_name
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import (
     DataSetEntry,
@@ -30,11 +31,17 @@ Format = Annotated[
 @models_app.callback()
 @cli_command
 @answers(list[ModelEntry])
-def models(context: typer.Context, format: Format = LineFormat.text) -> None:
+def models(
+    context: typer.Context,
+    model: Annotated[list[str] | None, several_models("All known by name by default.")] = None,
+    format: Format = LineFormat.text,
+) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
         return
     from poslens.attribution.retrievers import limits, resolve
+
+    listed = distinct(map(by_name, model)) if model else resolve.known().values()
 
     if format is LineFormat.json:
         rows: list[ModelEntry] = [
@@ -50,11 +57,11 @@ def models(context: typer.Context, format: Format = LineFormat.text) -> None:
                 "size_mb": spec.size_mb,
                 "license": spec.license or None,
             }
-            for spec in resolve.known().values()
+            for spec in listed
         ]
         print_json(rows)
         return
-    for spec in resolve.known().values():
+    for spec in listed:
         where = "installed" if resolve.installed(spec) else "to fetch"
         print(
             f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
@@ -101,12 +108,13 @@ def fetch_model(
 @app.command()
 @cli_command
 @answers(list[DataSetEntry])
-def datasets(data: Data = None, format: Format = LineFormat.text) -> None:
+def datasets(
+    data: Data = None,  # registered as it is read
+    format: Format = LineFormat.text,
+) -> None:
     """List the data sets known by name, and what of those given with --data can be read."""
     from poslens.attribution import datasets as known
 
-    for name, source in sources(data).items():
-        known.register(name, source)
     every = {name: known.read(name) for name in known.names()}
     if format is LineFormat.json:
         rows: list[DataSetEntry] = [

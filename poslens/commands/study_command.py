@@ -15,7 +15,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
-from poslens.commands.command_options import Dataset, Endpoints, data_name, specs_of
+from poslens.commands.command_options import Dataset, data_name, several_models, specs_of
 from poslens.commands.command_output import (
     TextFormat,
     cli_command,
@@ -24,7 +24,6 @@ from poslens.commands.command_output import (
     watched,
     write_beside,
 )
-from poslens.commands.completion import model_names
 from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
 from poslens.study import Study, answer_of, plan, stored
 
@@ -52,16 +51,11 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
-    models = typer.Option(
-        "--model",
-        autocompletion=model_names,
-        help=f"Repeat for several; {', '.join(study.models)} by default.",
-    )
+    models = several_models(f"{', '.join(study.models)} by default.")
     names = ", ".join(study.tables)
     suffixes = ".png .svg .pdf .html .json"
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
-        parameter("endpoint", Endpoints, None),
         parameter("dataset", Dataset, study.dataset),
         *(
             parameter(name, _option(name, one), _default(one))

@@ -11,8 +11,8 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import (
-    DatasetOrData,
-    Endpoints,
+    Dataset,
+    Models,
     for_data,
     pairs_of,
     resolve,
@@ -25,7 +25,6 @@ from poslens.commands.command_output import (
     suffix_of,
     write_beside,
 )
-from poslens.commands.completion import model_names
 from poslens.studies.ranking.answers import GroupsRow, PositionsRow
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ class BenchmarkTableName(StrEnum):
     groups = "groups"
 
 
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model", autocompletion=model_names, help="Repeat for several; MiniLM by default."
-    ),
-]
 Seed = Annotated[int, typer.Option(help="What the lot is drawn with.")]
 FirstStage = Annotated[
     str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
@@ -78,9 +71,8 @@ BY_GROUPS = {
 @cli_command
 @answers(BY_GROUPS)
 def squad_posq(
-    dataset: DatasetOrData,
+    dataset: Dataset = "",
     model: Models = None,
-    endpoint: Endpoints = None,
     queries: Annotated[
         int, typer.Option(min=0, help="Queries of each group, drawn by lot; 0 is all.")
     ] = 0,
@@ -101,9 +93,8 @@ def squad_posq(
 @cli_command
 @answers(BY_GROUPS)
 def fineweb_posq(
-    dataset: DatasetOrData,
+    dataset: Dataset = "",
     model: Models = None,
-    endpoint: Endpoints = None,
     queries: Annotated[
         int, typer.Option(min=0, help="Queries of each class, drawn by lot; 0 is all.")
     ] = 1000,

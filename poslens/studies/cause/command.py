@@ -12,7 +12,6 @@ from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table, source
 from poslens.commands.command_options import (
     Dataset,
-    Endpoints,
     Model,
     Readable,
     for_data,
@@ -47,7 +46,6 @@ app = typer.Typer()
 )
 def cause(
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     intervention: Annotated[
         str,

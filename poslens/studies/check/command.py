@@ -11,8 +11,7 @@ import typer
 
 from poslens.commands.answers import answers, print_json
 from poslens.commands.command_options import (
-    DatasetOrData,
-    Endpoints,
+    Dataset,
     Model,
     for_data,
     pairs_of,
@@ -45,8 +44,7 @@ def check(
         Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")
     ],
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
-    dataset: DatasetOrData = "sample",
+    dataset: Dataset = "sample",
     only: Annotated[
         list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
     ] = None,

@@ -9,15 +9,15 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import (
-    Endpoints,
     MethodName,
     Normalization,
     Options,
     Resampling,
+    distinct,
     method_of,
+    several_models,
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
-from poslens.commands.completion import model_names
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.command_texts import (
     Document,
@@ -42,14 +42,10 @@ app = typer.Typer()
 def compare(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            autocompletion=model_names,
-            help="Repeat for two or more; MiniLM-primacy and MiniLM-recency by default. Each is "
-            "compared with the first.",
+        several_models(
+            "MiniLM-primacy and MiniLM-recency by default. Each is compared with the first."
         ),
     ] = None,
-    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     query: Query = None,
@@ -67,8 +63,7 @@ def compare(
     """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
     order its words."""
     names = model or ["MiniLM-primacy", "MiniLM-recency"]
-    # One model may have several names.
-    specs = list({spec.name: spec for spec in (spec_of(name, dataset) for name in names)}.values())
+    specs = distinct(spec_of(name, dataset) for name in names)
     if len(specs) < 2:
         raise UserError("A comparison needs two models: give --model twice.")
     fmt = picture_format(out)

@@ -22,7 +22,6 @@ from poslens.commands.answers import (
 )
 from poslens.commands.command_options import (
     Dataset,
-    Endpoints,
     MethodName,
     Model,
     Normalization,
@@ -35,6 +34,7 @@ from poslens.commands.command_options import (
     pairs_of,
     readable_of,
     resolve,
+    several_models,
     specs_of,
 )
 from poslens.commands.command_output import (
@@ -50,7 +50,6 @@ from poslens.commands.command_output import (
     write,
     write_table,
 )
-from poslens.commands.completion import model_names
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
 
 if TYPE_CHECKING:
@@ -93,7 +92,6 @@ def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
 @answers(Precomputed)
 def precompute(
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -217,7 +215,6 @@ def precompute(
 @answers(Failures)
 def failures(
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -292,7 +289,6 @@ def _curves(
 @answers(TableAnswer[CurveRow])
 def curve(
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -322,15 +318,10 @@ def export(
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            autocompletion=model_names,
-            help="Repeat for several; MiniLM-primacy, MiniLM and MiniLM-recency by default.",
-        ),
+        several_models("MiniLM-primacy, MiniLM and MiniLM-recency by default."),
     ] = None,
     method: MethodName = "saliency",
     option: Options = None,
-    endpoint: Endpoints = None,
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",

@@ -9,7 +9,6 @@ import typer
 from poslens.attribution.types import TokenizedText
 from poslens.commands.answers import answers, print_json, print_table, source
 from poslens.commands.command_options import (
-    Endpoints,
     MethodName,
     Model,
     Normalization,
@@ -44,7 +43,6 @@ app = typer.Typer()
 @answers(ExplanationAnswer)
 def explain(
     model: Model = "MiniLM",
-    endpoint: Endpoints = None,
     method: MethodName = "saliency",
     option: Options = None,
     query: Query = None,

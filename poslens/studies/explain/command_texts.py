@@ -12,9 +12,8 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
-from poslens.commands.command_options import data_name, for_data, resolve
+from poslens.commands.command_options import choice_of_data, data_name, for_data, resolve
 from poslens.commands.command_output import say_cost, share_shown, suffix_of, write
-from poslens.commands.completion import dataset_names
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -31,10 +30,8 @@ PairId = Annotated[
 ]
 PairDataset = Annotated[
     str,
-    typer.Option(
-        "--dataset",
+    choice_of_data(
         "--statistics",
-        autocompletion=dataset_names,
         help="Data set, by name or path, of --pair; of typed texts, whose word statistics BM25 "
         "uses.",
     ),

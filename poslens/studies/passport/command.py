@@ -9,7 +9,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table
-from poslens.commands.command_options import Dataset, Endpoints, pairs_of, specs_of
+from poslens.commands.command_options import Dataset, Models, pairs_of, specs_of
 from poslens.commands.command_output import (
     TextFormat,
     cli_command,
@@ -18,7 +18,6 @@ from poslens.commands.command_output import (
     watched,
     write,
 )
-from poslens.commands.completion import model_names
 from poslens.studies.passport.answers import PassportEntry
 
 app = typer.Typer()
@@ -28,15 +27,7 @@ app = typer.Typer()
 @cli_command
 @answers(list[PassportEntry])
 def passport(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            autocompletion=model_names,
-            help="One model or several, as --model elsewhere; side by side.",
-        ),
-    ],
-    endpoint: Endpoints = None,
+    model: Models = None,
     dataset: Dataset = "sample",
     pairs: Annotated[
         int,
@@ -70,7 +61,7 @@ def passport(
 
     fmt = suffix_of(out, FORMATS) if out else ""
     data, _ = pairs_of(dataset, False)
-    specs = specs_of(models, data.name)
+    specs = specs_of(model or ["MiniLM"], data.name)
     quiet()
     from poslens.compute.compute import service
     from poslens.studies.passport import service as passports

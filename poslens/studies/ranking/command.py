@@ -15,13 +15,13 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.commands.answers import TableAnswer, WrittenFile, answers, print_table
 from poslens.commands.command_options import (
     Dataset,
-    Endpoints,
     Readable,
     for_data,
     named,
     pairs_of,
     readable_of,
     resolve,
+    several_models,
     specs_of,
 )
 from poslens.commands.command_output import (
@@ -35,7 +35,6 @@ from poslens.commands.command_output import (
     write,
     write_table,
 )
-from poslens.commands.completion import model_names
 from poslens.studies.ranking.answers import (
     BinsRow,
     DifferencesRow,
@@ -84,13 +83,8 @@ class RankingTableName(StrEnum):
 def rank(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            autocompletion=model_names,
-            help="Repeat for several; MiniLM where no run is given either.",
-        ),
+        several_models("MiniLM by default, without --run."),
     ] = None,
-    endpoint: Endpoints = None,
     run: Annotated[
         list[str] | None,
         typer.Option(

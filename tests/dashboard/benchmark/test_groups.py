@@ -70,7 +70,7 @@ def frame_of(found: Any) -> pd.DataFrame:
 
 def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) -> None:
     path = str(squad(tmp_path / "squad"))
-    asked = ("--data", path, "--model", "BM25", "--format", "csv")
+    asked = ("--dataset", path, "--model", "BM25", "--format", "csv")
     groups = frame_of(run("benchmark", "squad-posq", *asked, "--table", "groups"))
     positions = frame_of(run("benchmark", "squad-posq", *asked)).iloc[0]
     ranks = frame_of(
@@ -96,7 +96,16 @@ def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) ->
 
 def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: Path) -> None:
     path, file = squad(tmp_path / "squad"), tmp_path / "groups.json"
-    asked = ("benchmark", "squad-posq", "--data", str(path), "--model", "BM25", "--queries", "11")
+    asked = (
+        "benchmark",
+        "squad-posq",
+        "--dataset",
+        str(path),
+        "--model",
+        "BM25",
+        "--queries",
+        "11",
+    )
     found = json.loads(run(*asked).stdout)
     assert found["rows"][0]["queries"] == 22
     (provenance,) = found["provenance"]
@@ -132,10 +141,13 @@ def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
 
 def test_another_data_set_is_one_sentence(tmp_path: Path) -> None:
     for asked, said in (
-        (("fineweb-posq", "--data", str(squad(tmp_path / "squad"))), "layout of FineWeb-PosQ"),
-        (("squad-posq", "--data", "sample"), "layout of SQuAD-PosQ"),
-        (("squad-posq", "--data", str(tmp_path / "nowhere")), "There is no data set"),
-        (("squad-posq", "--data", "sample", "--figure", "x.txt"), "no suffix that can be written"),
+        (("fineweb-posq", "--dataset", str(squad(tmp_path / "squad"))), "layout of FineWeb-PosQ"),
+        (("squad-posq", "--dataset", "sample"), "layout of SQuAD-PosQ"),
+        (("squad-posq", "--dataset", str(tmp_path / "nowhere")), "There is no data set"),
+        (
+            ("squad-posq", "--dataset", "sample", "--figure", "x.txt"),
+            "no suffix that can be written",
+        ),
     ):
         found = run("benchmark", *asked)
         assert found.exit_code == 2 and said in found.stderr and "\n" not in found.stderr.strip()
@@ -145,7 +157,7 @@ def test_another_data_set_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_ranking_page_gives_the_same_groups(tmp_path: Path) -> None:
     datasets.register("squad", squad(tmp_path / "squad"))
-    asked = ("benchmark", "squad-posq", "--data", "squad", "--model", "BM25", "--format", "csv")
+    asked = ("benchmark", "squad-posq", "--dataset", "squad", "--model", "BM25", "--format", "csv")
     printed = frame_of(run(*asked)).iloc[0]
     page = open_page("ranking", dataset="squad", models=["BM25"])
     page.run()

@@ -77,7 +77,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set of one's own, and the passport of BM25 over it, computed by the command."""
     folder = tmp_path_factory.mktemp("mine")
     (folder / "checked.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
-    asked = ["passport", "BM25", "--dataset", str(folder / "checked.jsonl")]
+    asked = ["passport", "--model", "BM25", "--dataset", str(folder / "checked.jsonl")]
     parts = [word for part in PARTS for word in ("--part", part)]
     done = CliRunner().invoke(app, [*asked, *parts, "--out", str(folder / "baseline.json")])
     assert done.exit_code == 0, done.stderr

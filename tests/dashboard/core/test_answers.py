@@ -65,10 +65,10 @@ ARGUMENTS = {
         f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
         for name in ("summary", "positions", "groups", "worst", "truncation")
     },
-    "passport": "BM25 --dataset pairs --part attribution --part ranking",
+    "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
     "check": "--model BM25 --dataset pairs --baseline baseline.json --only lean",
     **{
-        f"benchmark {name} --table {table}": f"--model BM25 --data {name} --table {table}"
+        f"benchmark {name} --table {table}": f"--model BM25 --dataset {name} --table {table}"
         for name in ("squad-posq", "fineweb-posq")
         for table in ("positions", "groups")
     },
@@ -124,7 +124,7 @@ def home(
             "precompute --model bert --dataset failing",
             "precompute --model BM25 --dataset pairs --method terms --parts parts",
             "cache export results.parquet",
-            "passport BM25 --dataset pairs --part attribution --out baseline.json",
+            "passport --model BM25 --dataset pairs --part attribution --out baseline.json",
         ):
             done = run(*arguments.split())
             assert done.exit_code == 0, done.stderr
@@ -235,7 +235,16 @@ def test_answers_as_text_and_csv(home: Path) -> None:
     assert done.stdout.startswith("bad: ") and done.stdout.count("\n") == 1
     done = run("cache", "list", "--format", "text")
     assert len(done.stdout.splitlines()) == len(run("cache", "list").stdout.splitlines())
-    asked = ("passport", "BM25", "--dataset", "pairs", "--stored", "--part", "attribution")
+    asked = (
+        "passport",
+        "--model",
+        "BM25",
+        "--dataset",
+        "pairs",
+        "--stored",
+        "--part",
+        "attribution",
+    )
     (printed,) = json.loads(run(*asked).stdout)
     frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])

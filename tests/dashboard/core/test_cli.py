@@ -213,7 +213,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["export", "x.bmp"], "use .png"),
         (["export", "x.svg", "--table"], "use .csv, .parquet or .json"),
-        (["passport", "BM25", "nope"], "nope"),
+        (["passport", "--model", "BM25", "--model", "nope"], "nope"),
         (["audit", "--model", "BM25", "--model", "nope"], "nope"),
         (["benchmark", "needle", "--model", "BM25", "--model", "nope"], "nope"),
         (["models", "fetch", "nope"], "nope"),

@@ -333,17 +333,22 @@ def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: ModelPassport) -> None:
 
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     run = CliRunner()
-    printed = run.invoke(app, ["passport", "BM25", "MiniLM-recency", "--stored"])
+    printed = run.invoke(
+        app, ["passport", "--model", "BM25", "--model", "MiniLM-recency", "--stored"]
+    )
     assert printed.exit_code == 0, printed.stderr
     assert [one["model"] for one in json.loads(printed.stdout)] == ["BM25", "MiniLM-recency"]
     file = tmp_path / "card.html"
-    assert run.invoke(app, ["passport", "BM25", "--stored", "--out", str(file)]).exit_code == 0
-    some = run.invoke(app, ["passport", "BM25", "--stored", "--part", "ranking"])
+    assert (
+        run.invoke(app, ["passport", "--model", "BM25", "--stored", "--out", str(file)]).exit_code
+        == 0
+    )
+    some = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "ranking"])
     assert [list(one["parts"]) for one in json.loads(some.stdout)] == [["ranking"]]
-    none = run.invoke(app, ["passport", "BM25", "--stored", "--part", "rank"])
+    none = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "rank"])
     assert none.exit_code == 2 and "no part 'rank': choose of attribution" in none.stderr
     assert b"<h1>BM25</h1>" in file.read_bytes()
-    bad = run.invoke(app, ["passport", "BM25", "--out", str(tmp_path / "card.doc")])
+    bad = run.invoke(app, ["passport", "--model", "BM25", "--out", str(tmp_path / "card.doc")])
     assert bad.exit_code == 2 and "use .html, .pdf, .svg, .json or .yaml" in bad.stderr
 
 
