@@ -54,7 +54,7 @@ FileFormat = Annotated[
 
 def cli_command(command: Callable[P, R]) -> Callable[P, R]:
     """A command that ends bad input with one sentence on stderr and exit code 2, and accepts the
-    shared options (`with_shared_options`) and --quiet, which suppresses everything else on stderr."""
+    shared options (`with_shared_options`) and --quiet, which suppresses all else on stderr."""
     inner = one_sentence(with_shared_options(command))
 
     @wraps(command)

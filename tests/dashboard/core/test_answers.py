@@ -250,7 +250,7 @@ def test_answers_as_text_and_csv(home: Path) -> None:
     assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])
 
 
-@pytest.mark.parametrize("command", ["precompute", "failures", "passport BM25", "rank"])
+@pytest.mark.parametrize("command", ["precompute", "failures", "passport --model BM25", "rank"])
 def test_an_error_is_no_answer(command: str) -> None:
     done = run(*command.split(), "--dataset", "nope", "--format", "json")
     assert done.exit_code == 2 and done.stdout == ""
