@@ -25,7 +25,7 @@ with st.sidebar:
     with panels.guarded():
         data = choices.data_set(with_uploader=False)
     first = choices.model("Model A", "a", "MiniLM-primacy")
-    second = choices.model("Model B", "b", "MiniLM-recency")
+    second = choices.model("Model B", "b", "MiniLM-recency", at=1)
     with panels.guarded():
         method = choices.method([first, second])
 st.markdown("# Compare: how do two models read the same pair?")

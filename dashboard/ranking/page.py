@@ -75,7 +75,7 @@ with st.sidebar, panels.guarded():
     resolved = [resolve.known().get(name) for name in names]
     if any(one is not None and ranking_service.needs_first_stage(one) for one in resolved):
         with settings:
-            first = choices.model("First stage of rerankers", "first", "BM25")
+            first = choices.model("First stage of rerankers", "first", "BM25", at=None)
         first_stage = choices.ranking_spec(first, data.name, posir=posir)
     setup = RankingSetup(collection, own_corpus, first_stage)
 if setup is None:

@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.command_options import Data, Endpoints, named, sources, unique_by_name
+from poslens.commands.command_options import (
+    Data,
+    Endpoints,
+    named,
+    several_models,
+    sources,
+    unique_by_name,
+)
 from poslens.commands.command_output import one_sentence
+from poslens.commands.completion import dataset_names
 from poslens.dashboard.server.access import LOOPBACK, USER_HEADER, access_of
 
 app = typer.Typer()
@@ -61,9 +69,19 @@ def run(
         ),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="NAME=FOLDER of a local model; repeatable.")
+        list[str] | None, several_models("Pages open with these; by default each with its own.")
     ] = None,
-    endpoint: Endpoints = None,
+    endpoint: Endpoints = None,  # registered as they are read, as data sets are
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            "--corpus",
+            autocompletion=dataset_names,
+            help="Name, or path, of the data set that pages open with; the first --data by "
+            "default.",
+        ),
+    ] = None,
     data: Data = None,
     published: Annotated[
         list[Path] | None,
@@ -97,10 +115,11 @@ def run(
 
     serve(
         port,
-        unique_by_name((named(value, "--model") for value in model or []), "--model"),
+        model or [],
         sources(data),
         allow_code or [],
         published or [],
         access,
         unique_by_name((named(value, "--run", "FILE") for value in trec_run or []), "--run"),
+        dataset,
     )

@@ -18,15 +18,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import expanded
 from poslens.commands.command_output import silence_libraries
 from poslens.compute.garbage import no_search_for_garbage
 from poslens.compute.settings import ALLOW_CODE, SHIPPED
-from poslens.dashboard.server import oidc
+from poslens.dashboard.server import oidc, opening
 from poslens.dashboard.server.access import LOOPBACK, OWN_HOSTS, Access, use
+from poslens.dashboard.server.opening import Opening
+
+if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
 
 STOP_S = 25.0
 """How long runs have to end their batches when the server ends: less than the 30 s that Kubernetes
@@ -61,19 +65,21 @@ _drawn = threading.Event()
 
 def serve(
     port: int,
-    models: Mapping[str, Path],
+    models: Sequence[str],
     data: Mapping[str, str],
     allow_code: Sequence[str] = (),
     published: Sequence[Path] = (),
     access: Access | None = None,
     runs: Mapping[str, Path] = MappingProxyType({}),
+    dataset: str | None = None,
 ) -> None:
     """Run the dashboard until interrupted, reached as `access` says, by default on this machine's
     loopback address.
 
-    `models` are folders and `data` sources of data sets (`datasets.register`), which pages may
-    then choose by name; `allow_code` names models that may run the code of their repositories;
-    `published` are folders of published results, and `runs` files of rankings in TREC's format.
+    Pages open with `models`, as commands name them, and with `dataset`, or the first of `data`:
+    sources of data sets (`datasets.register`), which pages may choose by name. `allow_code` names
+    models that may run the code of their repositories; `published` are folders of published
+    results, and `runs` files of rankings in TREC's format.
 
     Raises:
         UserError: the port is taken, a folder is not there, a name is none, a data set cannot be
@@ -86,13 +92,18 @@ def serve(
         from poslens.attribution.curves.published import register as register_published
         from poslens.attribution.evaluation.trec_runs import register as register_run
         from poslens.attribution.retrievers import resolve
+        from poslens.commands.command_options import data_name, distinct
+        from poslens.commands.command_options import resolve as by_name
 
-    for name, folder in models.items():
-        resolve.register_folder(name, folder)
+    given = distinct(map(by_name, models))
     resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for name, source in data.items():
         for known in datasets.register(name, source):
             datasets.read(known)
+    chosen = dataset and data_name(dataset)
+    if chosen:
+        datasets.read(chosen)
+    opening.use(Opening(tuple(spec.name for spec in given), chosen or next(iter(data), None)))
     for folder in published:
         register_published(expanded(folder))
     for name, file in runs.items():
@@ -103,7 +114,7 @@ def serve(
     try:
         print("Loading PosLens ...", file=sys.stderr, flush=True)
         with no_search_for_garbage():
-            _warm_up()
+            _warm_up(given)
             from streamlit.web import bootstrap
 
             from poslens.cache.storage.maintenance import older_layouts
@@ -222,7 +233,7 @@ def drawn() -> None:
     _drawn.set()
 
 
-def _warm_up() -> None:
+def _warm_up(given: Sequence[RetrieverSpec]) -> None:
     """Import what every page needs now, and ask what stands behind the endpoints. The default model
     is loaded and what ships unpacked when the first page has been drawn: it may need neither."""
     silence_libraries()
@@ -232,7 +243,7 @@ def _warm_up() -> None:
     def after_the_first_page() -> None:
         _drawn.wait(_FIRST_PAGE_S)
         try:
-            default = next(iter(presets().values()))
+            default = given[0] if given else next(iter(presets().values()))
             service().retriever(service().identify(default))
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")

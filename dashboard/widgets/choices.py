@@ -22,7 +22,7 @@ from poslens.attribution.types import TextPair
 from poslens.compute.compute import service
 from poslens.compute.protocols import posir_ranking_spec, posir_spec
 from poslens.compute.selection import ANY, ANYWHERE, Filters, Selection, facets
-from poslens.dashboard.server import own_texts
+from poslens.dashboard.server import opening, own_texts
 from poslens.dashboard.widgets import url_state
 from poslens.dashboard.widgets.fetch_panel import fetch_panel
 from poslens.dashboard.widgets.method_choice import method as method
@@ -45,6 +45,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     """Choose a data set or upload one; warns of a name in the address that does not exist. Without
     `with_uploader` the page has the uploader elsewhere."""
     own = own_texts.uploads()
+    default = opening.current().dataset or default
     names = [*datasets.names(), *own]
     if just_uploaded := st.session_state.pop(_UPLOADED, None):
         # Here and not where the file is taken: a page that watches a run asks for its parts every
@@ -207,7 +208,9 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
     those of which the cache has results without their weights being here; and what the lists show
     of a name."""
     stored = service().stored_only()
-    names = list(dict.fromkeys([*resolve.known(), *resolve.shipped_calibrated(), *stored]))
+    given = opening.current().models
+    offered = (*resolve.known(), *given, *resolve.shipped_calibrated(), *stored)
+    names = list(dict.fromkeys(offered))
 
     def label(name: str) -> str:
         return f"{name} (from the cache)" if name in stored else model_label(name)
@@ -227,7 +230,7 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
     names = st.multiselect(
         "Models",
         offered,
-        default=list(default),
+        default=opening.current().models_or(default, maximum),
         max_selections=maximum,
         accept_new_options=True,
         format_func=label,
@@ -258,9 +261,10 @@ def distinct(names: Sequence[str]) -> list[str]:
     return list(found.values())
 
 
-def model(label: str, key: str, default: str) -> str:
-    """Choose one model."""
+def model(label: str, key: str, default: str, at: int | None = 0) -> str:
+    """Choose one model; by default the one that `run` was given as number `at`, if any."""
     names, shown = model_names()
+    default = opening.current().model_or(default, at)
     name = st.selectbox(
         plain(label),
         names,

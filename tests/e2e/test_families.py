@@ -90,7 +90,8 @@ def upload(page: Page, file: Path) -> None:
 def test_each_family(
     wide_app: App, go: Callable[..., Page], model: str, method: str, unfit: str
 ) -> None:
-    page = go(f"{wide_app.url}/?models={model}&method={method}&pair=food-sourdough-q2")
+    asked = f"dataset=sample&models={model}&method={method}&pair=food-sourdough-q2"
+    page = go(f"{wide_app.url}/?{asked}")
     drawn(page)
     expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_attached()
     # What does not fit is there with its reason, for who asks.
@@ -109,7 +110,7 @@ def test_each_family(
 )
 def test_each_format(wide_app: App, go: Callable[..., Page], data: str, words: str) -> None:
     """Those of claims and of own rows are in the tests below."""
-    page = go(f"{wide_app.url}/?dataset={data}")
+    page = go(f"{wide_app.url}/?dataset={data}&models=MiniLM")
     drawn(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
 
@@ -117,7 +118,7 @@ def test_each_format(wide_app: App, go: Callable[..., Page], data: str, words: s
 def test_both_versions_of_a_claim_side_by_side(
     wide_app: App, go: Callable[..., Page], visit: Callable[..., Page]
 ) -> None:
-    page = go(f"{wide_app.url}/?dataset=claims")
+    page = go(f"{wide_app.url}/?dataset=claims&models=MiniLM")
     drawn(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Tvrzení")
     page.get_by_text("English version").click()
@@ -133,7 +134,7 @@ def test_both_versions_of_a_claim_side_by_side(
 
 
 def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
-    page = go(f"{wide_app.url}/?dataset=rows&query_type=question")
+    page = go(f"{wide_app.url}/?dataset=rows&models=MiniLM&query_type=question")
     drawn(page)
     document = page.locator(".hm-pane[data-side=document] .hm-text")
     expect(document).to_contain_text("Ice melts in spring")
@@ -150,7 +151,7 @@ def test_an_uploaded_file_is_this_readers_alone(
         "query,document,evidence\nwhat melts,Stone stays. Ice melts.,Ice melts.\nx,,\n",
         encoding="utf-8",
     )
-    page = visit(wide_app.url)
+    page = visit(f"{wide_app.url}/?dataset=sample&models=MiniLM")
     drawn(page)
     upload(page, path)
     expect(page.get_by_text("1 rows accepted, 1 rejected")).to_be_visible()
@@ -166,7 +167,7 @@ def test_a_bad_upload_is_one_sentence(
 ) -> None:
     path = tmp_path / "own.csv"
     path.write_text("question,text\na,b\n", encoding="utf-8")
-    page = visit(wide_app.url)
+    page = visit(f"{wide_app.url}/?dataset=sample&models=MiniLM")
     upload(page, path)
     expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
     drawn_after = page.locator(".hm-pane[data-side=document] .hm-text")

@@ -218,7 +218,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["benchmark", "needle", "--model", "BM25", "--model", "nope"], "nope"),
         (["models", "fetch", "nope"], "nope"),
         (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
-        (["run", "--model", "a=x", "--model", "a=y"], "--model gives the name a twice"),
+        (["run", "--model", "a=x"], "x is not a folder"),
         (["datasets", "--data", "a=x", "--data", "a=y"], "--data gives the name a twice"),
         (["run", "--run", "a=x", "--run", "a=y"], "--run gives the name a twice"),
         (["cause", "--by", "mask"], "add --intervention ablation"),
