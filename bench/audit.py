@@ -28,6 +28,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.storage.store import ModelKey
+from poslens.studies.audit.run import run_audit
 
 WANTED = 100_000
 PER_DOCUMENT = 20
@@ -80,14 +81,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as root:
         store = AuditStore(Path(root), found)
-        done = store.audit(retriever, ModelKey("bench", "0" * 16), WHOLE, on_stage=mark)
+        done = run_audit(store, retriever, ModelKey("bench", "0" * 16), WHOLE, on_stage=mark)
         mark("end")
         size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
     n = options.sentences
     wall = cpu = 0.0
     for (stage, a, b), (_, c, d) in pairwise(stages):
         print(f"{stage}: {c - a:.1f} s, cpu {d - b:.1f} s")
-        if stage != "Looking where it stops reading":  # three texts, whatever the corpus
+        if stage != "Measuring where it truncates":  # three texts, whatever the corpus
             wall, cpu = wall + c - a, cpu + d - b
     more = compare(384) * WANTED / PER_DOCUMENT
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -18,7 +18,6 @@ from poslens.commands import listing as listing_command
 from poslens.commands.study_group import StudyGroup, add_studies
 from poslens.dashboard.server import command as server_command
 from poslens.storage import command as cache
-from poslens.studies.audit import command as audit
 from poslens.studies.benchmark import command as benchmark
 from poslens.studies.bias import command as bias
 from poslens.studies.cause import command as interventions
@@ -45,7 +44,6 @@ for group in (
     bias,
     ranking,
     remedy,
-    audit,
     passport,
     check,
     benchmark,

@@ -216,6 +216,15 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             UserError: the model's files are not here, or the study does not fit it.
         """
 
+    def estimate(self, compute: Compute, subject: Subject, *, load: bool = False) -> str:
+        """How much is read for a subject that has no result yet, and how long that takes; empty if
+        unknown. With `load` the model may be loaded to time it.
+
+        Raises:
+            UserError: the corpus cannot be read, or the model cannot be loaded.
+        """
+        return ""
+
     @abstractmethod
     def summarize(
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
@@ -231,6 +240,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """The results that are shown together, with what depends on all of them, such as p values
         adjusted for their number."""
         return list(summaries)
+
+    @property
+    def streams(self) -> bool:
+        """Whether no result depends on later ones, so that each verdict can be given at once."""
+        return type(self).together is Study.together
 
     def remarks(self, summaries: Sequence[Summary]) -> list[str]:
         """What has to be known to read the results, a sentence each."""

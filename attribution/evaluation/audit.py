@@ -1,13 +1,13 @@
-"""Reachability: can a document's sentences find it in an index of the whole corpus?
+"""Which sentences of a corpus retrieve their own document?
 
-Each sentence, and a question made from it, is searched for; it is dark where its own document is
-not among the top k. The same corpus with each document's sentences in an order by lot is the null:
-what depends on the place there is position, what does so in the documents' own order alone is
-content (docs/methods.md, section 14).
+Each sentence, and a question made from it, is a query against an index of the whole corpus. A
+sentence is unretrieved if its own document is not in the top k. The control is the same corpus with
+the sentences of each document in random order: an effect of position that remains there is due to
+position alone; one that disappears is due to content (docs/methods.md, section 14).
 
-The question is the sentence without its frequent words and without punctuation. Frequent are the
-most frequent words of the corpus, in each language, that together make up half of its running
-words. Sentences of fewer than three words are not searched for.
+The question is the sentence without punctuation and frequent words. The frequent words of a
+language are its most frequent ones that together make up half of the corpus's running words.
+Sentences of fewer than three words are skipped.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from poslens.attribution.types import Method
 TOP = 10
 N_BINS = 10
 MIN_WORDS = 3
-"""Shorter sentences are headings and numbers: they name nothing to be found by."""
+"""Shorter sentences are headings and numbers, which identify no document."""
 _FREQUENT = 0.5
 
-Order = Literal["own", "shuffled"]
-ORDERS: tuple[Order, ...] = ("own", "shuffled")
-"""Each document's sentences in its own order, and in one by lot."""
-Probe = Literal["sentence", "question"]
-PROBES: tuple[Probe, ...] = ("sentence", "question")
+Order = Literal["original", "random"]
+ORDERS: tuple[Order, ...] = ("original", "random")
+"""The order of each document's sentences."""
+QueryForm = Literal["sentence", "question"]
+QUERY_FORMS: tuple[QueryForm, ...] = ("sentence", "question")
 LENGTHS = (0, 128, 256, 512, 1024)
 """Where classes of documents' lengths begin, in words."""
 
@@ -48,13 +48,13 @@ Frequent = Mapping[str | None, frozenset[str]]
 
 
 def audit_method(chunks: Chunks = WHOLE) -> Method:
-    """The name under which reachability is kept and shown."""
+    """What ranks of sentences are stored under."""
     # Version 2: no window has more tokens than its size.
     version = 2 if chunks.kind == "windows" else 1
     return Method("reachability", {"chunks": str(chunks), "version": version})
 
 
-# -- what is searched for --------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 def frequent_words(documents: Iterable[Document]) -> Frequent:
@@ -65,7 +65,7 @@ def frequent_words(documents: Iterable[Document]) -> Frequent:
     found: dict[str | None, frozenset[str]] = {}
     for language, counted in counts.items():
         total, seen, kept = counted.total(), 0, set()
-        # By the alphabet among equals, so that the order of documents has no say.
+        # Ties in alphabetical order, so that the order of documents does not matter.
         for word, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
             if seen >= _FREQUENT * total:
                 break
@@ -95,10 +95,10 @@ def _plain_words(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Probes:
-    """What is searched for of a document: the texts [S] of both kinds, and where its S sentences
-    are. `spans` are their characters in the document; `places` [2, S] are their mid-points over the
-    text's length, in its own order and shuffled, and `shuffled` is that other text."""
+class DocumentQueries:
+    """Queries made from the S sentences of a document, in both forms. `spans` are their characters
+    in the document, `positions` [2, S] their mid-points over the text's length by order, and
+    `shuffled` is the text in random order."""
 
     sentences: tuple[str, ...]
     questions: tuple[str, ...]
@@ -108,7 +108,7 @@ class Probes:
     n_words: int
 
     @property
-    def places(self) -> NDArray[np.float64]:
+    def positions(self) -> NDArray[np.float64]:
         """Mid-points [2, S] in [0, 1]."""
         lengths = np.array([b - a for a, b in self.spans], dtype=np.float64)
         starts = np.array([[a for a, _ in self.spans], self.shuffled_starts], dtype=np.float64)
@@ -117,29 +117,29 @@ class Probes:
 
 
 def shuffled(document: Document) -> str:
-    """The document's sentences in an order by lot, seeded by its text; white space between the n-th
-    and the next one stays."""
+    """The document's sentences in random order, seeded by its text. White space between the n-th
+    sentence and the next stays where it is."""
     return _order(document)[0]
 
 
 def _order(document: Document) -> tuple[str, list[int], list[int]]:
-    """The shuffled text, which sentence stands at each place, and where each place begins."""
+    """The shuffled text, the number of the sentence at each position, and where each begins."""
     found = pieces(document.text, document.language)
-    lot = np.random.default_rng([SEED, zlib.crc32(document.text.encode("utf-8", "replace"))])
-    order = lot.permutation(len(found.sentences)).tolist()
+    generator = np.random.default_rng([SEED, zlib.crc32(document.text.encode("utf-8", "replace"))])
+    order = generator.permutation(len(found.sentences)).tolist()
     at, starts = 0, []
-    for place, number in enumerate(order):
-        at += len(found.gaps[place])
+    for position, number in enumerate(order):
+        at += len(found.gaps[position])
         starts.append(at)
         at += len(found.sentences[number])
     return found.joined(order), order, starts
 
 
-def probes(document: Document, frequent: Frequent) -> Probes:
-    """What is searched for of a document.
+def document_queries(document: Document, frequent: Frequent) -> DocumentQueries:
+    """The queries made from a document.
 
     Raises:
-        UserError: its sentences cannot be told apart, or it has none of three words.
+        UserError: it cannot be split into sentences, or has none of three words.
     """
     require_sentences(document.text)
     spans = sentences(document.text, document.language)
@@ -153,7 +153,7 @@ def probes(document: Document, frequent: Frequent) -> Probes:
     ]
     if not rows:
         raise UserError("The document has no sentence of three words or more.")
-    return Probes(
+    return DocumentQueries(
         tuple(sentence for sentence, _, _ in rows),
         tuple(question(sentence, left_out) for sentence, _, _ in rows),
         tuple(span for _, span, _ in rows),
@@ -163,47 +163,49 @@ def probes(document: Document, frequent: Frequent) -> Probes:
     )
 
 
-# -- what was found --------------------------------------------------------------------------------
+# -- ranks -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """A document's S sentences: `ranks` [2, 2, S] of the document, by order and by what is searched
-    for (0: nothing is left to search for); `places` [2, S] and `read` [2, S] by order, the latter
-    how much of the sentence the model reads there, in [0, 1]. `spans` as in `Probes`."""
+class SentenceRanks:
+    """Ranks at which the S sentences of a document retrieve it.
+
+    `ranks` [2, 2, S] are by order and query form (0 if the query is empty). `positions` [2, S] and
+    `read` [2, S] are by order; `read` is the share of the sentence that the model reads, in [0, 1].
+    `spans` are as in `DocumentQueries`."""
 
     document_id: str
     language: str | None
     n_words: int
     spans: tuple[tuple[int, int], ...]
-    places: NDArray[np.float64]
+    positions: NDArray[np.float64]
     read: NDArray[np.float64]
     ranks: Ints
 
     def __post_init__(self) -> None:
         n = len(self.spans)
-        if not n or {self.places.shape, self.read.shape} != {(2, n)} or self.n_words < 0:
+        if not n or {self.positions.shape, self.read.shape} != {(2, n)} or self.n_words < 0:
             raise ValueError("no sentences of a document")
         if self.ranks.shape != (2, 2, n) or (self.ranks < 0).any():
             raise ValueError("no ranks of sentences")
         if not all(0 <= a < b for a, b in self.spans):
             raise ValueError("no spans of sentences")
-        for shares in (self.places, self.read):
+        for shares in (self.positions, self.read):
             if not ((shares >= 0) & (shares <= 1)).all():
                 raise ValueError("a share outside 0 to 1")
 
-    def dark(self, order: Order, probe: Probe, top: int) -> NDArray[np.float64]:
-        """1 for each sentence [S] whose document is not in the top, else 0; NaN where nothing was
-        searched for."""
-        ranks = self.ranks[ORDERS.index(order), PROBES.index(probe)]
+    def unretrieved(self, order: Order, query_form: QueryForm, top: int) -> NDArray[np.float64]:
+        """1 for each sentence [S] whose document is not in the top, else 0; NaN if its query is
+        empty."""
+        ranks = self.ranks[ORDERS.index(order), QUERY_FORMS.index(query_form)]
         return np.where(ranks == 0, np.nan, ranks > top).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class DarkCurve:
-    """Share of dark sentences in 10 bins of their place: `share` [10] with the ends of 95%
-    intervals that resample documents (None below 10), over `n` [10] sentences; NaN where a bin has
-    none."""
+class UnretrievedCurve:
+    """Share of unretrieved sentences in 10 bins of position: `share` [10] with the ends of 95%
+    intervals that resample documents (None below 10), over `n` [10] sentences; NaN in empty
+    bins."""
 
     order: Order
     share: Values
@@ -216,14 +218,14 @@ class DarkCurve:
 def require_top(top: int, n_documents: int) -> None:
     """
     Raises:
-        UserError: below 1, or as many as there are documents: nothing could be dark.
+        UserError: it is below 1, or includes every document of the corpus.
     """
     if top < 1:
         raise UserError(f"The top has at least 1 document, not {top}.")
     if n_documents < 2:
         raise UserError(
-            f"The corpus has {n_documents} document that can be read, so every sentence finds it: "
-            "give at least two."
+            f"The corpus has {n_documents} document that can be read, so every sentence retrieves "
+            "it: give at least two."
             if n_documents
             else "The corpus has no document that can be read: give at least two."
         )
@@ -233,18 +235,22 @@ def require_top(top: int, n_documents: int) -> None:
         )
 
 
-def dark_curve(found: Sequence[Reach], order: Order, probe: Probe, top: int) -> DarkCurve:
-    """Dark sentences by their place."""
-    rows = np.zeros((len(found), 2 * N_BINS))
-    for row, one in zip(rows, found, strict=True):
-        dark = one.dark(order, probe, top)
-        asked = np.isfinite(dark)
-        at = np.minimum((one.places[ORDERS.index(order)] * N_BINS).astype(int), N_BINS - 1)
-        row[:N_BINS] = np.bincount(at[asked], dark[asked], N_BINS)
+def unretrieved_curve(
+    documents: Sequence[SentenceRanks], order: Order, query_form: QueryForm, top: int
+) -> UnretrievedCurve:
+    """Unretrieved sentences by position."""
+    rows = np.zeros((len(documents), 2 * N_BINS))
+    for row, document in zip(rows, documents, strict=True):
+        unretrieved = document.unretrieved(order, query_form, top)
+        asked = np.isfinite(unretrieved)
+        at = np.minimum((document.positions[ORDERS.index(order)] * N_BINS).astype(int), N_BINS - 1)
+        row[:N_BINS] = np.bincount(at[asked], unretrieved[asked], N_BINS)
         row[N_BINS:] = np.bincount(at[asked], minlength=N_BINS)
     low, high = intervals(rows, None, _ratios) or (None, None)
     share = _ratios(rows.sum(0)[None])[0]
-    return DarkCurve(order, share, low, high, rows[:, N_BINS:].sum(0).astype(int), len(found))
+    return UnretrievedCurve(
+        order, share, low, high, rows[:, N_BINS:].sum(0).astype(int), len(documents)
+    )
 
 
 def _ratios(means: Values) -> Values:
@@ -255,49 +261,63 @@ def _ratios(means: Values) -> Values:
     return np.asarray(found, dtype=np.float64)
 
 
-def dark_share(
-    found: Sequence[Reach], order: Order, probe: Probe, top: int, *, read: bool | None = None
+def unretrieved_share(
+    documents: Sequence[SentenceRanks],
+    order: Order,
+    query_form: QueryForm,
+    top: int,
+    *,
+    read: bool | None = None,
 ) -> Estimate | None:
-    """Share of dark sentences; with `read` of those alone that the model reads whole, or does not.
-    None where there are none."""
+    """Share of unretrieved sentences. `read` restricts it to sentences that the model reads whole
+    (True) or does not (False). None if there are no sentences."""
     rows = []
-    for one in found:
-        dark = one.dark(order, probe, top)
-        asked = np.isfinite(dark)
+    for document in documents:
+        unretrieved = document.unretrieved(order, query_form, top)
+        asked = np.isfinite(unretrieved)
         if read is not None:
-            asked &= (one.read[ORDERS.index(order)] >= 1) == read
-        rows.append((dark[asked].sum(), asked.sum()))
+            asked &= (document.read[ORDERS.index(order)] >= 1) == read
+        rows.append((unretrieved[asked].sum(), asked.sum()))
     return _share(rows)
 
 
-def lean(found: Sequence[Reach], order: Order, probe: Probe, top: int) -> Estimate | None:
-    """Share of dark sentences in the last third of documents less that in the first."""
+def last_minus_first(
+    documents: Sequence[SentenceRanks], order: Order, query_form: QueryForm, top: int
+) -> Estimate | None:
+    """Share of unretrieved sentences in the last third of documents minus that in the first."""
     rows = []
-    for one in found:
-        dark, places = one.dark(order, probe, top), one.places[ORDERS.index(order)]
-        last, first = (np.isfinite(dark) & where for where in (places > 2 / 3, places < 1 / 3))
-        rows.append((dark[last].sum(), dark[first].sum(), last.sum(), first.sum()))
+    for document in documents:
+        unretrieved, positions = (
+            document.unretrieved(order, query_form, top),
+            document.positions[ORDERS.index(order)],
+        )
+        last, first = (
+            np.isfinite(unretrieved) & where for where in (positions > 2 / 3, positions < 1 / 3)
+        )
+        rows.append((unretrieved[last].sum(), unretrieved[first].sum(), last.sum(), first.sum()))
     if not rows:
         return None
 
-    def less(means: Values) -> Values:
+    def difference(means: Values) -> Values:
         ratios = _ratios(means)
         return ratios[:, 0] - ratios[:, 1]
 
-    return estimate(np.array(rows, dtype=np.float64), None, less)
+    return estimate(np.array(rows, dtype=np.float64), None, difference)
 
 
-def won_back(
-    before: Sequence[Reach], after: Sequence[Reach], probe: Probe, top: int
+def recovered(
+    before: Sequence[SentenceRanks], after: Sequence[SentenceRanks], query_form: QueryForm, top: int
 ) -> Estimate | None:
-    """Share of dark sentences before less that after, over the sentences that both were asked for;
-    the same documents are resampled."""
-    others = {one.document_id: one for one in after}
+    """Share of unretrieved sentences before minus that after, over the sentences that both have;
+    the interval resamples documents, the same ones for both."""
+    others = {document.document_id: document for document in after}
     rows = []
-    for one in before:
-        if (other := others.get(one.document_id)) is None or other.spans != one.spans:
+    for document in before:
+        if (other := others.get(document.document_id)) is None or other.spans != document.spans:
             continue
-        less = one.dark("own", probe, top) - other.dark("own", probe, top)
+        less = document.unretrieved("original", query_form, top) - other.unretrieved(
+            "original", query_form, top
+        )
         asked = np.isfinite(less)
         rows.append((less[asked].sum(), asked.sum()))
     return _share(rows)
@@ -310,26 +330,28 @@ def _share(rows: Sequence[tuple[float, float]]) -> Estimate | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The dark sentences of documents of one language or length."""
+class DocumentGroup:
+    """The unretrieved sentences of documents of one language or length."""
 
     by: Literal["language", "length"]
     name: str
     n_documents: int
     n_sentences: int
-    own: Estimate | None
-    shuffled: Estimate | None
+    original_order: Estimate | None
+    random_order: Estimate | None
 
 
-def groups(found: Sequence[Reach], probe: Probe, top: int) -> list[Group]:
+def groups(
+    documents: Sequence[SentenceRanks], query_form: QueryForm, top: int
+) -> list[DocumentGroup]:
     """By language, the one of most documents first, then by length in words."""
-    by_language: dict[str, list[Reach]] = {}
-    by_length: dict[int, list[Reach]] = {}
-    for one in found:
-        by_language.setdefault(one.language or "unknown", []).append(one)
-        by_length.setdefault(sum(one.n_words >= n for n in LENGTHS[1:]), []).append(one)
+    by_language: dict[str, list[SentenceRanks]] = {}
+    by_length: dict[int, list[SentenceRanks]] = {}
+    for document in documents:
+        by_language.setdefault(document.language or "unknown", []).append(document)
+        by_length.setdefault(sum(document.n_words >= n for n in LENGTHS[1:]), []).append(document)
     ordered = sorted(by_language.items(), key=lambda item: (-len(item[1]), item[0]))
-    result = [_group("language", name, ones, probe, top) for name, ones in ordered]
+    result = [_group("language", name, ones, query_form, top) for name, ones in ordered]
     for at, ones in sorted(by_length.items()):
         last = at + 1 == len(LENGTHS)
         name = (
@@ -337,29 +359,38 @@ def groups(found: Sequence[Reach], probe: Probe, top: int) -> list[Group]:
             if last
             else f"{LENGTHS[at]:,} to {LENGTHS[at + 1] - 1:,} words"
         )
-        result.append(_group("length", name, ones, probe, top))
+        result.append(_group("length", name, ones, query_form, top))
     return result
 
 
 def _group(
-    by: Literal["language", "length"], name: str, found: Sequence[Reach], probe: Probe, top: int
-) -> Group:
-    return Group(
+    by: Literal["language", "length"],
+    name: str,
+    documents: Sequence[SentenceRanks],
+    query_form: QueryForm,
+    top: int,
+) -> DocumentGroup:
+    return DocumentGroup(
         by,
         name,
-        len(found),
-        sum(int(np.isfinite(one.dark("own", probe, top)).sum()) for one in found),
-        dark_share(found, "own", probe, top),
-        dark_share(found, "shuffled", probe, top),
+        len(documents),
+        sum(
+            int(np.isfinite(document.unretrieved("original", query_form, top)).sum())
+            for document in documents
+        ),
+        unretrieved_share(documents, "original", query_form, top),
+        unretrieved_share(documents, "random", query_form, top),
     )
 
 
-def worst(found: Sequence[Reach], probe: Probe, top: int) -> list[tuple[Reach, int, int]]:
-    """Documents with dark sentences, how many of how many, those with most first."""
+def worst(
+    documents: Sequence[SentenceRanks], query_form: QueryForm, top: int
+) -> list[tuple[SentenceRanks, int, int]]:
+    """Documents with unretrieved sentences, how many of how many, in descending order."""
     rows = []
-    for one in found:
-        dark = one.dark("own", probe, top)
-        n = int(np.nansum(dark))
+    for document in documents:
+        unretrieved = document.unretrieved("original", query_form, top)
+        n = int(np.nansum(unretrieved))
         if n:
-            rows.append((one, n, int(np.isfinite(dark).sum())))
+            rows.append((document, n, int(np.isfinite(unretrieved).sum())))
     return sorted(rows, key=lambda row: (-row[1], -row[1] / row[2], row[0].document_id))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.audit import Frequent, frequent_words, probes
+from poslens.attribution.evaluation.audit import Frequent, document_queries, frequent_words
 from poslens.attribution.evaluation.chunks import Chunks
 
 SURVEYED = 200
@@ -60,7 +60,7 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
         else:
             texts, tokens = texts + 1, tokens + min(length, limit or length)
         try:
-            made = probes(one, frequent)
+            made = document_queries(one, frequent)
         except UserError:
             continue
         asked = [text for text in (*made.sentences, *made.questions) if text]

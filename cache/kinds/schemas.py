@@ -8,14 +8,14 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds import bias, interventions, needles, rankings
-from poslens.cache.kinds.audit import REACHES, TRUNCATIONS
-from poslens.cache.kinds.audit_index import CHUNK_VECTORS
+from poslens.cache.kinds.audit import SENTENCE_RANKS, TRUNCATIONS
 from poslens.cache.kinds.faithfulness import (
     FAITHFULNESS,
     RANDOM_ORDER,
     RANDOM_ORDERS,
     schema_of,
 )
+from poslens.cache.kinds.late_chunks import CHUNK_VECTORS
 from poslens.cache.storage.schema import Schema
 
 _SCHEMAS: dict[str, Schema[Any]] = {
@@ -26,7 +26,7 @@ _SCHEMAS: dict[str, Schema[Any]] = {
     "needle": needles.SCHEMA,
     "others": interventions.OTHER_SCORES,
     "ranking": rankings.RANKINGS,
-    "reachability": REACHES,
+    "reachability": SENTENCE_RANKS,
     "search": rankings.SEARCHES,
     "truncation": TRUNCATIONS,
 }

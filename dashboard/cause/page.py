@@ -41,7 +41,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.sending import agreed_to, confirmed, propose_sentences
 from poslens.figures.curves import Style
-from poslens.studies.audit.service import measured_limit
+from poslens.studies.audit.summary import measured_limit
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.figures import (

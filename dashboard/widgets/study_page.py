@@ -99,6 +99,8 @@ def _opened(
             run_board(jobs, prefix, unit=f"{study.unit}s")
             if any_active(jobs) != ticking:
                 st.rerun()
+            if not ticking:
+                _estimates(study, compute, first)
             with results, panels.guarded():
                 if summaries := stored(study, compute, first.subjects):
                     _results(study, data, summaries, on_click)
@@ -110,6 +112,14 @@ def _opened(
 
     board()
     return Opened(data, settings, corpus, compute, tuple(stored(study, compute, first.subjects)))
+
+
+def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]) -> None:
+    """How much is left to compute, if the study can tell."""
+    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
+        with panels.guarded():
+            if job.n_done() < job.total and (words := study.estimate(compute, subject)):
+                st.caption(panels.plain(f"{job.label}: {words}"))
 
 
 def _widget(name: str, one: Parameter[Any]) -> Any:

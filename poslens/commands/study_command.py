@@ -9,7 +9,7 @@ import inspect
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,10 @@ from poslens.commands.command_output import (
     write_beside,
 )
 from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
-from poslens.study import Study, answer_of, plan, stored
+from poslens.study import Study, answer_of, plan
+
+if TYPE_CHECKING:
+    from poslens.compute.runs import Job
 
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
@@ -106,19 +109,28 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     from poslens.compute.compute import service
 
     specs = specs_of(given["model"] or study.models, data.name)
+    for sentence in study.notes(data, corpus):
+        print(sentence, file=sys.stderr)
     corpus = study.narrowed(service(), specs, corpus, settings)
     planned = plan(study, service(), specs, corpus, settings)
-    for reason in planned.refused:
-        print(reason, file=sys.stderr)
-    if not planned.subjects:
-        raise UserError(planned.refused[0])
-    for job in planned.jobs:
-        if given["retry_failed"] or job.n_done() < job.total:
-            watched(job.label, job, unit=study.unit, retry_failed=given["retry_failed"])
-        if job.n_done() < job.total:
+    refused, summaries = list(planned.refused), list[Any]()
+    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
+        try:
+            _compute(study, subject, job, given["retry_failed"])
+            summary = study.summarize(service(), subject, summaries)
+        except UserError as reason:
+            refused.append(str(reason))
+            continue
+        if summary is None or job.n_done() < job.total:
             raise UserError(f"{job.label} is not complete: run the command again to go on.")
-    summaries = stored(study, service(), planned.subjects)
-    for sentence in (*map(study.verdict, summaries), *study.remarks(summaries)):
+        summaries.append(summary)
+        if study.streams:
+            print(study.verdict(summary), file=sys.stderr, flush=True)
+    if not summaries:
+        raise UserError(refused[0])
+    summaries = study.together(summaries)
+    verdicts = [] if study.streams else [study.verdict(one) for one in summaries]
+    for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
         print(sentence, file=sys.stderr)
     provenance = [study.provenance(one) for one in summaries]
     if figure is not None:
@@ -128,3 +140,15 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         drawn = study.figures[0].draw(summaries, style, provenance)
         write_beside(figure, figure_bytes(drawn, fmt, style, provenance))  # type: ignore[arg-type]
     print_table(study.tables[given["table"]].frame(summaries), given["format"].value, provenance)
+
+
+def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:
+    """Compute what is missing of a subject, after an estimate of how long that takes."""
+    from poslens.compute.compute import service
+
+    if job.n_done() < job.total:
+        if words := study.estimate(service(), subject, load=True):
+            print(f"{job.label}: {words}", file=sys.stderr, flush=True)
+    elif not retry_failed:
+        return
+    watched(job.label, job, unit=study.unit, retry_failed=retry_failed)

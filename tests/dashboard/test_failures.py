@@ -23,7 +23,8 @@ from poslens.cache.kinds.interventions import causes
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.widgets.choices import spec
-from poslens.studies.audit import service as audits
+from poslens.studies.audit.study import AUDIT
+from poslens.studies.audit.summary import corpus, store_of
 from tests.support.pages import open_page
 
 TERMS = make_method("terms")
@@ -57,20 +58,18 @@ def edits(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 
 def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    job = audits.job(
-        compute,
-        audits.Index(spec("BM25", data.name)),
-        audits.Setup(audits.corpus(data), top=1),
-    )
-    job.start().wait()
-    store = audits.store_of(compute, audits.corpus(data))
-    store._reaches.put_failures(model, audit_method(WHOLE), [(store._items[0], WHY)])
+    settings = AUDIT.parameters.settings({"top": 1})
+    audited = AUDIT.corpus(data, settings)
+    (index,) = AUDIT.subjects(compute, spec("BM25", data.name), audited, settings)
+    AUDIT.job(compute, index).start().wait()
+    store = store_of(compute, audited.collection)
+    store.ranks.put_failures(model, audit_method(WHOLE), [(store.items[0], WHY)])
 
 
 def whole_audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    store = audits.store_of(compute, audits.corpus(data))
-    failed = [(item, WHY) for item in store._items]
-    store._reaches.put_failures(model, audit_method(WHOLE), failed)
+    store = store_of(compute, corpus(data))
+    failed = [(item, WHY) for item in store.items]
+    store.ranks.put_failures(model, audit_method(WHOLE), failed)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Audit a corpus and look at a document that is found least, in a browser."""
+"""Audit a corpus and open its least retrievable document, in a browser."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.e2e.test_app import no_error
 
 def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/audit?dataset=mine&models=BM25&top=1")
-    expect(page.get_by_text("Nothing is stored of this corpus yet")).to_be_visible()
+    expect(page.get_by_text("Nothing is computed yet")).to_be_visible()
     idle(page)
     page.get_by_role("button", name="Compute").click()
-    expect(page.get_by_role("figure", name="Dark sentences by place")).to_be_visible()
+    expect(page.get_by_role("figure", name="Unretrieved sentences by position")).to_be_visible()
     said = page.get_by_text(re.compile(r"BM25: .* of \d+ sentences of \d+ documents"))
     expect(said).to_be_visible()
     no_error(page)
@@ -27,7 +27,7 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     idle(page)
     page.get_by_role("radio", name="sentence").click()
     expect(said).to_be_visible()
-    # All begin with the same sentence, which finds the first of them: the others have it dark.
+    # All begin with the same sentence, which retrieves the first document and not the others.
     grid = page.locator("[class*=st-key-audit-documents] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain a pair of this document")
     pick_row(grid, 1, link.is_visible)

@@ -13,7 +13,7 @@ SHOWN = {
     "curves": "Mean attribution over relative positions",
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
-    "audit": "Dark sentences by place",
+    "audit": "Unretrieved sentences by position",
     "bias": "Bias tests, a group of bars",
     "map": "Map of documents",
     "faithfulness": "deletion curves of each method",

@@ -76,7 +76,7 @@ PAGES: dict[str, Query] = {
         "models": ["tiny", "BM25"],
         "top": "1",
         "chunks": ["whole", "windows:16:4"],
-        "probe": "question",
+        "search_for": "question",
     },
     "passport": {"dataset": "few", "models": ["tiny", "BM25"]},
     "published": {},

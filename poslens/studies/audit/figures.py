@@ -1,4 +1,4 @@
-"""Dark sentences by their place."""
+"""Unretrieved sentences by position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from poslens.attribution.evaluation.audit import N_BINS, DarkCurve
+from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve
 from poslens.figures.figure_base import (
     Provenances,
     canvas,
@@ -18,46 +18,52 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.studies.audit.service import Audit
+from poslens.studies.audit.summary import AuditSummary
 
 CENTRES = (np.arange(N_BINS) + 0.5) * 100 / N_BINS
 
 
-def dark_curves(found: Sequence[Audit], style: Style, *, provenance: Provenances = ()) -> go.Figure:
-    """Share of dark sentences by place, a line for each index in the documents' own order and a
-    thin one with their sentences shuffled. Bands are 95% intervals."""
-    what = found[0].setup if found else None
-    title = f"Dark {what.probe}s (not in the top {what.top})" if what else "Dark sentences"
-    figure = canvas("audit", style, "Place in the document (%)", f"{title}, %", provenance)
-    for index, one in enumerate(found):
-        look = style.line(index)
+def unretrieved_by_position(
+    summaries: Sequence[AuditSummary], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Share of unretrieved sentences by position: for each index a line for documents in original
+    order, and a thin one for their sentences in random order. Bands are 95% intervals."""
+    index = summaries[0].index if summaries else None
+    title = (
+        f"{index.query_form.capitalize()}s that don't retrieve their document (top {index.top})"
+        if index
+        else "Unretrieved sentences"
+    )
+    figure = canvas("audit", style, "Position in the document (%)", f"{title}, %", provenance)
+    for number, one in enumerate(summaries):
+        look = style.line(number)
         for order, curve in one.curves.items():
-            own = order == "own"
-            key = f"index {index}"
-            _band(figure, curve, faint(str(look["color"]), 0.16 if own else 0.07), key)
-            name = one.name if own else f"{one.name}, shuffled"
+            original = order == "original"
+            key = f"index {number}"
+            _band(figure, curve, faint(str(look["color"]), 0.16 if original else 0.07), key)
+            name = one.name if original else f"{one.name}, shuffled"
             trace = go.Scatter(
                 x=CENTRES,
                 y=100 * curve.share,
-                mode="lines+markers" if own else "lines",
+                mode="lines+markers" if original else "lines",
                 name=legend_name(name, style),
-                line=look if own else {**look, "width": 0.6 * style.line_width},
-                opacity=1 if own else 0.7,
+                line=look if original else {**look, "width": 0.6 * style.line_width},
+                opacity=1 if original else 0.7,
                 marker={
                     "color": look["color"],
                     "size": 0.5 * style.font_size,
-                    "symbol": style.symbol(index),
+                    "symbol": style.symbol(number),
                 },
                 customdata=[_interval(curve, b) for b in range(N_BINS)],
                 hovertemplate="%{y:.1f}%%{customdata}",
             )
-            role = "original order" if own else "shuffled"
+            role = "original order" if original else "random"
             figure.add_trace(group(trace, key, one.name, role))
     figure.update_yaxes(rangemode="tozero")
     return with_legend(positions(figure), style)
 
 
-def _interval(curve: DarkCurve, b: int) -> str:
+def _interval(curve: UnretrievedCurve, b: int) -> str:
     ends = (
         ""
         if curve.low is None or curve.high is None
@@ -66,7 +72,7 @@ def _interval(curve: DarkCurve, b: int) -> str:
     return f"{ends} of {int(curve.n[b]):,}"
 
 
-def _band(figure: go.Figure, curve: DarkCurve, colour: str, key: str) -> None:
+def _band(figure: go.Figure, curve: UnretrievedCurve, colour: str, key: str) -> None:
     if curve.low is None or curve.high is None:
         return
     known = np.isfinite(curve.low)

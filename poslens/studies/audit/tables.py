@@ -1,179 +1,187 @@
-"""Tables of an audit, for pages, commands and exports."""
+"""The tables of an audit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.audit import N_BINS, ORDERS
-from poslens.compute.estimates import estimate_columns
-from poslens.studies.audit.answers import AuditDocumentRow, AuditPositionRow
-from poslens.studies.audit.service import Audit
+from poslens.attribution.evaluation.audit import N_BINS, groups
+from poslens.studies.audit.summary import AuditSummary
+from poslens.study import Table, column
 
-WORST = 200
-"""Documents listed at most."""
-
-
-def summary_frame(found: Sequence[Audit]) -> pd.DataFrame:
-    """A row an index: shares of dark sentences with the ends of their intervals."""
-    rows = []
-    for one in found:
-        rows.append(
-            {
-                "model": one.index.spec.name,
-                "chunks": str(one.index.chunks),
-                "documents": len(one.found),
-                "left out": len(one.failed),
-                "cut": one.n_cut,
-                "sentences": one.n_sentences,
-                "searched for": one.setup.probe,
-                "top": one.setup.top,
-                **estimate_columns("dark", one.shares["own"]),
-                **estimate_columns("dark, shuffled", one.shares["shuffled"]),
-                **estimate_columns("last third less first", one.leans["own"]),
-                **estimate_columns("last third less first, shuffled", one.leans["shuffled"]),
-                **estimate_columns("dark though read", one.dark_though_read),
-                **estimate_columns("dark, not read whole", one.dark_unread),
-                **estimate_columns("won back", one.won_back),
-            }
-        )
-    return pd.DataFrame(rows)
+MODEL, CHUNKS = "Name of the model.", "How documents are chunked in the index."
+SEARCHED = "Sentences that were searched for."
+SHARE = "Share of sentences that do not retrieve their own document, 0 to 1."
+SHUFFLED = "The same with each document's sentences in random order."
 
 
-def _cell(one: Estimate | None, form: str = ".3f") -> str:
-    return one.text(form) if one else ""
+@dataclass(frozen=True)
+class AuditRow:
+    """An index: a model, and how documents are chunked."""
+
+    model: str = column(MODEL)
+    chunks: str = column(CHUNKS)
+    unretrieved: Estimate | None = column(SHARE)
+    unretrieved_random_order: Estimate | None = column(SHUFFLED)
+    last_minus_first: Estimate | None = column(
+        "Share in the last third of documents minus that in the first, -1 to 1.", form="+.3f"
+    )
+    last_minus_first_random_order: Estimate | None = column(SHUFFLED, form="+.3f")
+    unretrieved_read: Estimate | None = column(
+        "Share among the sentences that the model reads whole, 0 to 1."
+    )
+    unretrieved_truncated: Estimate | None = column(
+        "Share among those that it does not; null if it reads all.", shown=False
+    )
+    recovered: Estimate | None = column(
+        "Share in the first index of the model minus that in this one; null for the first.",
+        form="+.3f",
+    )
+    documents: int = column("Documents that the numbers are over.")
+    left_out: int = column("Documents that could not be searched for.")
+    truncated: int = column("Documents of which the model does not read every sentence.")
+    sentences: int = column(SEARCHED)
+    searched_for: str = column("sentence or question.", shown=False)
+    top: int = column("A sentence is unretrieved if its document is not in the top.", shown=False)
 
 
-def summary_text(found: Sequence[Audit]) -> pd.DataFrame:
-    """The same for the eye: each share with its interval in one cell."""
-    return pd.DataFrame(
-        [
-            {
-                "index": one.name,
-                "dark": _cell(one.shares["own"]),
-                "dark, shuffled": _cell(one.shares["shuffled"]),
-                "last third less first": _cell(one.leans["own"], "+.3f"),
-                "the same, shuffled": _cell(one.leans["shuffled"], "+.3f"),
-                "dark though read": _cell(one.dark_though_read),
-                "won back": _cell(one.won_back, "+.3f"),
-                "documents": len(one.found),
-                "cut": one.n_cut,
-                "left out": len(one.failed),
-                "sentences": one.n_sentences,
-            }
-            for one in found
-        ]
+@dataclass(frozen=True)
+class AuditPositionRow:
+    """A bin of positions in the documents of an index."""
+
+    model: str = column(MODEL)
+    chunks: str = column(CHUNKS)
+    order: str = column("original or random: the order of the sentences of each document.")
+    from_percent: float = column("Where the bin begins, in percent of the document.")
+    to_percent: float = column("Where it ends, in percent of the document.")
+    sentences: int = column(SEARCHED)
+    unretrieved: Estimate | None = column("Share of unretrieved sentences; null in an empty bin.")
+
+
+@dataclass(frozen=True)
+class AuditGroupRow:
+    """The documents of one language or length."""
+
+    model: str = column(MODEL)
+    chunks: str = column(CHUNKS)
+    by: str = column("language or length.")
+    group: str = column("The language, or the length in words.")
+    documents: int = column("Documents that the numbers are over.")
+    sentences: int = column(SEARCHED)
+    unretrieved: Estimate | None = column(SHARE)
+    unretrieved_random_order: Estimate | None = column(SHUFFLED)
+
+
+@dataclass(frozen=True)
+class AuditDocumentRow:
+    """A document with unretrieved sentences."""
+
+    model: str = column(MODEL)
+    chunks: str = column(CHUNKS)
+    document: str = column("Id of the document.")
+    language: str = column("Its language; empty if unknown.")
+    words: int = column("Its words.")
+    unretrieved_sentences: int = column("Its sentences that do not retrieve it.")
+    sentences: int = column("Its sentences that were searched for.")
+
+
+@dataclass(frozen=True)
+class TruncationRow:
+    """A text on which the point of truncation was measured."""
+
+    model: str = column(MODEL)
+    text: int = column("Number of the text, from 1.")
+    documents_joined: int = column("Documents that were joined to make the text.")
+    tokens: int = column("Tokens of the text.")
+    last_token_from: int = column("First token of the last word that is read, from 1.")
+    last_token_to: int = column("Last token of that word, from 1.")
+    context_limit: int = column("Tokens that the model is set to read at most.")
+    read_to_the_end: bool = column("Whether the model reads the text to its end.")
+    at_context_limit: bool = column("Whether the model truncates at its context limit.")
+
+
+def _summary(one: AuditSummary) -> Iterator[AuditRow]:
+    yield AuditRow(
+        *_index(one),
+        one.shares["original"],
+        one.shares["random"],
+        one.last_minus_first["original"],
+        one.last_minus_first["random"],
+        one.share_among(read=True),
+        one.share_among(read=False),
+        one.recovered,
+        len(one.documents),
+        len(one.failed),
+        one.n_truncated,
+        one.n_sentences,
+        one.index.query_form,
+        one.index.top,
     )
 
 
-def positions_frame(found: Sequence[Audit]) -> pd.DataFrame:
-    """A row for each index, order and bin of the place."""
-    rows: list[AuditPositionRow] = []
-    for one in found:
-        for order in ORDERS:
-            curve = one.curves[order]
-            for b in range(N_BINS):
-                rows.append(
-                    {
-                        "model": one.index.spec.name,
-                        "chunks": str(one.index.chunks),
-                        "order": order,
-                        "from %": 100 * b / N_BINS,
-                        "to %": 100 * (b + 1) / N_BINS,
-                        "sentences": int(curve.n[b]),
-                        "dark": float(curve.share[b]),
-                        "dark low": None if curve.low is None else float(curve.low[b]),
-                        "dark high": None if curve.high is None else float(curve.high[b]),
-                    }
+def _positions(one: AuditSummary) -> Iterator[AuditPositionRow]:
+    for order, curve in one.curves.items():
+        low, high = curve.low, curve.high
+        for b in range(N_BINS):
+            share = (
+                Estimate(
+                    float(curve.share[b]),
+                    None if low is None else float(low[b]),
+                    None if high is None else float(high[b]),
                 )
-    return pd.DataFrame(rows)
+                if np.isfinite(curve.share[b])
+                else None
+            )
+            ends = (100 * b / N_BINS, 100 * (b + 1) / N_BINS)
+            yield AuditPositionRow(*_index(one), order, *ends, int(curve.n[b]), share)
 
 
-def groups_frame(found: Sequence[Audit]) -> pd.DataFrame:
-    """A row for each index and language or length."""
-    return pd.DataFrame(
-        [
-            {
-                "model": one.index.spec.name,
-                "chunks": str(one.index.chunks),
-                "by": group.by,
-                "group": group.name,
-                "documents": group.n_documents,
-                "sentences": group.n_sentences,
-                **estimate_columns("dark", group.own),
-                **estimate_columns("dark, shuffled", group.shuffled),
-            }
-            for one in found
-            for group in one.groups
-        ]
-    )
+def _groups(one: AuditSummary) -> Iterator[AuditGroupRow]:
+    for group in groups(one.documents, one.index.query_form, one.index.top):
+        yield AuditGroupRow(
+            *_index(one),
+            group.by,
+            group.name,
+            group.n_documents,
+            group.n_sentences,
+            group.original_order,
+            group.random_order,
+        )
 
 
-def groups_text(found: Sequence[Audit]) -> pd.DataFrame:
-    """The same for the eye: each share with its interval in one cell."""
-    return pd.DataFrame(
-        [
-            {
-                "index": one.name,
-                "by": group.by,
-                "group": group.name,
-                "dark": _cell(group.own),
-                "dark, shuffled": _cell(group.shuffled),
-                "documents": group.n_documents,
-                "sentences": group.n_sentences,
-            }
-            for one in found
-            for group in one.groups
-        ]
-    )
+def _worst(one: AuditSummary) -> Iterator[AuditDocumentRow]:
+    for ranks, n, of in one.worst:
+        language = ranks.language or ""
+        yield AuditDocumentRow(*_index(one), ranks.document_id, language, ranks.n_words, n, of)
 
 
-def worst_frame(found: Sequence[Audit], limit: int | None = WORST) -> pd.DataFrame:
-    """A row for each index and document with dark sentences, those with most first."""
-    rows: list[AuditDocumentRow] = [
-        {
-            "model": one.index.spec.name,
-            "chunks": str(one.index.chunks),
-            "document": reach.document_id,
-            "language": reach.language or "",
-            "words": reach.n_words,
-            "dark sentences": n,
-            "sentences": of,
-        }
-        for one in found
-        for reach, n, of in one.worst[:limit]
-    ]
-    columns = ["model", "chunks", "document", "language", "words", "dark sentences", "sentences"]
-    return pd.DataFrame(rows, columns=columns)
+def _truncation(one: AuditSummary) -> Iterator[TruncationRow]:
+    for number, text in enumerate(one.truncations, start=1):
+        yield TruncationRow(
+            one.index.spec.name,
+            number,
+            text.documents,
+            text.n_tokens,
+            text.first,
+            text.last,
+            text.claimed,
+            text.reads_all,
+            text.as_claimed,
+        )
 
 
-def truncation_frame(found: Sequence[Audit]) -> pd.DataFrame:
-    """A row for each model and text on which it was tried where it stops reading."""
-    rows: dict[tuple[str, int], dict[str, object]] = {}
-    for one in found:
-        for number, tried in enumerate(one.truncations, start=1):
-            rows[one.index.spec.name, number] = {
-                "model": one.index.spec.name,
-                "text": number,
-                "documents joined": tried.documents,
-                "tokens": tried.n_tokens,
-                "last token from": tried.first,
-                "last token to": tried.last,
-                "claimed": tried.claimed,
-                "read to the end": tried.reads_all,
-                "as claimed": tried.as_claimed,
-            }
-    columns = [
-        "model",
-        "text",
-        "documents joined",
-        "tokens",
-        "last token from",
-        "last token to",
-        "claimed",
-        "read to the end",
-        "as claimed",
-    ]
-    return pd.DataFrame(list(rows.values()), columns=columns)
+def _index(one: AuditSummary) -> tuple[str, str]:
+    return one.index.spec.name, str(one.index.chunks)
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "summary": Table(AuditRow, _summary),
+    "positions": Table(AuditPositionRow, _positions, "By position", on_page=False),
+    "groups": Table(AuditGroupRow, _groups, "By language and length"),
+    "worst": Table(AuditDocumentRow, _worst, "Documents", on_page=False),
+    "truncation": Table(TruncationRow, _truncation, "Where models truncate"),
+}

@@ -33,8 +33,8 @@ from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.needles import needle_heatmap
-from poslens.studies.audit import service as audits
-from poslens.studies.audit.figures import dark_curves
+from poslens.studies.audit.study import AUDIT
+from poslens.studies.audit.summary import tokens_read
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.words import too_few
@@ -327,37 +327,47 @@ def _needles(of: Subject, part: Part) -> Part:
 
 
 def _audit(of: Subject, part: Part) -> Part:
-    """Where the model stops reading, and which sentences its index cannot find."""
-    index, setup = audits.Index(of.spec), audits.Setup(audits.corpus(of.data))
-    jobs = (audits.job(of.compute, index, setup),)
-    found = audits.audit(of.compute, index, setup)
-    if found is None:
+    """Where the model truncates, and which sentences its index does not retrieve."""
+    settings = AUDIT.parameters.settings()
+    (index,) = AUDIT.subjects(of.compute, of.spec, AUDIT.corpus(of.data, settings), settings)
+    jobs = (AUDIT.job(of.compute, index),)
+    summary = AUDIT.summarize(of.compute, index)
+    if summary is None:
         return replace(part, absent=_why(jobs), jobs=jobs)
     numbers = [
         Number(key, name, value, form)
         for key, name, value, form in (
-            ("dark", "share of sentences not found", found.shares["own"], ".3f"),
-            ("dark_shuffled", "the same, sentences shuffled", found.shares["shuffled"], ".3f"),
-            ("dark_unread", "of those not read whole", found.dark_unread, ".3f"),
+            ("unretrieved", "share of sentences not retrieved", summary.shares["original"], ".3f"),
             (
-                "lean_shuffled",
-                "last third less first third, shuffled",
-                found.leans["shuffled"],
+                "unretrieved_random_order",
+                "share in random order",
+                summary.shares["random"],
+                ".3f",
+            ),
+            (
+                "unretrieved_truncated",
+                "share of sentences not read whole",
+                summary.share_among(read=False),
+                ".3f",
+            ),
+            (
+                "last_minus_first_random_order",
+                "last minus first third, random order",
+                summary.last_minus_first["random"],
                 "+.3f",
             ),
         )
         if value is not None
     ]
-    if found.truncations:
-        reads = Estimate(audits.tokens_read(found.truncations), n=len(found.truncations))
-        name = "tokens that it reads of a long text"
-        numbers.append(Number("tokens_read", name, reads, ",.0f"))
-    known = (found.provenance(),)
+    if summary.truncations:
+        read = Estimate(tokens_read(summary.truncations), n=len(summary.truncations))
+        numbers.append(Number("tokens_read", "tokens that it reads of a long text", read, ",.0f"))
+    known = (AUDIT.provenance(summary),)
     return replace(
         part,
-        finding=" ".join(filter(None, (audits.sentence(found), audits.limit_sentence(found)))),
+        finding=AUDIT.verdict(summary),
         numbers=tuple(numbers),
-        draw=lambda style: dark_curves([found], style, provenance=known),
+        draw=lambda style: AUDIT.figures[0].draw([summary], style, known),
         provenance=known,
         jobs=jobs,
     )
@@ -474,7 +484,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "audit",
-            "What it stops reading, and what its index cannot find",
+            "Where it truncates, and what its index cannot retrieve",
             "It asks for documents' own sentences; what users ask is worded otherwise.",
         ),
         _audit,

@@ -11,17 +11,17 @@ import torch
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import (
-    Reach,
-    dark_curve,
-    dark_share,
+    SentenceRanks,
+    document_queries,
     frequent_words,
     groups,
-    lean,
-    probes,
+    last_minus_first,
     question,
+    recovered,
     require_top,
     shuffled,
-    won_back,
+    unretrieved_curve,
+    unretrieved_share,
     worst,
 )
 from poslens.attribution.evaluation.document_index import (
@@ -62,7 +62,7 @@ def bag(text: str, reads: int | None = None) -> torch.Tensor:
     return vector
 
 
-def audit(reads: int | None) -> list[Reach]:
+def audit(reads: int | None) -> list[SentenceRanks]:
     """Every sentence against an index of such vectors, in order and shuffled."""
     frequent = frequent_words(CORPUS)
     ranks = Ranks(range(N_DOCUMENTS), range(N_DOCUMENTS))
@@ -72,7 +72,7 @@ def audit(reads: int | None) -> list[Reach]:
     ]
     found = []
     for number, one in enumerate(CORPUS):
-        made = probes(one, frequent)
+        made = document_queries(one, frequent)
         own = [number] * len(made.sentences)
         rows = [
             [
@@ -81,16 +81,22 @@ def audit(reads: int | None) -> list[Reach]:
             ]
             for index in indexes
         ]
-        ones = np.ones_like(made.places)
+        ones = np.ones_like(made.positions)
         found.append(
-            Reach(
-                one.key, one.language, made.n_words, made.spans, made.places, ones, np.array(rows)
+            SentenceRanks(
+                one.key,
+                one.language,
+                made.n_words,
+                made.spans,
+                made.positions,
+                ones,
+                np.array(rows),
             )
         )
     return found
 
 
-def test_an_encoder_of_the_first_words_leaves_the_rest_dark() -> None:
+def test_an_encoder_of_the_first_words_leaves_the_rest_unretrieved() -> None:
     """30 of 50 words are read: sentences 0 to 5 find their document, 6 to 9 share nothing with any
     vector, so that all documents tie and the corpus's order decides."""
     found = audit(30)
@@ -98,35 +104,35 @@ def test_an_encoder_of_the_first_words_leaves_the_rest_dark() -> None:
         ranks = one.ranks[0, 0]
         assert ranks[:6].tolist() == [1] * 6
         assert ranks[6:].tolist() == [number + 1] * 4
-    curve = dark_curve(found, "own", "sentence", 3)
+    curve = unretrieved_curve(found, "original", "sentence", 3)
     expected = (N_DOCUMENTS - 3) / N_DOCUMENTS
     np.testing.assert_allclose(curve.share, [0] * 6 + [expected] * 4)
     assert curve.n.tolist() == [N_DOCUMENTS] * 10
-    # Shuffled, the same places are dark: it is the place, whatever stands there.
-    null = dark_curve(found, "shuffled", "sentence", 3)
+    # In random order the same positions are unretrieved, whatever their content.
+    null = unretrieved_curve(found, "random", "sentence", 3)
     np.testing.assert_allclose(null.share, [0] * 6 + [expected] * 4, atol=1e-12)
-    steep = lean(found, "shuffled", "sentence", 3)
+    steep = last_minus_first(found, "random", "sentence", 3)
     assert steep is not None and steep.value == pytest.approx(expected)
 
 
-def test_an_encoder_of_all_words_leaves_nothing_dark() -> None:
+def test_an_encoder_of_all_words_leaves_nothing_unretrieved() -> None:
     found = audit(None)
     assert all((one.ranks == 1).all() for one in found)
-    share = dark_share(found, "own", "sentence", 1)
+    share = unretrieved_share(found, "original", "sentence", 1)
     assert share is not None and share.value == 0
 
 
-def test_dark_content_is_no_position() -> None:
-    """The last sentence of each document is the same text in all: dark in order at the end, and
-    shuffled wherever it stands."""
-    places = [np.stack([np.linspace(0.05, 0.95, 10), np.linspace(0.05, 0.95, 10)]) for _ in CORPUS]
+def test_unretrieved_content_is_not_an_effect_of_position() -> None:
+    """The last sentence is the same text in all documents: unretrieved at the end in original
+    order, and at any position in random order."""
+    position, read = np.stack([np.linspace(0.05, 0.95, 10)] * 2), np.ones((2, 10))
     found = []
-    for number, place in enumerate(places):
+    for number in range(len(CORPUS)):
         ranks = np.ones((2, 2, 10), dtype=np.int64)
         ranks[0, :, 9] = 5
         ranks[1, :, number % 10] = 5
-        found.append(Reach(f"d{number}", None, 50, ((0, 1),) * 10, place, np.ones((2, 10)), ranks))
-    own, null = (dark_curve(found, order, "sentence", 3) for order in ("own", "shuffled"))
+        found.append(SentenceRanks(f"d{number}", None, 50, ((0, 1),) * 10, position, read, ranks))
+    own, null = (unretrieved_curve(found, order, "sentence", 3) for order in ("original", "random"))
     assert own.share.tolist() == [0] * 9 + [1]
     assert null.share.max() < 0.2 and null.share.sum() == pytest.approx(1)
 
@@ -192,68 +198,68 @@ def test_the_question_leaves_out_what_makes_up_half_of_all_words() -> None:
     assert question("海洋潮汐", frozenset("洋")) == "海 潮汐"
 
 
-def test_shuffled_text_has_the_same_sentences_at_the_places_that_are_said() -> None:
+def test_shuffled_text_has_the_same_sentences_at_the_given_starts() -> None:
     one = CORPUS[0]
-    made = probes(one, {})
+    made = document_queries(one, {})
     assert made.shuffled != one.text
     assert sorted(made.shuffled.split()) == sorted(one.text.split())
     for sentence, start in zip(made.sentences, made.shuffled_starts, strict=True):
         assert made.shuffled[start : start + len(sentence)] == sentence
     assert made.shuffled == shuffled(one)
-    assert made.places[0].tolist() == sorted(made.places[0])
+    assert made.positions[0].tolist() == sorted(made.positions[0])
 
 
-def reach(ranks: Sequence[int], **changed: object) -> Reach:
+def reach(ranks: Sequence[int], **changed: object) -> SentenceRanks:
     n = len(ranks)
-    place = (np.arange(n) + 0.5) / n
+    position = (np.arange(n) + 0.5) / n
     fields: dict[str, object] = {
         "document_id": "d",
         "language": "eng",
         "n_words": 100,
         "spans": ((0, 1),) * n,
-        "places": np.stack([place, place]),
+        "positions": np.stack([position, position]),
         "read": np.ones((2, n)),
         "ranks": np.array([[ranks, ranks], [ranks, ranks]]),
     }
-    return Reach(**(fields | changed))  # type: ignore[arg-type]
+    return SentenceRanks(**(fields | changed))  # type: ignore[arg-type]
 
 
 def test_intervals_resample_documents_and_need_ten() -> None:
     few = [reach([1, 20]) for _ in range(9)]
-    share = dark_share(few, "own", "sentence", 10)
+    share = unretrieved_share(few, "original", "sentence", 10)
     assert share is not None and share.value == 0.5 and share.interval is None
-    assert dark_curve(few, "own", "sentence", 10).low is None
+    assert unretrieved_curve(few, "original", "sentence", 10).low is None
     # Documents are alike within and differ between: an interval over sentences would be narrower.
     many = [reach([20] * 50 if d % 2 else [1] * 50, document_id=str(d)) for d in range(20)]
-    share = dark_share(many, "own", "sentence", 10)
+    share = unretrieved_share(many, "original", "sentence", 10)
     assert share is not None and share.interval is not None
     assert share.interval[1] - share.interval[0] > 0.3
-    curve = dark_curve(many, "own", "sentence", 10)
+    curve = unretrieved_curve(many, "original", "sentence", 10)
     assert curve.low is not None and curve.high is not None
     assert ((curve.low < 0.5) & (curve.high > 0.5) & (curve.high - curve.low > 0.3)).all()
 
 
-def test_what_nothing_was_searched_for_does_not_count() -> None:
-    share = dark_share([reach([1, 0, 20, 0])] * 10, "own", "question", 10)
+def test_empty_queries_do_not_count() -> None:
+    share = unretrieved_share([reach([1, 0, 20, 0])] * 10, "original", "question", 10)
     assert share is not None and share.value == 0.5
-    assert dark_share([reach([0])], "own", "question", 10) is None
+    assert unretrieved_share([reach([0])], "original", "question", 10) is None
 
 
 def test_read_and_unread_sentences_apart() -> None:
     found = [reach([1, 20, 20, 20], read=np.array([[1, 1, 0.5, 0], [1, 1, 1, 1]]))] * 10
-    inside = dark_share(found, "own", "sentence", 10, read=True)
-    behind = dark_share(found, "own", "sentence", 10, read=False)
+    inside = unretrieved_share(found, "original", "sentence", 10, read=True)
+    behind = unretrieved_share(found, "original", "sentence", 10, read=False)
     assert inside is not None and behind is not None
     assert (inside.value, behind.value) == (0.5, 1.0)
 
 
-def test_what_is_won_back_compares_the_same_sentences() -> None:
+def test_recovered_compares_the_same_sentences() -> None:
     before = [reach([1, 20, 20, 0], document_id=str(d)) for d in range(12)]
     after = [reach([1, 1, 20, 20], document_id=str(d)) for d in range(12)]
-    found = won_back(before, [*after, reach([1], document_id="other")], "sentence", 10)
+    found = recovered(before, [*after, reach([1], document_id="other")], "sentence", 10)
     assert found is not None and found.value == pytest.approx(1 / 3)
     assert found.interval == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert won_back(before, [], "sentence", 10) is None
+    assert recovered(before, [], "sentence", 10) is None
 
 
 def test_groups_and_worst_documents() -> None:
@@ -271,7 +277,7 @@ def test_groups_and_worst_documents() -> None:
         "1,024 words or more",
     ]
     assert made["eng"].n_documents == 2 and made["eng"].n_sentences == 4
-    assert made["eng"].own is not None and made["eng"].own.value == 0.25
+    assert made["eng"].original_order is not None and made["eng"].original_order.value == 0.25
     assert [(one.document_id, n, of) for one, n, of in worst(found, "sentence", 10)] == [
         ("b", 3, 3),
         ("a", 1, 2),
@@ -282,13 +288,13 @@ def test_groups_and_worst_documents() -> None:
     ("top", "n", "said"),
     [(0, 50, "at least 1"), (10, 10, "leaves none out"), (1, 1, "at least two"), (1, 0, "no doc")],
 )
-def test_one_sentence_where_nothing_could_be_dark(top: int, n: int, said: str) -> None:
+def test_a_top_of_every_document_is_refused(top: int, n: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
         require_top(top, n)
 
 
 def test_documents_without_sentences_say_so() -> None:
     with pytest.raises(UserError, match="no sentence of three words"):
-        probes(Document("a", "One. Two."), {})
+        document_queries(Document("a", "One. Two."), {})
     with pytest.raises(UserError, match="Thai"):
-        probes(Document("a", "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า"), {})
+        document_queries(Document("a", "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า"), {})

@@ -33,7 +33,8 @@ from poslens.dashboard.widgets import sending
 from poslens.export.files import attribution_frame, table_bytes
 from poslens.figures.curves import Style
 from poslens.figures.figure_base import UNKNOWN_SYMBOL
-from poslens.studies.audit import service as audits
+from poslens.studies.audit.study import AUDIT, AuditCorpus
+from poslens.studies.audit.summary import measured_limit
 from poslens.studies.bias import service as bias_service
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import relocation_scores
@@ -260,7 +261,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert ranked.evaluation.profile.mean_read is None and ranked.evaluation.read_whole is None
     figure = evidence_bins({"E5": ranked.evaluation.profile}, Style())
     assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
-    assert audits.measured_limit(own_service, spec, data) == ""
+    assert measured_limit(own_service, spec, data) == ""
     explained = own_service.explain(PAIRS[0], spec, SENTENCE)
     assert any("read: unknown" in fact.text for fact in heads.head(explained).facts)
 
@@ -389,15 +390,18 @@ def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path
     assert [one.document_ids for one in second.rankings] == [
         one.document_ids for one in found.rankings
     ]
-    index = audits.Index(spec)
-    audit = audits.job(compute, index, audits.Setup(setup.collection, top=2))
+    settings = AUDIT.parameters.settings({"top": 2})
+    corpus = AuditCorpus(setup.collection, ())
+    (index,) = AUDIT.subjects(compute, spec, corpus, settings)
+    audit = AUDIT.job(compute, index)
     assert audit.cost() is not None
     assert finished(audit) == ""
-    done = audits.audit(compute, index, audits.Setup(setup.collection, top=2))
-    assert done is not None and len(done.found) == 12
-    assert "to their end" in audits.limit_sentence(done)
+    done = AUDIT.summarize(compute, index)
+    assert done is not None and len(done.documents) == 12
+    assert "to the end" in AUDIT.verdict(done)
+    (refused,) = AUDIT.subjects(compute, reranker, corpus, settings)
     with pytest.raises(UserError, match="has no one vector for each text"):
-        audits.job(compute, audits.Index(reranker), audits.Setup(setup.collection, top=2))
+        AUDIT.job(compute, refused)
 
 
 def test_the_key_is_in_no_file(

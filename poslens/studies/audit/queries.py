@@ -1,4 +1,4 @@
-"""What an audit searches for: the sentences and questions of documents, encoded block by block."""
+"""The queries of an audit: sentences and questions of documents, encoded block by block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, UserError
-from poslens.attribution.evaluation.audit import Frequent, Probes, probes
+from poslens.attribution.evaluation.audit import DocumentQueries, Frequent, document_queries
 from poslens.attribution.evaluation.audit_workload import Workload
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
@@ -24,12 +24,12 @@ from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
 
 _TIMED = 16
-"""Documents whose first characters are timed; of four of them the whole."""
+"""Documents that are timed: the beginnings of all, and four of them whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Tokens per second that a model reads of documents and of sentences."""
+    """Tokens per second at which a model reads documents and sentences."""
 
     documents: float
     queries: float
@@ -40,7 +40,7 @@ class Pace:
 
 
 def pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceSlot) -> Pace:
-    """Time a document and a batch of sentences; the first batch of all is not counted.
+    """Time some documents and a batch of sentences, after one batch to warm up.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -60,8 +60,8 @@ def pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceS
 
 
 class Queries:
-    """What is searched for of a block of documents: the sentences and questions of all of them are
-    encoded together, in batches of like length."""
+    """Queries of a block of documents: the sentences and questions of all of them are encoded
+    together, in batches of similar length."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class Queries:
     ) -> None:
         self._retriever, self._reading = retriever, _Reading(collection)
         self._frequent, self._options = frequent, options
-        self._probes: dict[str, tuple[Document, Probes | UserError]] = {}
+        self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
         self._vectors: dict[str, Any] = {}
 
     def prepare(self, keys: Sequence[str]) -> None:
         """Read the documents of these keys and encode their sentences and questions.
 
         Raises:
-            Stopped: `options` said so.
+            Stopped: the run was stopped.
         """
-        self._probes = {key: self._made(self._reading.take(key)) for key in keys}
+        self._of_document = {key: self._made(self._reading.take(key)) for key in keys}
         texts = [
             text
-            for _, made in self._probes.values()
-            if isinstance(made, Probes)
+            for _, made in self._of_document.values()
+            if isinstance(made, DocumentQueries)
             for text in (*made.sentences, *made.questions)
             if text
         ]
@@ -93,17 +93,17 @@ class Queries:
             self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.device_slot)
         except Stopped:
             raise
-        except UserError:  # one document's fault: `of` finds out whose
+        except UserError:  # one document is at fault: `of` finds out which
             self._vectors = {}
 
-    def of(self, key: str) -> tuple[Document, Probes, dict[str, Any]]:
-        """A document of the block, what is searched for of it, and the vector [H] (or the words) of
-        each of these texts that the model can read. The caller holds the device slot.
+    def of(self, key: str) -> tuple[Document, DocumentQueries, dict[str, Any]]:
+        """A document of the block, its queries, and the vector [H] (or the words) of each query
+        that the model can read. The caller holds the device slot.
 
         Raises:
-            UserError: nothing can be searched for.
+            UserError: the document has no query that can be searched for.
         """
-        document, made = self._probes[key]
+        document, made = self._of_document[key]
         if isinstance(made, UserError):
             raise made
         texts = [text for text in (*made.sentences, *made.questions) if text]
@@ -112,9 +112,9 @@ class Queries:
             raise UserError(f"{self._retriever.name} reads no token of the document's sentences.")
         return document, made, vectors
 
-    def _made(self, document: Document) -> tuple[Document, Probes | UserError]:
+    def _made(self, document: Document) -> tuple[Document, DocumentQueries | UserError]:
         try:
-            return document, probes(document, self._frequent)
+            return document, document_queries(document, self._frequent)
         except UserError as reason:
             return document, reason
 
@@ -146,8 +146,8 @@ class Queries:
 
 
 class _Reading:
-    """Documents by key, read on from the last one: asked for in the corpus's order they take one
-    pass."""
+    """Documents by key. Reading continues after the last one, so that documents in the order of the
+    corpus take one pass."""
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
@@ -157,7 +157,7 @@ class _Reading:
         """The document of this key.
 
         Raises:
-            UserError: the corpus has lost it meanwhile.
+            UserError: it was removed from the corpus meanwhile.
         """
         for _ in range(2):
             for one in self._stream:

@@ -1,17 +1,14 @@
-"""Indexes of a corpus for an audit: the documents' vectors or words, computed once and kept."""
+"""Indexes of a corpus for an audit: vectors or words of documents, computed once and stored."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
@@ -34,13 +31,12 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
-from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Packed, Schema
+from poslens.cache.kinds.late_chunks import ChunkVectors, late_chunks
 from poslens.cache.storage.store import ModelKey
 
 CPU_BLOCK, BLOCK = 16, 256
-"""Documents whose texts are in memory at a time, and after which a run reports progress and can be
-stopped. On a CPU batches are small, so that 16 documents fill several of like length."""
+"""Documents whose texts are in memory at a time. After each block a run reports progress and can be
+stopped. Batches on a CPU are small, so 16 documents fill several of similar length."""
 
 
 def block_size(retriever: Retriever) -> int:
@@ -49,29 +45,15 @@ def block_size(retriever: Retriever) -> int:
 
 
 class SearchIndex(Protocol):
-    """What answers at which rank queries find their own documents."""
+    """An index that ranks the own documents of queries."""
 
     def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
         """Ranks [P]."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkVectors:
-    """Vectors [W, H] of a text's late chunks; `width` is H."""
-
-    width: int
-    vectors: Annotated[NDArray[np.float32], Packed()]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "vectors", self.vectors.reshape(-1, self.width))
-
-
-CHUNK_VECTORS = Schema(ChunkVectors)
-
-
 class IndexBuilder:
-    """Indexes of a collection for one model."""
+    """Builds the indexes of a collection for one model."""
 
     def __init__(
         self,
@@ -85,19 +67,14 @@ class IndexBuilder:
         self._collection, self._retriever, self._model = collection, retriever, model
         self._chunks, self._options = chunks, options
         self._embeddings = EmbeddingStore(root)
-        self._chunk_vectors: Results[str, ChunkVectors] = Results(
-            root,
-            "late_chunks",
-            key=lambda digest: Key("", digest, ""),
-            schema=CHUNK_VECTORS,
-        )
+        self._chunk_vectors = late_chunks(root)
         self._from_store = True
 
     def index(self, order: Order, total: int) -> SearchIndex:
-        """The index of the corpus, which has `total` documents, with these in this order.
+        """The index of the corpus of `total` documents, their sentences in this order.
 
         Raises:
-            Stopped: `options` said so; vectors that were made are kept.
+            Stopped: the run was stopped; vectors computed so far are stored.
             UserError: the corpus cannot be read.
         """
         columns: list[int] = []
@@ -118,7 +95,7 @@ class IndexBuilder:
             for number, made in zip(new, self._made(list(new.values())), strict=True):
                 chunks += made
                 columns += [number] * len(made)
-            # Blocks from the store would flatter the estimate.
+            # Blocks read from the store would make the estimate too optimistic.
             if not self._from_store:
                 computed, seconds = computed + len(block), seconds + time.perf_counter() - started
             self._options.on_progress(Progress(total, len(same), computed, 0, seconds))
@@ -133,10 +110,10 @@ class IndexBuilder:
     def _blocks(self, order: Order) -> Iterator[list[str]]:
         documents = self._collection.documents()
         while block := list(islice(documents, block_size(self._retriever))):
-            yield [one.text if order == "own" else shuffled(one) for one in block]
+            yield [one.text if order == "original" else shuffled(one) for one in block]
 
     def _made(self, texts: Sequence[str]) -> list[list[Any]]:
-        """What stands in the index of each text: vectors [H], or words."""
+        """The entries of each text in the index: vectors [H], or words."""
         if self._chunks.kind == "late":
             return [list(one) for one in self._late(texts)]
         parts = [
@@ -151,7 +128,7 @@ class IndexBuilder:
         return [[known[part] for part in one if part in known] for one in parts]
 
     def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
-        """Vectors of those texts that the model can read, computed once and stored."""
+        """Vectors of the texts that the model can read, computed once and stored."""
         try:
             return self._embedded(texts)
         except Stopped:
@@ -176,7 +153,7 @@ class IndexBuilder:
         return {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
 
     def _late(self, texts: Sequence[str]) -> list[Tensor]:
-        """Vectors [W, H] of each text's late chunks; none of a text that cannot be read."""
+        """Vectors [W, H] of each text's late chunks; W is 0 if the model cannot read the text."""
         retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
         digest_of = {text: text_digest(text) for text in texts}
@@ -198,7 +175,7 @@ class IndexBuilder:
         for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False
             vectors = [(digest_of[text], one) for text, one in zip(part, made, strict=True)]
-            kept = [(digest, ChunkVectors(one.shape[1], one.numpy())) for digest, one in vectors]
-            store.put(self._model, method, kept)
+            rows = [(digest, ChunkVectors(one.shape[1], one.numpy())) for digest, one in vectors]
+            store.put(self._model, method, rows)
             found |= dict(vectors)
         return [found.get(digest_of[text], torch.zeros(0, 1)) for text in texts]

@@ -11,7 +11,12 @@ import torch
 
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Unavailable, UserError
-from poslens.attribution.evaluation.audit import Reach, frequent_words, probes, shuffled
+from poslens.attribution.evaluation.audit import (
+    SentenceRanks,
+    document_queries,
+    frequent_words,
+    shuffled,
+)
 from poslens.attribution.evaluation.chunks import (
     WHOLE,
     Chunks,
@@ -23,8 +28,9 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.cache.jobs.loop import RunOptions
-from poslens.cache.kinds.audit import AuditStore, require_family
+from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.storage.store import ModelKey
+from poslens.studies.audit.run import require_family, run_audit
 
 KEY = ModelKey("tiny", "0" * 16)
 Tiny = Callable[..., DenseRetriever]
@@ -69,7 +75,7 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
     result = {}
     for number, one in enumerate(documents):
         try:
-            made = probes(one, frequent)
+            made = document_queries(one, frequent)
         except UserError:
             continue
         rows = []
@@ -89,7 +95,7 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
     return result
 
 
-def same(found: dict[str, Reach], expected: dict[str, list]) -> None:
+def same(found: dict[str, SentenceRanks], expected: dict[str, list]) -> None:
     assert list(found) == list(expected)
     for key, rows in expected.items():
         for ours, theirs in zip(found[key].ranks.reshape(2, -1).tolist(), rows, strict=True):
@@ -100,7 +106,7 @@ def same(found: dict[str, Reach], expected: dict[str, list]) -> None:
 def test_ranks_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path, chunks: str) -> None:
     retriever, found, how = tiny("bert", max_length=48), corpus(), chunks_of(chunks)
     store = AuditStore(tmp_path, found)
-    done = store.audit(retriever, KEY, how)
+    done = run_audit(store, retriever, KEY, how)
     assert (done.total, done.done, done.failed, done.stopped) == (15, 15, 2, False)
     kept = store.select(KEY, how)
     same(kept.results, by_hand(retriever, found, how))
@@ -116,7 +122,7 @@ def test_ranks_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path, chunks: str
 def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) -> None:
     retriever, found = tiny("bert", max_length=48), corpus()
     whole = AuditStore(tmp_path / "whole", found)
-    whole.audit(retriever, KEY, WHOLE)
+    run_audit(whole, retriever, KEY, WHOLE)
     expected = whole.select(KEY, WHOLE).results
 
     store = AuditStore(tmp_path / "parts", found)
@@ -127,22 +133,22 @@ def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) 
             stop.set()
 
     options = RunOptions(stop.is_set, report)
-    half = store.audit(retriever, KEY, WHOLE, options=options, on_stage=stages.append)
+    half = run_audit(store, retriever, KEY, WHOLE, options=options, on_stage=stages.append)
     assert half.stopped and 4 <= len(store.select(KEY, WHOLE).results) < len(expected)
     again = AuditStore(tmp_path / "parts", found)
     n_before = 15 - again.missing(KEY, WHOLE)
-    rest = again.audit(retriever, KEY, WHOLE)
+    rest = run_audit(again, retriever, KEY, WHOLE)
     assert rest.computed == 15 - n_before and rest.done == 15
     kept = again.select(KEY, WHOLE).results
     assert list(kept) == list(expected)
     for key, one in kept.items():
         assert one.ranks.tolist() == expected[key].ranks.tolist()
-        assert one.places.tolist() == expected[key].places.tolist()
+        assert one.positions.tolist() == expected[key].positions.tolist()
 
 
 def test_it_can_be_stopped_while_documents_are_read(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
-    done = store.audit(tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
+    done = run_audit(store, tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
     assert done.stopped and not store.select(KEY, WHOLE).results
 
 
@@ -160,7 +166,7 @@ def test_a_model_that_is_down_is_asked_once(
 
     monkeypatch.setattr(retriever, "encode_plain", down)
     with pytest.raises(Unavailable, match="does not answer"):
-        AuditStore(tmp_path, corpus()).audit(retriever, KEY, WHOLE)
+        run_audit(AuditStore(tmp_path, corpus()), retriever, KEY, WHOLE)
     assert len(asked) == 1
 
 
@@ -179,8 +185,13 @@ def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
                 found.append(progress.rate)
 
         collection = corpus(name="again" if again else "set")
-        AuditStore(tmp_path, collection).audit(
-            retriever, KEY, WHOLE, options=RunOptions(on_progress=report), on_stage=stages.append
+        run_audit(
+            AuditStore(tmp_path, collection),
+            retriever,
+            KEY,
+            WHOLE,
+            options=RunOptions(on_progress=report),
+            on_stage=stages.append,
         )
         return found
 
@@ -191,11 +202,11 @@ def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
 
 def test_truncation_is_tried_once(tiny: Tiny, tmp_path: Path) -> None:
     retriever, store = tiny("bert", max_length=48), AuditStore(tmp_path, corpus())
-    store.audit(retriever, KEY, WHOLE)
+    run_audit(store, retriever, KEY, WHOLE)
     found = store.truncations(KEY)
     assert found and all(one.claimed == 48 and one.as_claimed for one in found)
     stages: list[str] = []
-    store.audit(retriever, KEY, WHOLE, on_stage=stages.append)
+    run_audit(store, retriever, KEY, WHOLE, on_stage=stages.append)
     assert stages == []
 
 
@@ -213,21 +224,21 @@ def test_sentences_of_several_documents_are_encoded_together(
 
     monkeypatch.setattr(retriever, "encode_plain", counted)
     store = AuditStore(tmp_path, corpus())
-    store.audit(retriever, KEY, WHOLE)
+    run_audit(store, retriever, KEY, WHOLE)
     assert len(store.select(KEY, WHOLE).results) == 13
     assert len(batches) <= 4 and sum(batches) <= 12 * 12  # `copy` has the texts of `d3`
 
 
 def test_a_changed_corpus_is_another(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
-    store.audit(tiny("bert"), KEY, WHOLE)
+    run_audit(store, tiny("bert"), KEY, WHOLE)
     assert not AuditStore(tmp_path, corpus(13)).select(KEY, WHOLE).results
 
 
 def test_bm25_is_blind_to_order(tmp_path: Path) -> None:
     """The same words in another order are the same to it: both rows of ranks are one."""
     store = AuditStore(tmp_path, corpus())
-    store.audit(load(presets()["BM25"]), KEY, WHOLE)
+    run_audit(store, load(presets()["BM25"]), KEY, WHOLE)
     found = store.select(KEY, WHOLE).results
     assert len(found) == 13
     for one in found.values():

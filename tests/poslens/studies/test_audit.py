@@ -1,4 +1,4 @@
-"""Audit: an index audited once and counted, its tables, its figure and the command."""
+"""Audit: summaries, tables, figure and verdict; the call, the command and the page."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import poslens
+import poslens.api
 from poslens.attribution import datasets
-from poslens.attribution.datasets import formats
+from poslens.attribution.datasets import Collection, formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.evaluation.truncation import Truncation
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
-from poslens.studies.audit import service as audits
-from poslens.studies.audit import tables
-from poslens.studies.audit.figures import dark_curves
-from poslens.studies.audit.service import Audit, Index, Setup
+from poslens.studies.audit.study import AUDIT
+from poslens.studies.audit.summary import AuditIndex, AuditSummary
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -50,94 +51,120 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def index(collection: Collection, name: str, chunks: str, top: int = 3) -> AuditIndex:
+    return AuditIndex(resolve(name), chunks_of(chunks), collection, top, "sentence")
+
+
 @pytest.fixture(scope="module")
-def found(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Audit]:
+def summaries(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[AuditSummary]:
     """BM25 and MiniLM, whole and in windows, of one corpus."""
     compute = Compute(tmp_path_factory.mktemp("audit"))
-    setup = Setup(formats.corpus(path, "things"), 3)
-    made: list[Audit] = []
+    collection = formats.corpus(path, "things")
+    done: list[AuditSummary] = []
     for name, chunks in (("BM25", "whole"), ("BM25", "windows:12:4"), ("MiniLM", "whole")):
-        index = Index(resolve(name), chunks_of(chunks))
-        assert audits.audit(compute, index, setup) is None
-        run = audits.job(compute, index, setup).start()
+        subject = index(collection, name, chunks)
+        assert AUDIT.summarize(compute, subject, done) is None
+        run = AUDIT.job(compute, subject).start()
         run.wait()
         assert run.error == ""
-        base = audits.base_of(made, index)
-        one = audits.audit(compute, index, setup, base)
-        assert one is not None and audits.audit(compute, index, setup, base) is one
-        made.append(one)
-    return made
+        summary = AUDIT.summarize(compute, subject, done)
+        assert summary is not None and AUDIT.summarize(compute, subject, done) is summary
+        done.append(summary)
+    return done
 
 
-def test_everything_is_counted(found: list[Audit]) -> None:
-    frame = tables.summary_frame(found)
+def test_everything_is_counted(summaries: list[AuditSummary]) -> None:
+    tables = AUDIT.tables
+    frame = tables["summary"].frame(summaries)
     assert frame["documents"].tolist() == [12] * 3 and frame["sentences"].tolist() == [72] * 3
-    for one, row in zip(found, frame.to_dict("records"), strict=True):
-        dark = [float(r.dark("own", "sentence", 3).sum()) for r in one.found]
-        assert row["dark"] == pytest.approx(sum(dark) / 72)
-        assert row["dark low"] <= row["dark"] <= row["dark high"]
-    assert frame["won back"][1] == pytest.approx(frame["dark"][0] - frame["dark"][1])
-    assert frame["won back"].isna().tolist() == [True, False, True]
-    positions = tables.positions_frame(found)
+    for summary, row in zip(summaries, frame.to_dict("records"), strict=True):
+        counts = [float(r.unretrieved("original", "sentence", 3).sum()) for r in summary.documents]
+        assert row["unretrieved"] == pytest.approx(sum(counts) / 72)
+        assert row["unretrieved_low"] <= row["unretrieved"] <= row["unretrieved_high"]
+    assert frame["recovered"][1] == pytest.approx(frame["unretrieved"][0] - frame["unretrieved"][1])
+    assert frame["recovered"].isna().tolist() == [True, False, True]
+    positions = tables["positions"].frame(summaries)
     assert len(positions) == 3 * 2 * 10
     assert positions.groupby(["model", "chunks", "order"])["sentences"].sum().tolist() == [72] * 6
-    groups = tables.groups_frame(found)
+    groups = tables["groups"].frame(summaries)
     assert set(groups["by"]) == {"language", "length"} and "eng" in set(groups["group"])
-    shown = tables.groups_text(found)
-    assert [f"{one:.3f}" for one in groups["dark"]] == [one.split()[0] for one in shown["dark"]]
-    # A group of few documents has no interval, and no word stands in its place.
-    assert ["[" in one for one in shown["dark"]] == groups["dark low"].notna().tolist()
-    listed = tables.worst_frame(found)
-    assert listed.groupby(["model", "chunks"])["dark sentences"].sum().sum() == round(
-        sum(72 * share for share in frame["dark"])
+    # A group of fewer than ten documents has no interval.
+    shown = tables["groups"].text_frame(summaries)["unretrieved"]
+    assert ["[" in text for text in shown] == groups["unretrieved_low"].notna().tolist()
+    listed = tables["worst"].frame(summaries)
+    assert listed["unretrieved_sentences"].sum() == round(72 * frame["unretrieved"].sum())
+    assert set(tables["truncation"].frame(summaries)["model"]) == {"MiniLM"}
+
+
+def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSummary]) -> None:
+    verdicts = [AUDIT.verdict(one) for one in summaries]
+    for verdict in verdicts:
+        assert re.search(
+            r": [\d.]+% \[[\d., ]+\] of 72 sentences of 12 documents don't retrieve their own "
+            r"document in the top 3; [\d.]+% \[.+\] after shuffling",
+            verdict,
+        )
+    assert "Recovered from BM25: +" in verdicts[1] or "Recovered from BM25: −" in verdicts[1]
+    assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
+    assert re.search("MiniLM (truncates at token 51|reads texts of)", verdicts[2])
+
+
+def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSummary]) -> None:
+    whole = replace(summaries[2], truncations=(Truncation(1, 900, 400, 1000, 512, 513, 512),))
+    assert "truncates at token 512 to 513 of 1,000, at its context limit of 512" in AUDIT.verdict(
+        whole
     )
+    assert "truncates" not in AUDIT.verdict(replace(whole, truncations=()))
 
 
-def test_what_was_found_is_said(found: list[Audit]) -> None:
-    said = [audits.sentence(one) for one in found]
-    assert all("72 sentences of 12 documents" in one and "top 3" in one for one in said)
-    assert "Won back against BM25" in said[1]
-    assert audits.limit_sentence(found[0]) == ""
-    assert "MiniLM stops reading at token 51" in audits.limit_sentence(found[2]) or (
-        "to their end" in audits.limit_sentence(found[2])
-    )
-    text = tables.summary_text(found)
-    assert text["index"].tolist() == ["BM25", "BM25, windows of 12, overlap 4", "MiniLM"]
-    assert set(tables.truncation_frame(found)["model"]) == {"MiniLM"}
-
-
-def test_provenance_says_what_the_numbers_are_over(found: list[Audit]) -> None:
-    entry = found[0].provenance().entry()
+def test_provenance_says_what_the_numbers_are_over(summaries: list[AuditSummary]) -> None:
+    entry = AUDIT.provenance(summaries[0]).entry()
     assert entry["n_documents"] == 12 and "resampling 12 documents" in str(entry["interval"])
     assert entry["method"] == "reachability(chunks=whole, version=1)"
     assert "top 3" in str(entry["selection"]) and "shuffled" in str(entry["control"])
 
 
-def test_the_figure_has_a_line_for_each_order_and_a_band(found: list[Audit]) -> None:
-    figure = dark_curves(found[:2], Style(), provenance=[one.provenance() for one in found[:2]])
+def test_the_figure_has_a_line_for_each_order_and_a_band(summaries: list[AuditSummary]) -> None:
+    known = [AUDIT.provenance(one) for one in summaries[:2]]
+    figure = AUDIT.figures[0].draw(summaries[:2], Style(), known)
     lines = [trace for trace in figure.data if trace.showlegend is not False]
     assert len(lines) == 4 and len(figure.data) == 8
     widths = [trace.line.width for trace in lines]
-    assert max(widths[1::2]) < min(widths[::2]), "shuffled ones are thin"
-    assert list(lines[0].y) == pytest.approx(list(100 * found[0].curves["own"].share), nan_ok=True)
+    assert max(widths[1::2]) < min(widths[::2]), "lines in random order are thin"
+    share = 100 * summaries[0].curves["original"].share
+    assert list(lines[0].y) == pytest.approx(list(share), nan_ok=True)
 
 
-def test_another_top_or_question_computes_nothing(found: list[Audit], path: Path) -> None:
-    """Ranks are what is stored: where the line is drawn costs nothing."""
-    one = found[0]
-    other = replace(one, setup=replace(one.setup, top=1, probe="question"))
-    assert other.shares["own"] is not None and one.shares["own"] is not None
-    assert other.shares["own"].value >= 0
+def test_another_top_or_query_form_computes_nothing(summaries: list[AuditSummary]) -> None:
+    """Ranks are stored, so the same results answer for any top."""
+    summary = summaries[0]
+    other = replace(summary, index=replace(summary.index, top=1, query_form="question"))
+    share = other.shares["original"]
+    assert share is not None and share.value >= 0
 
 
 def test_what_cannot_be_audited_is_one_sentence(path: Path, tmp_path: Path) -> None:
-    compute, corpus = Compute(tmp_path), formats.corpus(path, "things")
+    compute = Compute(tmp_path)
     with pytest.raises(UserError, match="leaves none out"):
-        audits.job(compute, Index(resolve("BM25")), Setup(corpus, 12))
+        AUDIT.job(compute, index(formats.corpus(path, "things"), "BM25", "whole", 12))
     (tmp_path / "one.jsonl").write_text(ROWS.splitlines()[0] + "\n")
     with pytest.raises(UserError, match="at least two"):
-        single = formats.corpus(tmp_path / "one.jsonl", "one")
-        audits.job(compute, Index(resolve("BM25")), Setup(single, 1))
+        AUDIT.job(compute, index(formats.corpus(tmp_path / "one.jsonl", "one"), "BM25", "whole", 1))
+
+
+def test_the_call_gives_the_tables_of_the_command(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = Compute(tmp_path)
+    monkeypatch.setattr(poslens.api, "service", lambda: compute)
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    result = poslens.audit(["BM25"], path, top=2, chunks=["whole", "windows:12:4"])
+    frame = result.to_frame()
+    assert frame["chunks"].tolist() == ["whole", "windows:12:4"]
+    assert frame["top"].tolist() == [2, 2] and frame["documents"].tolist() == [12, 12]
+    assert len(result.to_frame("positions")) == 40
+    assert len(result.verdicts) == 2 and len(result.figure().data) == 8
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -166,7 +193,7 @@ def test_the_command_prints_each_table(home: Path, path: Path, table: str) -> No
 
 
 def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, path: Path) -> None:
-    figure = home / "dark.json"
+    figure = home / "unretrieved.json"
     code, out, said = run(
         "--corpus",
         str(path),
@@ -197,7 +224,7 @@ def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) ->
     assert drawn in out and f"Sample: {drawn}." in said
     # The estimate comes before the run, and the row as soon as it is there.
     estimate = said.index(
-        "MiniLM: 52 documents or windows (in order and shuffled) and 72 sentences"
+        "MiniLM: 52 documents or windows (in original and random order) and 72 sentences"
     )
     assert re.search(r"about [\d,]+ tokens: about \d+ (s|min) on this machine", said)
     assert estimate < said.index("MiniLM: ", estimate + 1)
@@ -211,7 +238,7 @@ def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--top", "0"], "at least 1 document"),
+        (["--top", "0"], "whole number from 1"),
         (["--chunks", "windows:16:16"], "below 16"),
         (["--chunks", "late:8", "--model", "BM25"], "cannot be chunked late"),
         (["--corpus", "nowhere.jsonl"], "There is no data set"),
@@ -258,7 +285,7 @@ def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str)
     asked = {"dataset": things, "models": ["BM25"], "top": "2"}
     page = open_page("audit", **asked).run()
     assert not page.exception and not page.error
-    assert "Nothing is stored" in page.info[0].value and not page.get("plotly_chart")
+    assert "Nothing is computed yet" in page.info[0].value and not page.get("plotly_chart")
     code, _, said = run("--corpus", things, "--model", "BM25", "--top", "2")
     assert code == 0, said
     page = open_page("audit", **asked).run()
@@ -268,7 +295,7 @@ def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str)
     # The key under which every other page and what ships has BM25.
     assert any(f"bm25, statistics of {things}" in one.value for one in page.caption)
     tables_shown = [set(one.value.columns) for one in page.dataframe]
-    assert any("dark, shuffled" in columns for columns in tables_shown)
+    assert any("unretrieved random order" in columns for columns in tables_shown)
 
 
 def test_the_page_audits_a_sample(things: str) -> None:
@@ -294,7 +321,7 @@ def test_what_cannot_be_audited_leaves_the_page_whole(
     assert not page.exception
     shown = [one.value for one in (*page.error, *page.caption)]
     assert any(said in one.replace("\\", "") for one in shown), shown
-    assert "which passages" in "".join(one.value for one in page.markdown)
+    assert "Which passages" in "".join(one.value for one in page.markdown)
 
 
 def test_an_infinite_number_in_a_link_is_the_usual_one(things: str) -> None:

@@ -1,0 +1,229 @@
+"""Runs an audit: ranks every sentence of a corpus against two indexes, and measures where the model
+truncates. Memory holds the vectors of all documents, in original and random order, and the texts of
+one block of documents; other texts are read from their files when needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.audit import (
+    ORDERS,
+    DocumentQueries,
+    SentenceRanks,
+    audit_method,
+    frequent_words,
+)
+from poslens.attribution.evaluation.chunks import WHOLE, Chunks, no_late_chunks, require_fit
+from poslens.attribution.evaluation.truncation import (
+    TRUNCATION,
+    Truncation,
+    long_texts,
+    truncation,
+)
+from poslens.attribution.retrievers.base import Retriever, is_pooled
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.audit import N_PROBED, AuditStore
+from poslens.cache.storage.results import Key
+from poslens.cache.storage.store import ModelKey
+from poslens.studies.audit.index import IndexBuilder, SearchIndex, block_size
+from poslens.studies.audit.queries import Queries
+
+_MAX_PROBED_TOKENS = 8192
+"""Longest text on which truncation is measured: each is read some dozen times."""
+_CHARACTERS_PER_TOKEN = 6
+
+
+def require_family(spec: RetrieverSpec, chunks: Chunks = WHOLE) -> None:
+    """Refuse models whose family has no index of vectors or words; `require_fit` checks the loaded
+    model.
+
+    Raises:
+        UserError: the family has no such index, or no token vectors for late chunks.
+    """
+    if family_of(spec).search not in ("vectors", "index"):
+        raise UserError(
+            f"{spec.name} has no one vector for each text, so its index is not audited: choose a "
+            "dense model or BM25."
+        )
+    if chunks.kind == "late" and family_of(spec).search != "vectors":
+        raise no_late_chunks(spec.name)
+
+
+def run_audit(
+    store: AuditStore,
+    retriever: Retriever,
+    model: ModelKey,
+    chunks: Chunks,
+    *,
+    options: RunOptions = RunOptions(),
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Progress:
+    """Rank the sentences of every document that has no result, and store them document by document;
+    progress counts documents of the current stage.
+
+    Raises:
+        UserError: the chunks do not fit the model, the corpus cannot be read, or the store cannot
+            be written; what was stored before is kept.
+    """
+    require_family(retriever.spec)
+    require_fit(retriever, chunks)
+    method, n = audit_method(chunks), len(store.keys)
+    # First, so that it is also measured where every document has its result.
+    if _probe_truncation(store, retriever, model, on_stage, options).stopped:
+        return Progress(n, 0, 0, 0, 0.0, stopped=True)
+    if not store.ranks.missing(model, method, store.items, retry=options.retry_failed):
+        return Progress(n, n, 0, 0, 0.0)
+    on_stage("Counting words")
+    frequent = frequent_words(store.collection.documents())
+    builder = IndexBuilder(store.root, store.collection, retriever, model, chunks, options)
+    indexes: list[SearchIndex] = []
+    for order in ORDERS:
+        on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
+        try:
+            indexes.append(builder.index(order, n))
+        except Unavailable:
+            raise
+        except Stopped:
+            return Progress(n, 0, 0, 0, 0.0, stopped=True)
+    on_stage("Searching for sentences")
+    number_of = {key: number for number, key in enumerate(store.keys)}
+    queries = Queries(retriever, store.collection, frequent, options)
+
+    def compute(item: Key) -> SentenceRanks:
+        document, made, vectors = queries.of(item.item)
+        number = number_of[item.item]
+        return _ranked(retriever, chunks, document, number, made, vectors, indexes)
+
+    return compute_missing(
+        store.ranks,
+        model,
+        method,
+        store.items,
+        compute,
+        options=options,
+        portion=block_size(retriever),
+        prepare=lambda items: queries.prepare([item.item for item in items]),
+    )
+
+
+def _probe_truncation(
+    store: AuditStore,
+    retriever: Retriever,
+    model: ModelKey,
+    on_stage: Callable[[str], None],
+    options: RunOptions,
+) -> Progress:
+    """Measure where the model truncates, unless that is stored."""
+    if not is_pooled(retriever):
+        return Progress(0, 0, 0, 0, 0.0)
+    if store.probed.missing(model, TRUNCATION, store.probed_items):
+        on_stage("Measuring where it truncates")
+    texts: list[tuple[str, int]] = []
+
+    def prepare(_items: Sequence[Key]) -> None:
+        texts[:] = _long_texts(store.collection, retriever.max_length)
+
+    def embedded(text: str) -> NDArray[np.float32]:
+        if options.should_stop():
+            raise Stopped("Stopped before all texts were measured.")
+        with retriever.lock, torch.no_grad():
+            vector = retriever.embed(retriever.encode_plain([text], "document"))[0]
+        values: NDArray[np.float32] = vector.float().cpu().numpy()
+        return values
+
+    def compute(item: Key) -> Truncation:
+        number = store.probed_items.index(item)
+        if number >= len(texts):
+            raise UserError("The corpus has fewer texts that are as long as the model reads.")
+        return truncation(retriever, embedded, *texts[number])
+
+    return compute_missing(
+        store.probed,
+        model,
+        TRUNCATION,
+        store.probed_items,
+        compute,
+        # Only documents are tried again: the corpus will not have longer texts next time.
+        options=replace(options, retry_failed=False),
+        portion=N_PROBED,
+        prepare=prepare,
+    )
+
+
+def _long_texts(collection: Collection, limit: int) -> list[tuple[str, int]]:
+    enough = _CHARACTERS_PER_TOKEN * min(limit, _MAX_PROBED_TOKENS)
+    # Enough short documents to join into a long text.
+    n = max(N_PROBED, 200)
+    longest = heapq.nlargest(
+        n, collection.documents(), key=lambda document: min(len(document.text), 2 * enough)
+    )
+    texts = [document.text[: 2 * enough] for document in longest]
+    return long_texts(texts, enough)[:N_PROBED]
+
+
+def _ranked(
+    retriever: Retriever,
+    chunks: Chunks,
+    document: Document,
+    number: int,
+    made: DocumentQueries,
+    vectors: Mapping[str, Any],
+    indexes: Sequence[SearchIndex],
+) -> SentenceRanks:
+    """The ranks of a document for its sentences and questions in each index."""
+    texts = (*made.sentences, *made.questions)
+    at = [i for i, text in enumerate(texts) if text in vectors]
+    queries: Any = [vectors[texts[i]] for i in at]
+    if not isinstance(retriever, LexicalRetriever):
+        queries = torch.stack(queries)
+    ranks = np.zeros((len(indexes), len(texts)), dtype=np.int64)
+    for row, index in enumerate(indexes):
+        ranks[row, at] = index.ranks(queries, [number] * len(at))
+    return SentenceRanks(
+        document.key,
+        document.language,
+        made.n_words,
+        made.spans,
+        _rounded(made.positions),
+        _rounded(_read(retriever, chunks, document.text, made)),
+        ranks.reshape(len(indexes), 2, len(made.sentences)),
+    )
+
+
+def _read(
+    retriever: Retriever, chunks: Chunks, text: str, made: DocumentQueries
+) -> NDArray[np.float64]:
+    """Share of each sentence that the model reads [2, S], by order."""
+    lengths = np.array([b - a for a, b in made.spans], dtype=np.float64)
+    shares = np.ones((2, len(lengths)))
+    if chunks.kind == "windows" or not isinstance(retriever, DenseRetriever):
+        return shares
+    starts = ([a for a, _ in made.spans], made.shuffled_starts)
+    with retriever.lock:
+        for row, (one, begins) in enumerate(zip((text, made.shuffled), starts, strict=True)):
+            tokens = retriever.encode_texts([one], "document").texts[0]
+            if tokens.truncated:
+                left = tokens.read_until - np.array(begins, dtype=np.float64)
+                shares[row] = np.clip(left / lengths, 0, 1)
+    return shares
+
+
+def _rounded(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares [2, S] to six decimals, as stored."""
+    return np.array([[round(share, 6) for share in row] for row in shares.tolist()])

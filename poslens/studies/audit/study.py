@@ -1,0 +1,324 @@
+"""Audit: which sentences of a corpus do not retrieve their own document?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import (
+    QUERY_FORMS,
+    TOP,
+    audit_method,
+    require_top,
+)
+from poslens.attribution.evaluation.audit_workload import Workload, workload
+from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.retrievers.dense import FAMILY as DENSE
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import Job, Report, Run, duration
+from poslens.parameters import Choice, Integer, Parameters, Settings, Several
+from poslens.studies.audit.figures import unretrieved_by_position
+from poslens.studies.audit.queries import Pace, pace
+from poslens.studies.audit.run import require_family, run_audit
+from poslens.studies.audit.summary import (
+    AuditIndex,
+    AuditSummary,
+    corpus,
+    limit_sentence,
+    sample,
+    store_of,
+)
+from poslens.studies.audit.tables import TABLES
+from poslens.study import Figure, Study, register
+
+
+@dataclass(frozen=True)
+class AuditCorpus:
+    """The documents that are audited, and what a reader should know about them."""
+
+    collection: Collection
+    notes: tuple[str, ...]
+
+
+class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
+    """Every sentence of a corpus is searched for in an index of the whole corpus."""
+
+    name = "audit"
+    title = "Audit"
+    question = "Which passages of a corpus can its own index not retrieve?"
+    unit = "document"
+    reads = (
+        "Each sentence of the corpus is a query. It is unretrieved if its own document is not in "
+        "the top k. Thin lines show documents with their sentences in random order: an effect of "
+        "position that remains there does not come from content."
+    )
+    limits = (
+        "Intervals resample documents; there is none below ten documents. Last minus first: the "
+        "share of unretrieved sentences in the last third of documents minus that in the first. "
+        "Recovered: the share in the model's first index minus that in this one, over the same "
+        "sentences. Shares depend on the size of the corpus: compare models on one corpus."
+    )
+    parameters = Parameters(
+        top=Integer(
+            title="Top",
+            default=TOP,
+            low=1,
+            high=1_000_000,
+            help="A sentence is unretrieved if its document is not among this many.",
+        ),
+        chunks=Several(
+            title="Documents in the index",
+            default=("whole",),
+            options=(
+                "whole",
+                "windows:64:16",
+                "windows:128:32",
+                "windows:256:64",
+                "late:64",
+                "late:128",
+            ),
+            check=chunks_of,
+            help="How documents are chunked: whole; windows:128:32, of 128 tokens that share 32 "
+            "with the next; or late:128, one pass over the text, then windows of its token "
+            "vectors. Each index is compared with the first one of its model.",
+        ),
+        search_for=Choice(
+            title="Searched for",
+            default="sentence",
+            options=QUERY_FORMS,
+            help="sentence, or question (made from the sentence by a rule).",
+        ),
+        documents=Integer(
+            title="Documents",
+            default=0,
+            low=0,
+            high=10_000_000,
+            help="Audit a random sample of this many documents; 0 audits all. Sentences are "
+            "searched for in the sample only.",
+        ),
+        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+    )
+    compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
+    tables = TABLES
+    figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
+
+    def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
+        """The whole corpus of the data set, or a sample of it.
+
+        Raises:
+            UserError: its files cannot be read, or the sample is too small.
+        """
+        whole, notes = corpus(data), []
+        collection = sample(whole, settings.documents, settings.seed)
+        if collection.drawn:
+            notes.append(f"Sample: {collection.drawn}.")
+        if rejected := whole.survey.rejected:
+            first = rejected[0]
+            notes.append(
+                f"{len(rejected):,} rows are not documents. The first is {first.file} row "
+                f"{first.row}: {first.reason}"
+            )
+        return AuditCorpus(collection, tuple(notes))
+
+    def notes(self, data: DataSet, corpus: AuditCorpus) -> list[str]:
+        """The sample, and rows that are not documents."""
+        return list(corpus.notes)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: AuditCorpus, settings: Settings
+    ) -> list[AuditIndex]:
+        """One index for each way to chunk documents."""
+        return [
+            AuditIndex(
+                spec, chunks_of(chunks), corpus.collection, settings.top, settings.search_for
+            )
+            for chunks in settings.chunks
+        ]
+
+    def job(self, compute: Compute, subject: AuditIndex) -> Job:
+        """Rank the sentences of documents that have no result; progress counts documents of the
+        current stage.
+
+        Raises:
+            UserError: the model's files are not here, it has no index, or the top includes every
+                document.
+        """
+        require_family(subject.spec, subject.chunks)
+        model = compute.identify(subject.spec)
+        collection = subject.collection
+        store = store_of(compute, collection)
+        total = len(store.keys)
+        require_top(subject.top, total)
+
+        def work(run: Run, report: Report) -> Progress:
+            def stage(text: str) -> None:
+                run.stage = text
+
+            retriever = compute.retriever(model)
+            if not subject.spec.remote and isinstance(retriever, DenseRetriever):
+                run.stage = "Timing the model"
+                _pace(model, retriever, compute, collection)
+            options = compute.run_options(subject.spec, run, report)
+            return run_audit(
+                store, retriever, model.key, subject.chunks, options=options, on_stage=stage
+            )
+
+        return compute.job(
+            run_key(
+                model,
+                audit_method(subject.chunks),
+                f"{collection.name} {collection.drawn}".rstrip(),
+            ),
+            subject.name,
+            total,
+            work,
+            n_done=lambda: total - store.missing(model.key, subject.chunks),
+            failures=lambda: store.select(model.key, subject.chunks).failed,
+            can_start=not model.stored_only,
+            doing="audit",
+            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
+        )
+
+    def estimate(self, compute: Compute, subject: AuditIndex, *, load: bool = False) -> str:
+        """Texts and tokens that the model will read, and the time once the model was timed in this
+        process; empty for BM25."""
+        if family_of(subject.spec).search != "vectors":
+            return ""
+        model = compute.identify(subject.spec)
+        collection, limit = subject.collection, model.spec.max_length
+        work = _workloads.get(
+            (collection.digest, str(subject.chunks), limit),
+            lambda: workload(collection, subject.chunks, limit),
+        )
+        words = (
+            f"{work.document_texts:,} documents or windows (in original and random order) and "
+            f"{work.queries:,} sentences and questions of {work.documents:,} documents, about "
+            f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
+        )
+        if subject.spec.remote or model.stored_only:
+            return f"{words}."
+        speed = _paces.find((model.key, model.device))
+        if speed is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
+            speed = _pace(model, it, compute, collection)
+        if speed is None:
+            return f"{words}; the time is estimated once the model is loaded."
+        return f"{words}: about {duration(speed.seconds(work))} on this machine."
+
+    def summarize(
+        self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
+    ) -> AuditSummary | None:
+        """The ranks of an index, counted; None while documents are missing.
+
+        Raises:
+            UserError: the model's files are not here, it has no index, or no document could be
+                searched for.
+        """
+        require_family(subject.spec, subject.chunks)
+        model = compute.identify(subject.spec)
+        store = store_of(compute, subject.collection)
+        require_top(subject.top, len(store.keys))
+        if store.missing(model.key, subject.chunks):
+            return None
+        stored = store.select(model.key, subject.chunks)
+        if not stored.results:
+            reason = next(iter(stored.failed.values()), "there are none")
+            title = subject.collection.title
+            raise UserError(f"No document of {title} can be searched for: {reason}")
+        # Calibrated or not: both are indexes of one model.
+        base = next((one for one in earlier if one.index.spec.base == subject.spec.base), None)
+        known = any(one.index.spec.name == subject.spec.name for one in earlier)
+        truncations = () if known else tuple(store.truncations(model.key))
+        results = tuple(stored.results.values())
+
+        def key(index: AuditIndex, model: ModelIdentity, *counts: int) -> tuple[object, ...]:
+            return (index.name, model.key, str(index.chunks), index.top, index.query_form, *counts)
+
+        compared = key(base.index, base.model, len(base.documents)) if base else None
+        counts = (len(results), len(truncations))
+        return _summaries.get(
+            (store.fingerprint, key(subject, model, *counts), compared),
+            lambda: AuditSummary(subject, model, results, stored.failed, truncations, base),
+        )
+
+    def verdict(self, summary: AuditSummary) -> str:
+        """Share of unretrieved sentences, whether position alone changes it, what is recovered, and
+        where the model truncates."""
+        share, control = summary.shares["original"], summary.shares["random"]
+        if share is None or control is None:
+            return f"{summary.name}: no sentence was searched for."
+        sentences = [
+            f"{summary.name}: {_percent(share)} of {summary.n_sentences:,} "
+            f"{summary.index.query_form}s of {len(summary.documents):,} documents don't retrieve "
+            f"their own document in the top {summary.index.top}; {_percent(control)} after "
+            "shuffling the sentences of each document."
+        ]
+        difference = summary.last_minus_first["random"]
+        if difference is not None and difference.interval is not None:
+            low, high = difference.interval
+            if low <= 0 <= high:
+                sentences.append(
+                    "After shuffling, the interval of the difference between end and beginning "
+                    "includes 0."
+                )
+            else:
+                end = "end" if low > 0 else "beginning"
+                sentences.append(
+                    f"Sentences near the {end} are harder to retrieve, even after shuffling."
+                )
+        if summary.recovered is not None and summary.base is not None:
+            points = _hundredfold(summary.recovered).text("+.1f")
+            sentences.append(f"Recovered from {summary.base.name}: {points} percentage points.")
+        limit = limit_sentence(summary.index.spec, summary.truncations)
+        return " ".join([*sentences, limit]).rstrip()
+
+    def provenance(self, summary: AuditSummary) -> Provenance:
+        """Everything needed to run the audit again."""
+        index = summary.index
+        selection = f"{index.query_form}s, top {index.top}"
+        return provenance.of_audit(
+            summary.model,
+            audit_method(index.chunks),
+            index.collection.name,
+            len(summary.documents),
+            summary.n_truncated if family_of(index.spec) is DENSE else None,
+            ", ".join(filter(None, (selection, index.collection.drawn))),
+            summary.shares["original"],
+        )
+
+
+_workloads: LRUCache[Workload] = LRUCache(32)
+_paces: LRUCache[Pace] = LRUCache(32)
+_summaries: LRUCache[AuditSummary] = LRUCache(32)
+
+
+def _pace(
+    model: ModelIdentity, retriever: DenseRetriever, compute: Compute, collection: Collection
+) -> Pace:
+    """The model's pace in this process, measured once."""
+    key = (model.key, model.device)
+    return _paces.get(key, lambda: pace(retriever, collection, compute.device_slot(model.spec)))
+
+
+def _hundredfold(share: Estimate) -> Estimate:
+    low, high = (None if end is None else 100 * end for end in (share.low, share.high))
+    return Estimate(100 * share.value, low, high)
+
+
+def _percent(share: Estimate) -> str:
+    value, bracket, interval = _hundredfold(share).text(".1f").partition(" [")
+    return f"{value}%{bracket}{interval}"
+
+
+AUDIT = Audit()
+register(AUDIT)

@@ -1,0 +1,198 @@
+"""The result of an audit for one index, and where a model truncates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import (
+    ORDERS,
+    Order,
+    QueryForm,
+    SentenceRanks,
+    UnretrievedCurve,
+    last_minus_first,
+    recovered,
+    unretrieved_curve,
+    unretrieved_share,
+    worst,
+)
+from poslens.attribution.evaluation.chunks import WHOLE, Chunks
+from poslens.attribution.evaluation.truncation import Truncation
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.kinds.audit import AuditStore
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
+from poslens.studies.ranking.service import collection_of
+
+
+@dataclass(frozen=True)
+class AuditIndex:
+    """An index: a model, a corpus and how its documents are chunked; and how its sentences are
+    counted: the top k and the form of their queries."""
+
+    spec: RetrieverSpec
+    chunks: Chunks
+    collection: Collection
+    top: int
+    query_form: QueryForm
+
+    @property
+    def name(self) -> str:
+        """Its name in figures and sentences."""
+        name = self.spec.name
+        return name if self.chunks == WHOLE else f"{name}, {self.chunks.title}"
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """The ranks of one index, counted. `failed` are documents without ranks, with reasons; `base`
+    is the first index of the same model, None for that index itself. `truncations` are empty if an
+    earlier summary has the model's."""
+
+    index: AuditIndex
+    model: ModelIdentity
+    documents: tuple[SentenceRanks, ...]
+    failed: dict[str, str]
+    truncations: tuple[Truncation, ...]
+    base: AuditSummary | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the index."""
+        return self.index.name
+
+    @cached_property
+    def curves(self) -> dict[Order, UnretrievedCurve]:
+        """Unretrieved sentences by position, by order."""
+        form, top = self.index.query_form, self.index.top
+        return {order: unretrieved_curve(self.documents, order, form, top) for order in ORDERS}
+
+    @cached_property
+    def shares(self) -> dict[Order, Estimate | None]:
+        """Share of unretrieved sentences by order."""
+        form, top = self.index.query_form, self.index.top
+        return {order: unretrieved_share(self.documents, order, form, top) for order in ORDERS}
+
+    @cached_property
+    def last_minus_first(self) -> dict[Order, Estimate | None]:
+        """Share in the last third of documents minus that in the first, by order."""
+        form, top = self.index.query_form, self.index.top
+        return {order: last_minus_first(self.documents, order, form, top) for order in ORDERS}
+
+    def share_among(self, *, read: bool) -> Estimate | None:
+        """Share of unretrieved sentences among those that the model reads whole, or does not; None
+        if there are no such sentences."""
+        form, top = self.index.query_form, self.index.top
+        return unretrieved_share(self.documents, "original", form, top, read=read)
+
+    @cached_property
+    def recovered(self) -> Estimate | None:
+        """The share of the base minus this one; None without a base."""
+        if self.base is None:
+            return None
+        form, top = self.index.query_form, self.index.top
+        return recovered(self.base.documents, self.documents, form, top)
+
+    @cached_property
+    def worst(self) -> list[tuple[SentenceRanks, int, int]]:
+        """Documents with unretrieved sentences, how many of how many, in descending order."""
+        return worst(self.documents, self.index.query_form, self.index.top)
+
+    @property
+    def n_sentences(self) -> int:
+        """Sentences that were searched for."""
+        return int(self.curves["original"].n.sum())
+
+    @property
+    def n_truncated(self) -> int:
+        """Documents of which the model does not read every sentence."""
+        return sum(bool((document.read[0] < 1).any()) for document in self.documents)
+
+
+def corpus(data: DataSet) -> Collection:
+    """The documents of a data set: its whole corpus if it is known by name.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    return datasets.corpus_of(data.name) if data.name in datasets.names() else collection_of(data)
+
+
+def sample(whole: Collection, documents: int, seed: int) -> Collection:
+    """So many documents of a corpus, drawn at random; all of them for 0. Each sample is drawn once.
+
+    Raises:
+        UserError: `documents` is 1, or the corpus cannot be read.
+    """
+    if not documents:
+        return whole
+    if documents < 2:
+        raise UserError("Audit at least 2 documents: every sentence retrieves the only document.")
+    key = (whole.digest, documents, seed)
+    return _samples.get(key, lambda: whole.sampled_documents(documents, seed))
+
+
+_samples: LRUCache[Collection] = LRUCache(8)
+_stores: LRUCache[AuditStore] = LRUCache(8)
+
+
+def store_of(compute: Compute, collection: Collection) -> AuditStore:
+    """The store of a corpus, made once: its fingerprint and keys take a pass over the corpus."""
+    key = (str(compute.root), collection.digest)
+    return _stores.get(key, lambda: AuditStore(compute.root, collection))
+
+
+# -- truncation ------------------------------------------------------------------------------------
+
+
+def tokens_read(truncations: Sequence[Truncation]) -> int:
+    """Tokens of the longest texts that the model reads before it truncates, special tokens
+    included; tokens of the longest text if it reads all of them."""
+    # The last word that is read may end past the context limit.
+    read = [min(one.last, max(one.first, one.claimed)) for one in truncations if not one.reads_all]
+    return max(read or [one.n_tokens for one in truncations])
+
+
+def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
+    """Where a model truncates, as measured by an audit of the data set's corpus, in a sentence;
+    empty if no audit measured it.
+
+    Raises:
+        UserError: the corpus or the stored results cannot be read.
+    """
+    store = store_of(compute, corpus(data))
+    return limit_sentence(spec, store.truncations(compute.identify(spec).key))
+
+
+def limit_sentence(spec: RetrieverSpec, truncations: Sequence[Truncation]) -> str:
+    """Where the model truncates; empty if that was not measured."""
+    if not truncations:
+        return ""
+    name = spec.name
+    longest = max(truncations, key=lambda one: one.n_tokens)
+    if spec.without_files:  # its tokens are words here, and it states no limit
+        first = min(truncations, key=lambda one: (one.reads_all, one.last))
+        if first.reads_all:
+            return f"{name} reads texts of {longest.n_words:,} words to the end."
+        return f"{name} truncates at word {first.word:,} of {first.n_words:,}."
+    if all(one.reads_all for one in truncations):
+        configured = (
+            ""
+            if longest.n_tokens > longest.claimed
+            else f", the longest that were tried; its context limit is {longest.claimed:,}"
+        )
+        return f"{name} reads texts of {longest.n_tokens:,} tokens to the end{configured}."
+    first = next(one for one in truncations if not one.reads_all)
+    tokens = dict.fromkeys((f"{first.first:,}", f"{first.last:,}"))
+    agrees = "" if first.as_claimed else "not "
+    return (
+        f"{name} truncates at token {' to '.join(tokens)} of {first.n_tokens:,}, "
+        f"{agrees}at its context limit of {first.claimed:,} (special tokens included)."
+    )
