@@ -19,7 +19,6 @@ from poslens.commands.study_group import StudyGroup, add_studies
 from poslens.dashboard.server import command as server_command
 from poslens.storage import command as cache
 from poslens.studies.benchmark import command as benchmark
-from poslens.studies.bias import command as bias
 from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.compare import command as compare
@@ -41,7 +40,6 @@ for group in (
     compare,
     curves,
     interventions,
-    bias,
     ranking,
     remedy,
     passport,

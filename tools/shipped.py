@@ -26,7 +26,6 @@ from poslens.attribution.curves.projection import METRICS, Layout
 from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS, DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.bias_pairs import lacking, pairs_for
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.relocation import movable, relocation_method
@@ -46,7 +45,7 @@ from poslens.cache.storage.store import Store
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job
-from poslens.studies.bias import service as bias
+from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.cause import service as interventions
 from poslens.studies.faithfulness import service as faithfulness
 from poslens.studies.map import service as maps
@@ -96,8 +95,9 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
         for method in methods_of(spec):
             yield method.name, compute.attribution_job(spec, method, data.pairs, SAMPLE)
     for spec in specs(SAMPLE_BIAS):
-        pairs = [pairs_for(tests, name) for name, reason in lacking(tests).items() if not reason]
-        yield "bias tests", bias.job(compute, spec, pairs, SAMPLE_BIAS)
+        corpus = BIAS_STUDY.corpus(tests, BIAS_STUDY.parameters.settings())
+        for subject in BIAS_STUDY.subjects(compute, spec, corpus, BIAS_STUDY.parameters.settings()):
+            yield "bias tests", BIAS_STUDY.job(compute, subject)
     setup = ranking.RankingSetup(ranking.collection_of(data))
     for spec in found:
         yield "ranking", ranking.job(compute, spec, setup)

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
 from poslens.attribution.interventions.relocation import evidence_read
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Method
-from poslens.cache.jobs.items import compute_missing
-from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_fingerprint
-from poslens.cache.kinds.interventions import known_texts
 from poslens.cache.storage.results import Key, Results
 from poslens.cache.storage.schema import Schema
-from poslens.cache.storage.store import ModelKey
 
 BIAS_SCORES = Method("bias_scores", {"version": 2})
 """What the scores are kept under: raise the version when they change."""
@@ -77,48 +72,6 @@ def score(
     ]
 
 
-def run(
-    retriever: Retriever,
-    model: ModelKey,
-    items: Sequence[DocumentPair],
-    results: Results[DocumentPair, PairScores],
-    *,
-    options: RunOptions = RunOptions(),
-) -> Progress:
-    """Score what `results` lacks of `items`, some at a time; stops within a batch, resumes at any
-    item. A pair that fails takes no other with it.
-
-    Raises:
-        UserError: the store cannot be written; what was stored before stays.
-    """
-    ahead = CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD
-    claimed: list[DocumentPair] = []
-    scored: dict[str, PairScores] = {}
-    known = known_texts()
-
-    def prepare(portion: Sequence[DocumentPair]) -> None:
-        claimed[:] = portion
-
-    def compute(item: DocumentPair) -> PairScores:
-        if item.item_id not in scored:
-            batch = claimed[claimed.index(item) :]
-            try:
-                found = score(retriever, batch, options.should_stop, known)
-            except Stopped:
-                raise
-            except UserError:
-                batch = [item]
-                found = score(retriever, batch, options.should_stop, known)
-            scored.update(zip((one.item_id for one in batch), found, strict=True))
-        return scored.pop(item.item_id)
-
-    return compute_missing(
-        results,
-        model,
-        BIAS_SCORES,
-        items,
-        compute,
-        options=options,
-        portion=ahead,
-        prepare=prepare,
-    )
+def ahead(retriever: Retriever) -> int:
+    """Pairs of documents that are scored together."""
+    return CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD

@@ -19,7 +19,7 @@ from poslens.dashboard.widgets import choices, panels, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import number_columns, show_table
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch
 from poslens.study import Figure, Plan, Study, plan, stored
@@ -183,12 +183,7 @@ def _results(
             show_table(
                 frame,
                 key=f"{study.name}.{name}",
-                column_config={
-                    heading: st.column_config.NumberColumn(
-                        format="percent" if form.endswith("%") else f"%{form}"
-                    )
-                    for heading, form in table.formats().items()
-                },
+                column_config=number_columns(table.formats()),
             )
     st.caption(panels.plain(study.limits))
     for made in provenance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,14 @@ def rows_key(key: str, ids: Sequence[str]) -> str:
 def with_values(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table that hold something in any row."""
     return frame.loc[:, [not _empty(frame[name]).all() for name in frame]]
+
+
+def number_columns(formats: Mapping[str, str]) -> dict[str, Any]:
+    """How columns show their numbers, of their formats as `format` takes them."""
+    return {
+        name: st.column_config.NumberColumn(format="percent" if form[-1] == "%" else f"%{form}")
+        for name, form in formats.items()
+    }
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:

@@ -286,22 +286,29 @@ def method_of(
     return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
 
 
-def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
-    """A data set by name or path, and the pairs that the protocol keeps."""
+def data_of(dataset: str) -> DataSet:
+    """A data set by name or path; says on stderr how many of its rows could not be read."""
     from poslens.attribution import datasets
 
-    dataset = data_name(dataset)
-    data = datasets.read(dataset)
-    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
+    data = datasets.read(data_name(dataset))
     if data.rejected:
         print(
             f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
             f"{data.rejected[0].row}: {data.rejected[0].reason}",
             file=sys.stderr,
         )
+    return data
+
+
+def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
+    """A data set by name or path, and the pairs that the protocol keeps."""
+    from poslens.attribution import datasets
+
+    data = data_of(dataset)
+    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
     if not pairs:
         raise UserError(
-            f"No pair of {dataset} is left: the PosIR protocol keeps English documents of 1,024 "
+            f"No pair of {data.name} is left: the PosIR protocol keeps English documents of 1,024 "
             "tokens or more with evidence in the middle."
         )
     return data, pairs

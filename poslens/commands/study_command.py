@@ -15,7 +15,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
-from poslens.commands.command_options import Dataset, data_name, several_models, specs_of
+from poslens.commands.command_options import Dataset, data_of, several_models, specs_of
 from poslens.commands.command_output import (
     TextFormat,
     cli_command,
@@ -97,13 +97,12 @@ def _default(one: Parameter[Any]) -> Any:
 
 
 def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
-    from poslens.attribution import datasets
     from poslens.export.files import FIGURE_FORMATS, figure_bytes
 
     figure = given.get("figure")
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
-    data = datasets.read(data_name(given["dataset"]))
+    data = data_of(given["dataset"])
     corpus = study.corpus(data, settings)
     quiet()
     from poslens.compute.compute import service

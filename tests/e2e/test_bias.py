@@ -14,15 +14,15 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     page = visit(
         f"{run_app.url}/bias?models=MiniLM-recency&models=BM25&tests=position&tests=literal"
     )
-    button = page.get_by_role("button", name="Test", exact=True)
+    button = page.get_by_role("button", name="Compute", exact=True)
     expect(button).to_be_visible()
     idle(page)
     button.click()
     expect(button).to_have_count(0)
-    expect(page.get_by_text("48 of 48 pairs of documents scored")).to_be_visible()
+    expect(page.get_by_text("48 of 48 document pairs")).to_be_visible()
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     expect(page.get_by_text("this model does not see the difference")).to_be_visible()
-    figure = page.get_by_role("figure", name="Bias tests, a group of bars")
+    figure = page.get_by_role("figure", name="Bias tests by test and model")
     bars = figure.locator(".bars .point path")
     expect(bars).to_have_count(4)
     # MiniLM-recency, literal; what takes clicks lies over the bars.
@@ -41,6 +41,6 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     # The address alone brings the same pair back.
     again = visit(page.url)
     expect(again.locator(".hm-pane[data-side=document]")).to_have_count(2)
-    choose(again.get_by_test_id("stMain"), "mean difference")
+    choose(again.get_by_test_id("stSidebar"), "mean difference")
     again.wait_for_url(re.compile("measure=mean"))
     no_error(again)

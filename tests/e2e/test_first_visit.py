@@ -14,7 +14,7 @@ SHOWN = {
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
     "audit": "Unretrieved sentences by position",
-    "bias": "Bias tests, a group of bars",
+    "bias": "Bias tests by test and model",
     "map": "Map of documents",
     "faithfulness": "deletion curves of each method",
     "published": "Mean and standard deviation of published saliency curves",

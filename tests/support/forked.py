@@ -126,7 +126,7 @@ def _main() -> None:
 
     import poslens.dashboard.__main__
     import poslens.export.files
-    import poslens.studies.bias.service
+    import poslens.studies.bias.study
     import poslens.studies.ranking.service  # noqa: F401
 
     del sys.modules["poslens.dashboard.__main__"]  # each child runs it anew

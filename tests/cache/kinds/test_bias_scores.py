@@ -12,13 +12,39 @@ from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.types import TextPair
-from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
+from poslens.cache.kinds.interventions import known_texts
 from poslens.cache.storage.results import Results
 from poslens.cache.storage.store import ModelKey
+from poslens.compute.item_job import Batched
 
 MODEL = ModelKey("tiny", "0" * 16)
+
+
+def score_missing(
+    retriever: DenseRetriever,
+    model: ModelKey,
+    items: list[DocumentPair],
+    store: Results[DocumentPair, PairScores],
+    options: RunOptions = RunOptions(),
+) -> Progress:
+    known = known_texts()
+    scores = Batched[DocumentPair, PairScores](
+        lambda pairs: bias_scores.score(retriever, pairs, options.should_stop, known)
+    )
+    return compute_missing(
+        store,
+        model,
+        BIAS_SCORES,
+        items,
+        scores,
+        options=options,
+        portion=bias_scores.ahead(retriever),
+        prepare=scores.prepare,
+    )
 
 
 @pytest.fixture
@@ -38,7 +64,7 @@ def bert(tiny) -> DenseRetriever:
 
 
 def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store) -> None:
-    progress = bias_scores.run(bert, MODEL, items, store)
+    progress = score_missing(bert, MODEL, items, store)
     assert (progress.done, progress.computed, progress.failed) == (24, 24, 0)
     found = store.select(MODEL, BIAS_SCORES, items).results
     for item in (items[0], items[CPU_AHEAD], items[-1]):
@@ -46,7 +72,7 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
         wanted = [float(score_texts(bert, [one])[0]) for one in texts]
         scores = found[item.item_id]
         assert [scores.first, scores.second] == pytest.approx(wanted, abs=1e-5)
-    again = bias_scores.run(bert, MODEL, items, store)
+    again = score_missing(bert, MODEL, items, store)
     assert (again.done, again.computed) == (24, 0)
 
 
@@ -55,7 +81,7 @@ def test_a_run_reads_each_text_once(bert, items, store) -> None:
     layer = bert.backbone.get_submodule("encoder.layer.0")
     hook = layer.register_forward_hook(lambda _module, args, _out: passes.append(len(args[0])))
     try:
-        bias_scores.run(bert, MODEL, items, store)
+        score_missing(bert, MODEL, items, store)
     finally:
         hook.remove()
     texts = [one for item in items for one in (item.first, item.second)]
@@ -67,15 +93,15 @@ def test_a_run_reads_each_text_once(bert, items, store) -> None:
 def test_a_run_stops_and_goes_on(bert, items, store) -> None:
     done: list[int] = []
     options = RunOptions(lambda: len(done) > 3, lambda p: done.append(p.done))
-    progress = bias_scores.run(bert, MODEL, items, store, options=options)
+    progress = score_missing(bert, MODEL, items, store, options=options)
     assert progress.stopped and progress.done == 3
     assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
-    progress = bias_scores.run(bert, MODEL, items, store)
+    progress = score_missing(bert, MODEL, items, store)
     assert (progress.done, progress.computed) == (24, 21)
 
 
 def test_another_text_is_another_pair(bert, items, store) -> None:
-    bias_scores.run(bert, MODEL, items[:1], store)
+    score_missing(bert, MODEL, items[:1], store)
     one = items[0]
     changed = DocumentPair(
         one.test,
@@ -96,7 +122,7 @@ def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
         TextPair("2", "q", "Ice melts.", dataset="d"),
     )
     listed = [items[0], broken, *items[1:4]]
-    progress = bias_scores.run(bert, MODEL, listed, store)
+    progress = score_missing(bert, MODEL, listed, store)
     stored = store.select(MODEL, BIAS_SCORES, listed)
     assert progress.failed == 1 and list(stored.failed) == ["brevity/broken"]
     assert len(stored.results) == 4

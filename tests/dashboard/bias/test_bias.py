@@ -6,25 +6,29 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.evaluation.bias_pairs import BiasPairs, available, pairs_for
+from poslens.attribution.evaluation.bias_pairs import BiasPairs, pairs_for
 from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute, service
+from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets import panels
 from poslens.figures.curves import PRESETS, Style
 from poslens.figures.palettes import text_width
-from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
+from poslens.studies.bias.study import BIAS_STUDY, provenance_of
+from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
 from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("bias")
@@ -45,9 +49,8 @@ def compute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compute]:
 
 
 @pytest.fixture(scope="module")
-def tests() -> list[BiasPairs]:
-    data = datasets.read("sample-bias")
-    return [pairs_for(data, name) for name in available(data)]
+def tests() -> tuple[BiasPairs, ...]:
+    return BIAS_STUDY.corpus(datasets.read("sample-bias"), BIAS_STUDY.parameters.settings())
 
 
 def bm25() -> RetrieverSpec:
@@ -56,19 +59,35 @@ def bm25() -> RetrieverSpec:
 
 @pytest.fixture(scope="module")
 def results(
-    compute: Compute, tests: list[BiasPairs], one_thread: None
-) -> dict[str, list[bias_service.Tested]]:
+    compute: Compute, tests: tuple[BiasPairs, ...], one_thread: None
+) -> dict[str, BiasSummary]:
     found = {}
     for spec in (resolve("MiniLM-primacy"), resolve("MiniLM-recency"), bm25()):
-        run = bias_service.job(compute, spec, tests, "all").start()
+        run = BIAS_STUDY.job(compute, Asked(spec, tests)).start()
         run.wait()
         assert not run.error and run.progress.done == 84
-        found[spec.name] = bias_service.tested(compute, spec, tests)
+        found[spec.name] = summary_of(compute, spec, tests)
     return found
 
 
-def of(results: list[bias_service.Tested], test: str) -> bias_service.Tested:
-    return next(one for one in results if one.result.test == test)
+def summary_of(compute: Compute, spec: RetrieverSpec, tests: tuple[BiasPairs, ...]) -> BiasSummary:
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests))
+    assert summary is not None
+    return summary
+
+
+def of(summary: BiasSummary, test: str) -> ScoredTest:
+    found = summary.of(test)
+    assert found is not None
+    return found
+
+
+def run_of(spec: RetrieverSpec, dataset: str = "sample-bias", **chosen: Any) -> Run:
+    """The run that the page has started."""
+    corpus = BIAS_STUDY.corpus(datasets.read(dataset), BIAS_STUDY.parameters.settings(chosen))
+    run = BIAS_STUDY.job(service(), Asked(spec, corpus)).run
+    assert run is not None
+    return run
 
 
 def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
@@ -76,32 +95,35 @@ def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
     assert t["MiniLM-primacy"] > 5 and t["MiniLM-recency"] < -5
     flat = of(results["BM25"], "position")
     assert t["BM25"] is None and flat.result.difference == 0
-    assert bias_service.remarks([flat]) == {
-        "Every pair scores the same for d1 and d2: this model does not see the difference.": [
-            "BM25, position"
-        ]
-    }
+    alone = replace(results["BM25"], tests=(flat,))
+    assert BIAS_STUDY.remarks([alone]) == [
+        "BM25, position: Every pair scores the same for d1 and d2: this model does not see the "
+        "difference."
+    ]
     assert (of(results["BM25"], "literal").result.t or 0) > 5
 
 
 def test_the_table_and_holms_p(results) -> None:
-    found = bias_service.with_adjusted_p([one for group in results.values() for one in group])
-    frame = bias_service.test_frame(found)
-    assert len(frame) == 21 and frame["p (Holm)"].isna().sum() == 1
+    found = BIAS_STUDY.together(list(results.values()))
+    frame = BIAS_STUDY.tables["tests"].frame(found)
+    assert len(frame) == 21 and frame["p_holm"].isna().sum() == 1
     known = frame.dropna(subset=["p"])
-    assert (known["p (Holm)"] >= known["p"]).all()
-    assert known["p"].min() * 20 == pytest.approx(known["p (Holm)"].min())
+    assert (known["p_holm"] >= known["p"]).all()
+    assert known["p"].min() * 20 == pytest.approx(known["p_holm"].min())
+    assert (frame["mean_difference_low"] <= frame["mean_difference"]).all()
     assert "accuracy" not in frame, "which order it counted depended on the test"
     position = frame[(frame["model"] == "MiniLM-primacy") & (frame["test"] == "position")].iloc[0]
-    assert (position["d1 preferred"], position["resistance (mteb)"]) == (1, 0)
-    assert position["mteb prefers"] == "d2"
+    assert (position["d1_preferred"], position["resistance"]) == (1, 0)
+    assert position["mteb_prefers"] == "d2"
     important = frame[frame["test"] == "answer_importance"]
-    assert (important["d1 preferred"] == important["resistance (mteb)"]).all()
-    one = of(found, "poison")
-    pairs = bias_service.pair_frame(one)
+    assert (important["d1_preferred"] == important["resistance"]).all()
+    one = of(found[0], "poison")
+    pairs = BIAS_STUDY.tables["pairs"].frame(found[:1])
+    assert len(pairs) == 84
+    pairs = pairs[pairs["test"] == "poison"]
     assert len(pairs) == 12 and pairs["difference"].is_monotonic_decreasing
     assert pairs["difference"].mean() == pytest.approx(one.result.difference)
-    made = bias_service.provenance_of([one])
+    made = provenance_of(found[0].model, [one])
     assert (made.n_pairs, made.dataset) == (12, "sample-bias") and "bias_scores" in made.method
 
 
@@ -111,8 +133,8 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
     some = BiasPairs("position", (*same[:3], *others), pairs.source)
     spec = with_corpus(resolve("BM25"), "sample")
-    bias_service.job(compute, spec, [some], "own").start().wait()
-    (found,) = bias_service.tested(compute, spec, [some])
+    BIAS_STUDY.job(compute, Asked(spec, (some,))).start().wait()
+    (found,) = summary_of(compute, spec, (some,)).tests
     assert (found.result.n, found.result.n_identical, found.missing) == (2, 3, 0)
     assert found.result.remarks[0] == "3 pairs with identical documents left out."
 
@@ -122,7 +144,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     pair = tests[1].pairs[0]
     spec, how = resolve("MiniLM-recency"), make_method(method)
     results = [compute.explain(one, spec, how) for one in (pair.first, pair.second)]
-    found = bias_service.contrasted(*results)
+    found = contrasted(*results)
     first, second = found.shown()
     assert (first.attribution.model, second.attribution.model) == ("d1", "d2")
     drawn = second.attribution.document_scores
@@ -135,28 +157,27 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     assert parts is not None and (drawn == -found.second.attribution.document_scores).all()
     total = float(first.attribution.document_scores.sum() + drawn.sum())
     assert total + parts.bias == pytest.approx(parts.difference, abs=1e-3)
-    assert f"{parts.difference:+.4f}" in bias_service.contrast_note(parts)
+    assert f"{parts.difference:+.4f}" in contrast_note(parts)
     # The files say which row is of which document, and that d2's have the other sign.
     made = [(one.selection[-2:], one.units) for one in found.provenance()]
     assert made == [("/1", ""), ("/2", "shares negated, for s(d1) − s(d2)")]
     frame = panels.explained_frame([first, second], "document")
     assert frame["document"].unique().tolist() == ["d1", "d2"]
     assert frame["model"].unique().tolist() == ["MiniLM-recency"]
-    assert bias_service.fitting(compute, resolve("MiniLM"))[0] == "decomposition"
-    assert bias_service.fitting(compute, bm25())[0] == "terms"
+    assert fitting(compute, resolve("MiniLM"))[0] == "decomposition"
+    assert fitting(compute, bm25())[0] == "terms"
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_chart_holds_every_result(results, measure: str) -> None:
-    found = [one for group in results.values() for one in group]
-    bars = [bar(one.model.spec.name, one.result, measure) for one in found]
-    made = [bias_service.provenance_of(group) for group in results.values()]
-    figure = bias_chart(bars, measure, Style(), made)
+    shown = [replace(one, asked=replace(one.asked, measure=measure)) for one in results.values()]
+    made = [BIAS_STUDY.provenance(one) for one in shown]
+    figure = BIAS_STUDY.figures[0].draw(shown, Style(), made)
     assert len(figure.layout.meta["provenance"]) == 3
     assert [trace.name for trace in figure.data] == list(results)
     for trace, (name, group) in zip(figure.data, results.items(), strict=True):
         assert [list(custom) for custom in trace.customdata] == [[name, test] for test in TESTS]
-        for height, up, one in zip(trace.y, trace.error_y.array, group, strict=True):
+        for height, up, one in zip(trace.y, trace.error_y.array, group.tests, strict=True):
             known = one.result
             wanted = {
                 "t": known.t,
@@ -172,7 +193,7 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
 
 def test_the_labels_fit_into_a_column(results) -> None:
     style = PRESETS["single column"]
-    bars = [bar("x", one.result, "t") for one in results["MiniLM-primacy"]]
+    bars = [bar("x", one.result, "t") for one in results["MiniLM-primacy"].tests]
     axis = bias_chart(bars, "t", style).layout.xaxis
     room = (style.width_px - 6 * style.font_size) / len(TESTS)
     assert all(text_width(label, axis.tickfont.size) <= room for label in axis.categoryarray)
@@ -180,8 +201,12 @@ def test_the_labels_fit_into_a_column(results) -> None:
 
 
 def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
-    one = of(results["BM25"], "position")
-    assert bias_service.remarks([one]) and not bias_service.remarks([replace(one, missing=1)])
+    one = results["BM25"]
+    assert any("does not see" in sentence for sentence in BIAS_STUDY.remarks([one]))
+    partial = replace(one, tests=(replace(of(one, "position"), missing=1),))
+    assert BIAS_STUDY.remarks([partial]) == [
+        "Some of these tests stand on part of their pairs so far."
+    ]
 
 
 def test_names_from_data_are_escaped_in_the_chart() -> None:
@@ -203,11 +228,9 @@ def opened(**query: object) -> AppTest:
 def test_the_page_runs_and_shows_its_results(tests) -> None:
     page = opened(models=["BM25"])
     assert not page.exception and not page.error
-    assert any("press Test" in info.value for info in page.info)
+    assert any("press Compute" in info.value for info in page.info)
     page.button(key="bias.start").click().run()
-    run = bias_service.job(service(), bm25(), [], f"sample-bias: {', '.join(TESTS)}; end; 250").run
-    assert run is not None
-    run.wait()
+    run_of(bm25()).wait()
     page = opened(models=["BM25"], test="brevity", item="brevity_bias/iss")
     assert not page.exception and not page.error
     chart = json.loads(page.get("plotly_chart")[0].proto.spec)
@@ -224,31 +247,28 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert not page.exception and not page.error
     assert page.multiselect(key="tests").options == ["position", "brevity"]
-    assert page.selectbox(key="place").value == "end"
-    assert any("Not literal match" in caption.value for caption in page.caption)
+    assert page.segmented_control(key="place").value == "end"
     page.button(key="bias.start").click().run()
     spec = with_corpus(resolve("BM25"), "sample")
-    run = bias_service.job(service(), spec, [], "sample: position; end; 5").run
-    assert run is not None
-    run.wait()
+    run_of(spec, "sample", tests=["position"], pairs=5).wait()
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert page.dataframe[0].value["n"].tolist() == [5]
+    page = opened(models=["BM25"], dataset="sample", pairs="5")
+    assert any("Not literal match" in caption.value for caption in page.caption)
 
 
 def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
     page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
     assert not page.exception and len(page.error) == 1
     page.button(key="bias.start").click().run()
-    run = bias_service.job(service(), bm25(), [], "sample-bias: literal, brevity; end; 250").run
-    assert run is not None
-    run.wait()
+    run_of(bm25(), tests=["literal", "brevity"]).wait()
     page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
     assert not page.exception and set(page.dataframe[0].value["model"]) == {"BM25"}
 
 
 def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
-    tests = [pairs_for(datasets.read("sample-bias"), "literal", limit=5)]
-    bias_service.job(service(), bm25(), tests, "few").start().wait()
+    tests = (pairs_for(datasets.read("sample-bias"), "literal", limit=5),)
+    BIAS_STUDY.job(service(), Asked(bm25(), tests)).start().wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]
     assert any("Only 5 documents" in warning.value for warning in page.warning)
@@ -278,8 +298,8 @@ def test_the_command_prints_the_table() -> None:
     ("arguments", "sentence"),
     [
         (["--dataset", "sample", "--test", "foil"], "evidence spans alone do not say"),
-        (["--test", "x"], "no bias test 'x'"),
-        (["--place", "x"], "place cannot be 'x'"),
+        (["--test", "x"], "Tests has no 'x': choose from answer_importance"),
+        (["--place", "x"], "Evidence moves to is 'x': choose one of end, middle, own."),
         (["--dataset", "nothing"], "no data set 'nothing'"),
     ],
 )
@@ -319,11 +339,11 @@ def test_an_empty_upload_is_one_sentence_and_the_page_stays(
     assert not page.exception
     (error,) = page.error
     assert said in error.value.replace("\\", "")
-    assert any("press Test" in info.value for info in page.info), "the former data set stays"
+    assert any("press Compute" in info.value for info in page.info), "the former data set stays"
 
 
 def test_an_upload_without_evidence_says_what_tests_need() -> None:
     page = opened(models=["BM25"])
     page.file_uploader[0].upload("bare.csv", b"query,document\nwhat melts,Ice melts.\n").run()
-    assert not page.exception and not page.error
-    assert any("evidence spans" in info.value for info in page.info)
+    assert not page.exception
+    assert any("evidence spans" in error.value for error in page.error)

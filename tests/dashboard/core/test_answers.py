@@ -45,7 +45,10 @@ ARGUMENTS = {
     "--intervention thirds",
     "cause --intervention insertion or removal": "--model bert --dataset pairs "
     "--intervention removal",
-    "bias": "--model bert --dataset pairs",
+    **{
+        f"bias --table {name}": f"--model bert --dataset pairs --table {name}"
+        for name in ("tests", "pairs")
+    },
     **{
         f"rank --table {name}": f"--model BM25 --dataset {data} --table {name}"
         for name, data in {

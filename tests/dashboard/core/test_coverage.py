@@ -28,7 +28,7 @@ from poslens.compute.coverage import (
     sentence,
 )
 from poslens.dashboard.__main__ import app
-from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.study import UNREADABLE
 from tests.support.pages import open_page
 
 LONG = "ice melts " * 600
@@ -263,8 +263,8 @@ def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: s
     (kept,), known, _ = rows(*asked, "--readable")
     # Fog's evidence is behind the limit once it is moved to the end; of ice (Chinese) nothing is
     # known, but it is one sentence and gives no pair.
-    assert (every["n"], every["evidence not read whole"]) == (2, 1)
-    assert (kept["n"], kept["evidence not read whole"]) == (2, 0)
+    assert (every["n"], every["evidence_not_read_whole"]) == (2, 1)
+    assert (kept["n"], kept["evidence_not_read_whole"]) == (2, 0)
     assert kept["t"] == every["t"] and "every model can read" in str(known["selection"])
 
 
@@ -284,10 +284,10 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
 def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
     rows("bias", "--dataset", queried, "--test", "position")
     page = opened("bias", dataset=queried, models=["MiniLM"], tests=["position"])
-    assert bias_service.UNREADABLE not in captions(page)
+    assert UNREADABLE not in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert f"1: {bias_service.UNREADABLE}" in captions(page)
+    assert f"1: {UNREADABLE}" in captions(page)
     assert "only pairs that every model can read" in captions(page)
 
 

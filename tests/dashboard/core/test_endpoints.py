@@ -35,7 +35,8 @@ from poslens.figures.curves import Style
 from poslens.figures.figure_base import UNKNOWN_SYMBOL
 from poslens.studies.audit.study import AUDIT, AuditCorpus
 from poslens.studies.audit.summary import measured_limit
-from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.study import BIAS_STUDY
+from poslens.studies.bias.tables import Asked
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import relocation_scores
 from poslens.studies.cause.tables import relocation_frame
@@ -163,8 +164,8 @@ def test_a_link_to_a_contrast_of_documents_sends_nothing(
     server: EndpointServer, own_service: Compute
 ) -> None:
     spec = resolve.register_endpoint(f"E5={server.url}")
-    tests = [pairs_for(datasets.read(SAMPLE_BIAS), "brevity", "end", 250)]
-    assert finished(bias_service.job(own_service, spec, tests, "all")) == ""
+    tests = (pairs_for(datasets.read(SAMPLE_BIAS), "brevity", "end", 250),)
+    assert finished(BIAS_STUDY.job(own_service, Asked(spec, tests))) == ""
     asked = {"models": ["E5"], "test": "brevity", "item": "brevity_bias/iss"}
     asked_before_sending(open_page("bias", tests=["brevity"], **asked), server, 2)
 

@@ -29,7 +29,8 @@ from poslens.export.files import figure_bytes
 from poslens.figures.figure_base import provenance_entries
 from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap import View
-from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.study import BIAS_STUDY, provenance_of
+from poslens.studies.bias.tables import Asked
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.ranking import service as ranking_service
@@ -100,15 +101,17 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 
 def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
-    tests = [pairs_for(sample, name, "end", 6) for name in ("position", "brevity")]
-    bias_service.job(compute, spec, tests, "x").start().wait()
-    moved, short = bias_service.tested(compute, spec, tests)
+    tests = tuple(pairs_for(sample, name, "end", 6) for name in ("position", "brevity"))
+    BIAS_STUDY.job(compute, Asked(spec, tests)).start().wait()
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests))
+    assert summary is not None
+    moved, short = summary.tests
     cut = sum(scores.truncated for scores in short.scores.values())
-    made = bias_service.provenance_of([short])
+    made = provenance_of(summary.model, [short])
     assert made.truncated == cut > 0 and made.n_pairs == 6 and made.max_length == 512
     # Where the evidence was moved behind the limit, a pair is not tested: said, and not counted.
     left = sum(scores.read < 1 for scores in moved.scores.values())
-    made = bias_service.provenance_of([moved])
+    made = provenance_of(summary.model, [moved])
     assert made.n_pairs == 6 - left < 6 and f"{left} pairs left out" in made.selection
     assert moved.result.lost is not None and "for each document" in made.method
 
@@ -280,10 +283,12 @@ def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Comp
 
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
     data = datasets.read("sample-bias")
-    tests = [pairs_for(data, "position", "end", 12)]
-    bias_service.job(compute, bm25, tests, "x").start().wait()
-    (tested,) = bias_service.tested(compute, bm25, tests)
+    tests = (pairs_for(data, "position", "end", 12),)
+    BIAS_STUDY.job(compute, Asked(bm25, tests)).start().wait()
+    summary = BIAS_STUDY.summarize(compute, Asked(bm25, tests))
+    assert summary is not None
+    (tested,) = summary.tests
     assert tested.result.low is not None
-    assert "t interval" in bias_service.provenance_of([tested]).interval
+    assert "t interval" in BIAS_STUDY.provenance(summary).interval
     bare = replace(tested, result=replace(tested.result, low=None, high=None))
-    assert bias_service.provenance_of([bare]).interval == ""
+    assert provenance_of(summary.model, [bare]).interval == ""

@@ -22,7 +22,9 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
-from poslens.studies.bias import service as bias_service
+from poslens.studies.bias.contrast_view import contrasted, fitting
+from poslens.studies.bias.study import BIAS_STUDY
+from poslens.studies.bias.tables import Asked
 from poslens.studies.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
 from tests.support.pages import SECONDS, shown_scores
@@ -240,16 +242,18 @@ def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> 
     folder, method = neural
     spec, compute = resolve.register_folder("mine", folder), service()
     pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
-    run = bias_service.job(compute, spec, [pairs], "some").start()
+    run = BIAS_STUDY.job(compute, Asked(spec, (pairs,))).start()
     run.wait()
     assert not run.error
-    (found,) = bias_service.tested(compute, spec, [pairs])
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, (pairs,)))
+    assert summary is not None
+    (found,) = summary.tests
     assert found.result.n == 2 and not found.failed
     pair = pairs.pairs[0]
-    for name in {method, bias_service.fitting(compute, spec)[0]}:
+    for name in {method, fitting(compute, spec)[0]}:
         how = make_method(name)
         results = [compute.explain(one, spec, how) for one in (pair.first, pair.second)]
-        shown = bias_service.contrasted(*results)
+        shown = contrasted(*results)
         scores = [one.attribution.score for one in (shown.first, shown.second)]
         wanted = found.scores[pair.item_id]
         small = 1e-4 * max(1.0, *map(abs, scores))

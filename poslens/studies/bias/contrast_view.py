@@ -1,0 +1,82 @@
+"""Both documents of a pair side by side: what of s(d1) - s(d2) each token carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.contrast import Contrast, contrast
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, Explained
+
+NOTHING = 1e-4
+"""Shares of the query below this share of the score are rounding, and not shown."""
+
+
+def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
+    """Methods that fit a model, those with a contrast first."""
+    unfit = compute.unfit(compute.identify(spec))
+    fit = [entry for name, entry in METHODS.items() if name not in unfit]
+    # Shares that are terms of the score itself come before those of a gradient.
+    fit.sort(key=lambda entry: (not entry.additive, entry.uses_gradients, entry.order))
+    return [entry.name for entry in fit]
+
+
+@dataclass(frozen=True, slots=True)
+class Contrasted:
+    """Both documents of a pair under one method. Without `contrast` they stand beside each other
+    as they are, and `reason` says why."""
+
+    first: Explained
+    second: Explained
+    contrast: Contrast | None
+    reason: str = ""
+
+    def shown(self) -> list[Explained]:
+        """Both results with the shares that are drawn: d2's negated in a contrast."""
+        found = self.contrast
+        pair = (
+            (found.first, found.second)
+            if found
+            else (
+                self.first.attribution,
+                self.second.attribution,
+            )
+        )
+        return [
+            replace(one, attribution=replace(attribution, model=label, matrix=None))
+            for one, attribution, label in zip(
+                (self.first, self.second), pair, ("d1", "d2"), strict=True
+            )
+        ]
+
+    def provenance(self) -> list[Provenance]:
+        """Of both documents as they are drawn."""
+        first, second = self.first.provenance(), self.second.provenance()
+        return [first, second if self.contrast is None else provenance.negated(second)]
+
+
+def contrast_note(found: Contrast) -> str:
+    """What the two documents' shares add up to, in words."""
+    scale = max(abs(found.first.score), abs(found.second.score))
+    query = (
+        f", query tokens {found.query:+.4f}"
+        if abs(found.query) > NOTHING * scale
+        else ("; the query's tokens share the same difference among themselves")
+    )
+    return (
+        "d1 carries its shares as they are, d2 its shares negated, in one colour range: together "
+        f"{found.tokens:+.4f} of the difference {found.difference:+.4f}. The bias shares are "
+        f"{found.bias:+.4f}, the completeness error {found.error:+.1e}{query}."
+    )
+
+
+def contrasted(first: Explained, second: Explained) -> Contrasted:
+    """The contrast s(q, d1) - s(q, d2) by tokens, of both documents' attributions."""
+    try:
+        return Contrasted(first, second, contrast(first.attribution, second.attribution))
+    except UserError as reason:
+        return Contrasted(first, second, None, str(reason))

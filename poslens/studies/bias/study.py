@@ -1,0 +1,351 @@
+"""Bias tests: which of two documents does a model prefer, all else equal?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from poslens.attribution.datasets import SAMPLE_BIAS, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.bias_pairs import (
+    FROM_EVIDENCE,
+    PLACES,
+    BiasPairs,
+    available,
+    lacking,
+    pairs_for,
+    unknown_files,
+)
+from poslens.attribution.evaluation.bias_tests import (
+    TESTS,
+    DocumentPair,
+    PairScores,
+    adjusted,
+    paired_test,
+)
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance, TextPair
+from poslens.cache.kinds import bias as bias_scores
+from poslens.cache.kinds.bias import BIAS_SCORES
+from poslens.cache.kinds.interventions import known_texts
+from poslens.cache.storage.results import Stored
+from poslens.compute import coverage, provenance
+from poslens.compute.compute import Compute
+from poslens.compute.coverage import Report
+from poslens.compute.item_job import Batched, item_job
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import Job
+from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
+from poslens.studies.bias.figures import MEASURES, bar, bias_chart
+from poslens.studies.bias.tables import (
+    Asked,
+    BiasRow,
+    BiasSummary,
+    PairRow,
+    ScoredTest,
+    pair_rows,
+    test_rows,
+)
+from poslens.study import Figure, Study, Table, register
+
+UNREADABLE = "A model cannot read one of the two documents."
+LEVEL = 0.05
+"""Adjusted p values below this are differences in the verdict."""
+
+
+def distinct(pairs: BiasPairs) -> list[DocumentPair]:
+    """The pairs whose documents differ: the others are counted and not scored."""
+    return [pair for pair in pairs.pairs if not pair.identical]
+
+
+def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
+    """Both documents of every pair, each with its query."""
+    return [one for test in tests for pair in test.pairs for one in (pair.first, pair.second)]
+
+
+def narrowed(
+    tests: Sequence[BiasPairs], kept: Sequence[TextPair], selection: str
+) -> list[BiasPairs]:
+    """The tests over the pairs both of whose documents are among `kept`; `selection` says in words
+    which these are. How many went is said under `rejected`; a test may be left without pairs."""
+    ids, found = {one.pair_id for one in kept}, []
+    for test in tests:
+        pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
+        rejected = dict(test.rejected)
+        if len(pairs) < len(test.pairs):
+            rejected[UNREADABLE] = len(test.pairs) - len(pairs)
+        found.append(BiasPairs(test.test, pairs, f"{test.source}; {selection}", rejected))
+    return found
+
+
+def _items(tests: Sequence[BiasPairs]) -> list[DocumentPair]:
+    return [pair for pairs in tests for pair in distinct(pairs)]
+
+
+def _tested(pairs: BiasPairs, stored: Stored[PairScores]) -> ScoredTest:
+    items = distinct(pairs)
+    scores = {i.item_id: stored.results[i.item_id] for i in items if i.item_id in stored.results}
+    failed = {i.item_id: stored.failed[i.item_id] for i in items if i.item_id in stored.failed}
+    groups = [item.group for item in items if item.item_id in scores]
+    result = paired_test(
+        pairs.test, list(scores.values()), len(pairs.pairs) - len(items), groups=groups
+    )
+    return ScoredTest(pairs, result, scores, len(items) - len(scores) - len(failed), failed)
+
+
+TEST_CHOICE = Several(
+    title="Tests",
+    option="--test",
+    default=(),
+    options=tuple(TESTS),
+    closed=True,
+    help="Repeatable; all that the data set has by default.",
+)
+
+
+class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
+    """Two documents for one query differ in one respect; over many such pairs, which scores higher?
+    Tests of Fayyaz et al. 2025."""
+
+    name = "bias"
+    title = "Bias tests"
+    question = "Which of two documents does a model prefer, all else equal?"
+    unit = "document pair"
+    reads = "Bars above zero: the first document of each pair, d1, scores higher."
+    limits = (
+        "Paired t-test over documents, as pairs made from one document are no independent draws. "
+        "d_z: mean of s(d1) − s(d2) over its standard deviation. Resistance (mteb): share of pairs "
+        "in which the document that mteb counts as correct scores higher: d2 for every test except "
+        "answer importance; a tie counts in neither share. p (Holm): adjusted for all tests of the "
+        "table. Pairs whose evidence the model does not read whole in both documents are left out; "
+        "the mean difference there is what is lost behind the limit. The paper gives t of the foil "
+        "and of moved evidence the other sign."
+    )
+    dataset = SAMPLE_BIAS
+    compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
+    parameters = Parameters(
+        tests=TEST_CHOICE,
+        place=Choice(
+            title="Evidence moves to",
+            default=PLACES[0],
+            options=PLACES,
+            help="Where the position test moves the evidence to, if it is built from evidence "
+            "spans: end, middle (behind half of the other sentences) or own (where it is).",
+        ),
+        pairs=Integer(
+            title="Pairs a test",
+            default=250,
+            low=2,
+            high=100_000,
+            step=50,
+            help="Pairs of each test at most, spread evenly over the data set.",
+        ),
+        readable=Switch(
+            title="Leave out what a model cannot read",
+            help="Leave out pairs whose evidence lies behind a model's limit, or of whose tokens "
+            f"more than {coverage.MAX_UNKNOWN:.0%} are unknown to it.",
+        ),
+        measure=Choice(
+            title="Bars show",
+            default="t",
+            options=tuple(MEASURES),
+            help=f"What the figure shows: {', '.join(MEASURES)}.",
+        ),
+    )
+    tables: ClassVar = {
+        "tests": Table(BiasRow, test_rows),
+        "pairs": Table(PairRow, pair_rows, "Pairs", on_page=False),
+    }
+    figures = (
+        Figure(
+            "Bias tests by test and model",
+            lambda summaries, style, known: bias_chart(
+                [
+                    bar(one.model.spec.name, test.result, one.asked.measure)
+                    for one in summaries
+                    for test in one.tests
+                ],
+                summaries[0].asked.measure,
+                style,
+                known,
+            ),
+        ),
+    )
+
+    def parameters_for(self, data: DataSet) -> Parameters:
+        """The tests that the data set has pairs for; the place only where pairs are built."""
+        offered = available(data)
+        tests = replace(TEST_CHOICE, options=offered, default=offered)
+        built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
+        hidden = () if built else ("place",)
+        left = {name: one for name, one in self.parameters.items() if name not in hidden}
+        return Parameters(**{**left, "tests": tests})
+
+    def corpus(self, data: DataSet, settings: Settings) -> tuple[BiasPairs, ...]:
+        """The pairs of each test."""
+        names = settings.tests or available(data)
+        if not names:
+            raise UserError(
+                f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias "
+                "test for it: choose another data set."
+            )
+        tests = [pairs_for(data, name, settings.place, settings.pairs) for name in names]
+        for one in tests:
+            if not distinct(one):
+                paired_test(one.test, [], len(one.pairs))  # says why there is nothing to test
+        return tuple(tests)
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: tuple[BiasPairs, ...],
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> tuple[BiasPairs, ...]:
+        """The pairs both of whose documents every model can read, where asked for."""
+        if not settings.readable:
+            return corpus
+        kept = coverage.readable(compute, specs, documents(corpus), report)
+        tests = narrowed(corpus, kept, coverage.LEFT_OUT)
+        if not (left := tuple(one for one in tests if one.pairs)):
+            raise UserError(
+                "No pair of documents is left: of each, a model cannot read one. Choose another "
+                "model or data set."
+            )
+        return left
+
+    def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
+        """The pairs that were left out of each test, and the tests that there are no pairs for."""
+        sentences = [
+            f"{TESTS[one.test].title}, pairs left out: "
+            + "; ".join(f"{n:,}: {reason}" for reason, n in one.rejected.items())
+            for one in corpus
+            if one.rejected
+        ]
+        if {one.test for one in corpus} == set(available(data)):
+            sentences += [
+                f"Not {TESTS[name].title.lower()}: {reason}."
+                for name, reason in lacking(data).items()
+                if reason
+            ]
+        if unknown := unknown_files(data):
+            sentences.append(f"No test is known for: {', '.join(unknown)}.")
+        return sentences
+
+    def subjects(
+        self,
+        compute: Compute,
+        spec: RetrieverSpec,
+        corpus: tuple[BiasPairs, ...],
+        settings: Settings,
+    ) -> list[Asked]:
+        """All tests of the model at once."""
+        return [Asked(spec, corpus, settings.measure)]
+
+    def job(self, compute: Compute, subject: Asked) -> Job:
+        """Score the pairs that have no scores; progress counts pairs."""
+
+        def worker(
+            retriever: Retriever, should_stop: Callable[[], bool]
+        ) -> Callable[[DocumentPair], PairScores]:
+            known = known_texts()
+
+            def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
+                return bias_scores.score(retriever, pairs, should_stop, known)
+
+            return Batched(scores)
+
+        items = _items(subject.tests)
+        tests = "; ".join(f"{one.test} of {one.source}" for one in subject.tests)
+        return item_job(
+            compute,
+            subject.spec,
+            BIAS_SCORES,
+            items,
+            bias_scores.store,
+            worker,
+            scope=f"{items[0].first.dataset}: {tests}" if items else tests,
+            doing="bias tests",
+            portion=bias_scores.ahead,
+        )
+
+    def summarize(
+        self, compute: Compute, subject: Asked, earlier: Sequence[BiasSummary] = ()
+    ) -> BiasSummary | None:
+        """Each test on what is stored of its pairs, none of those without any score yet."""
+        model = compute.identify(subject.spec)
+        stored = bias_scores.store(compute.root).select(
+            model.key, BIAS_SCORES, _items(subject.tests)
+        )
+        tests = tuple(
+            one
+            for one in (_tested(pairs, stored) for pairs in subject.tests)
+            if one.scores or not one.missing
+        )
+        return BiasSummary(model, subject, tests) if tests else None
+
+    def together(self, summaries: Sequence[BiasSummary]) -> list[BiasSummary]:
+        """The results with Holm's p over all of them."""
+        p = iter(adjusted([one.result for summary in summaries for one in summary.tests]))
+        return [
+            replace(summary, tests=tuple(replace(one, adjusted_p=next(p)) for one in summary.tests))
+            for summary in summaries
+        ]
+
+    def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
+        """What some results need said, each sentence with the results it is about; nothing of those
+        whose pairs are not all scored yet."""
+        labels: dict[str, list[str]] = {}
+        partial = False
+        for summary in summaries:
+            for one in summary.tests:
+                partial = partial or one.missing > 0
+                if one.missing:
+                    continue
+                label = f"{summary.model.spec.name}, {TESTS[one.result.test].title.lower()}"
+                for sentence in (*one.result.remarks, *dict.fromkeys(one.failed.values())):
+                    labels.setdefault(sentence, []).append(label)
+        sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
+        if partial:
+            sentences.append("Some of these tests stand on part of their pairs so far.")
+        return sentences
+
+    def verdict(self, summary: BiasSummary) -> str:
+        """Which document scores higher in which tests."""
+        higher: dict[str, list[str]] = {"d1": [], "d2": []}
+        level: list[str] = []
+        for one in summary.tests:
+            result = one.result
+            name = TESTS[result.test].title.lower()
+            if one.adjusted_p is None or one.adjusted_p >= LEVEL or one.difference is None:
+                level.append(name)
+            else:
+                side = "d1" if one.difference.value > 0 else "d2"
+                higher[side].append(f"{name} {one.difference.text('+.3f')}")
+        parts = [f"{side} scores higher in {', '.join(of)}" for side, of in higher.items() if of]
+        if level:
+            parts.append(f"no difference is shown in {', '.join(level)}")
+        known = f"p < {LEVEL} after Holm's adjustment; s(d1) − s(d2) with 95% interval"
+        return f"{summary.model.spec.name}: {'; '.join(parts)} ({known})."
+
+    def provenance(self, summary: BiasSummary) -> Provenance:
+        """Everything needed to compute the tests again."""
+        return provenance_of(summary.model, summary.tests)
+
+
+def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenance:
+    """Everything needed to compute some tests of one model again."""
+    return provenance.of_bias(
+        model,
+        BIAS_SCORES,
+        [one.result for one in tests],
+        tests[0].pairs.pairs[0].first.dataset,
+        "; ".join(dict.fromkeys(one.pairs.source for one in tests)),
+    )
+
+
+BIAS_STUDY = BiasTests()
+register(BIAS_STUDY)

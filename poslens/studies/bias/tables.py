@@ -1,0 +1,177 @@
+"""What bias tests of one model give, and the rows of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.bias_pairs import BiasPairs
+from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult, PairScores
+from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute.provenance import ModelIdentity
+from poslens.study import column
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The tests of one model, and what bars show of them."""
+
+    spec: RetrieverSpec
+    tests: tuple[BiasPairs, ...]
+    measure: str = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTest:
+    """One model's result of one test, with the pairs and scores it stands on.
+
+    `missing` pairs have no score yet; `failed` ones cannot be scored, by reason. `adjusted_p` is
+    Holm's over all results shown together, None where there is no p.
+    """
+
+    pairs: BiasPairs
+    result: BiasResult
+    scores: dict[str, PairScores]
+    missing: int
+    failed: dict[str, str]
+    adjusted_p: float | None = None
+
+    @property
+    def difference(self) -> Estimate | None:
+        """The mean of s(d1) - s(d2) with its t interval."""
+        result = self.result
+        if result.difference is None:
+            return None
+        return Estimate(result.difference, result.low, result.high, n=result.n)
+
+
+@dataclass(frozen=True)
+class BiasSummary:
+    """All tests of one model that any pair is scored for."""
+
+    model: ModelIdentity
+    asked: Asked
+    tests: tuple[ScoredTest, ...]
+
+    def of(self, test: str) -> ScoredTest | None:
+        """The result of a test by name."""
+        return next((one for one in self.tests if one.result.test == test), None)
+
+
+@dataclass(frozen=True)
+class BiasRow:
+    """A bias test of one model."""
+
+    model: str = column("Name of the model.")
+    test: str = column("Name of the test.")
+    n: int = column("Pairs of documents tested.")
+    documents: int = column("Different documents.")
+    t: float | None = column("Paired t statistic; null where it is not defined.", form=".2f")
+    p: float | None = column("Its two-sided p value.", form=".2g")
+    p_holm: float | None = column(
+        "The same after Holm's correction over all rows.", title="p (Holm)", form=".2g"
+    )
+    mean_difference: Estimate | None = column(
+        "Mean of s(d1) - s(d2), in the model's score, with its t interval.", form="+.4f"
+    )
+    d_z: float | None = column(
+        "Mean difference in standard deviations of differences.", title="d_z", form=".2f"
+    )
+    d1_preferred: float | None = column("Share of pairs with s(d1) > s(d2), 0 to 1.", form=".0%")
+    resistance: float | None = column(
+        "Share of pairs in which the document that mteb prefers scores higher, 0 to 1.",
+        title="resistance (mteb)",
+        form=".0%",
+    )
+    mteb_prefers: str = column(
+        "d1 or d2: the document with the answer, or the one that the bias does not favor."
+    )
+    mean_d1: float | None = column(
+        "Mean score of the first documents.", title="mean s(d1)", form=".4f"
+    )
+    mean_d2: float | None = column(
+        "Mean score of the second documents.", title="mean s(d2)", form=".4f"
+    )
+    identical: int = column("Pairs left out because their documents are the same.")
+    truncated: int = column("Pairs with a document that is longer than the model reads.")
+    evidence_not_read_whole: int = column("Pairs left out because of the model's limit.")
+    mean_difference_there: float | None = column("Mean of s(d1) - s(d2) over those.", form=".4f")
+    failed: int = column("Pairs that gave no result.")
+    missing: int = column("Pairs that are not computed.")
+    positive_t_means: str = column("What a positive t says of the model.", title="t > 0 means")
+    pairs: str = column("What the pairs were made of.")
+    remarks: str = column("Why a number is not defined, in sentences; else empty.")
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A scored pair of documents, the largest difference first."""
+
+    model: str = column("Name of the model.")
+    test: str = column("Name of the test.")
+    difference: float = column("s(d1) - s(d2), in the model's score.", form=".4f")
+    score_d1: float = column("Score of the first document.", title="s(d1)", form=".4f")
+    score_d2: float = column("Score of the second document.", title="s(d2)", form=".4f")
+    evidence_read: float | None = column(
+        "Share of the evidence's characters that the model reads, 0 to 1, in the document where it "
+        "reads less; null if its limit is not known.",
+        form=".0%",
+    )
+    query: str = column("The query.")
+    d1: str = column("The first document.")
+    d2: str = column("The second document.")
+    pair: str = column("Id of the pair.")
+
+
+def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
+    for one in summary.tests:
+        result, test = one.result, TESTS[one.result.test]
+        yield BiasRow(
+            model=summary.model.spec.name,
+            test=result.test,
+            n=result.n,
+            documents=result.n_documents,
+            t=result.t,
+            p=result.p,
+            p_holm=one.adjusted_p,
+            mean_difference=one.difference,
+            d_z=result.effect_size,
+            d1_preferred=result.share_first,
+            resistance=result.resistance,
+            mteb_prefers=test.mteb_prefers,
+            mean_d1=result.mean_first,
+            mean_d2=result.mean_second,
+            identical=result.n_identical,
+            truncated=result.n_truncated,
+            evidence_not_read_whole=result.n_unread,
+            mean_difference_there=result.lost,
+            failed=len(one.failed),
+            missing=one.missing,
+            positive_t_means=test.positive,
+            pairs=one.pairs.source,
+            remarks=" ".join(result.remarks),
+        )
+
+
+def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
+    unknown = limits.unknown(summary.model.spec)
+    for one in summary.tests:
+        rows = [
+            PairRow(
+                summary.model.spec.name,
+                one.result.test,
+                scores.first - scores.second,
+                scores.first,
+                scores.second,
+                None if unknown else scores.read,
+                pair.first.query,
+                pair.first.document,
+                pair.second.document,
+                pair.item_id,
+            )
+            for pair in one.pairs.pairs
+            if (scores := one.scores.get(pair.item_id)) is not None
+        ]
+        yield from sorted(rows, key=lambda row: -row.difference)
