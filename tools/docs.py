@@ -66,7 +66,8 @@ has the schema of each answer, by the headings below.
 """
 
 
-def _every_command() -> StudyGroup:
+def every_command() -> StudyGroup:
+    """The whole program, with each study's own command."""
     found = typer.main.get_command(app)
     assert isinstance(found, StudyGroup)
     return found.load_all()
@@ -125,7 +126,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def commands_page() -> str:
     """The page of commands."""
     parts = [HEAD.rstrip()]
-    whole = _every_command()
+    whole = every_command()
     assert isinstance(whole, TyperGroup)
     for name, command in commands(whole):
         arguments = [p for p in command.params if isinstance(p, TyperArgument)]
@@ -144,7 +145,7 @@ def answers_of() -> dict[str, Any]:
     Raises:
         ValueError: a command says no shape.
     """
-    whole, found = _every_command(), dict[str, Any]()
+    whole, found = every_command(), dict[str, Any]()
     assert isinstance(whole, TyperGroup)
     for name, command in commands(whole):
         shapes = getattr(command.callback, "answers", None)

@@ -15,9 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from jsonschema import Draft202012Validator
-from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
@@ -69,7 +67,7 @@ ARGUMENTS = {
         for name in ("summary", "positions", "groups", "worst", "truncation")
     },
     "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
-    "check": "--model BM25 --dataset pairs --baseline baseline.json --only lean",
+    "check": "--model BM25 --dataset pairs --baseline baseline.json --only curve",
     **{
         f"benchmark {name} --table {table}": f"--model BM25 --dataset {name} --table {table}"
         for name in ("squad-posq", "fineweb-posq")
@@ -195,8 +193,7 @@ def strict(text: str) -> Any:
 
 def test_every_command_says_what_it_answers_and_takes_format() -> None:
     assert set(docs.answers_of()) == set(ARGUMENTS)
-    whole = typer.main.get_command(app)
-    assert isinstance(whole, TyperGroup)
+    whole = docs.every_command()
     without = [
         name
         for name, command in docs.commands(whole)

@@ -215,7 +215,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["export", "x.svg", "--table"], "use .csv, .parquet or .json"),
         (["passport", "--model", "BM25", "--model", "nope"], "nope"),
         (["audit", "--model", "BM25", "--model", "nope"], "nope"),
-        (["benchmark", "needle", "--model", "BM25", "--model", "nope"], "nope"),
+        (["needles", "--model", "BM25", "--model", "nope"], "nope"),
         (["models", "fetch", "nope"], "nope"),
         (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
         (["run", "--model", "a=x"], "x is not a folder"),

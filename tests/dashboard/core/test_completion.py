@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
@@ -17,7 +16,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import presets
 from poslens.commands import completion
 from poslens.dashboard.__main__ import app
-from tools.docs import commands
+from tools.docs import commands, every_command
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "transformers", "pandas", "streamlit", "plotly")
@@ -75,10 +74,10 @@ def test_the_script_for_a_shell_is_shown(shell: str, monkeypatch: pytest.MonkeyP
 
 
 def test_every_command_but_the_server_takes_quiet() -> None:
-    whole = typer.main.get_command(app)
+    whole = every_command()
     without = {
         name
-        for name, command in commands(whole)  # type: ignore[arg-type]
+        for name, command in commands(whole)
         if not any("--quiet" in one.opts for one in command.params)
     }
     assert without == {"run"}
