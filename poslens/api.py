@@ -294,7 +294,8 @@ def run_study(
     """
     study = declared()[name].load()
     with quietly():
-        data, compute = _data(study.dataset if dataset is None else dataset), service()
+        data = study.read(_data_name(study.dataset if dataset is None else dataset))
+        compute = service()
         given: Sequence[Any] = (
             listed(model, "models", name, "MiniLM") if isinstance(model, list | tuple) else [model]
         )
@@ -371,9 +372,13 @@ def datasets() -> pd.DataFrame:
 
 
 def _data(dataset: str | Path) -> DataSet:
+    return known_datasets.read(_data_name(dataset))
+
+
+def _data_name(dataset: str | Path) -> str:
     from poslens.commands.command_options import data_name
 
-    return known_datasets.read(data_name(str(dataset)))
+    return data_name(str(dataset))
 
 
 def _spec(model: Model, data: DataSet) -> RetrieverSpec:

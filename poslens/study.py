@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar, get_ar
 import pandas as pd
 import plotly.graph_objects as go
 
+from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
@@ -193,6 +194,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             UserError: nothing is left, or a model cannot be loaded.
         """
         return corpus
+
+    def read(self, dataset: str) -> DataSet:
+        """The data set of a name, for commands and calls; its pairs only if the study needs them.
+
+        Raises:
+            UserError: its files cannot be read.
+        """
+        return datasets.read(dataset)
 
     def notes(self, data: DataSet, corpus: Corpus) -> list[str]:
         """What of the data set is left out and why, a sentence each."""

@@ -286,11 +286,8 @@ def method_of(
     return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
 
 
-def data_of(dataset: str) -> DataSet:
-    """A data set by name or path; says on stderr how many of its rows could not be read."""
-    from poslens.attribution import datasets
-
-    data = datasets.read(data_name(dataset))
+def with_rejections(data: DataSet) -> DataSet:
+    """The same data set, once stderr says how many of its rows could not be read."""
     if data.rejected:
         print(
             f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
@@ -304,7 +301,7 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
     """A data set by name or path, and the pairs that the protocol keeps."""
     from poslens.attribution import datasets
 
-    data = data_of(dataset)
+    data = with_rejections(datasets.read(data_name(dataset)))
     pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
     if not pairs:
         raise UserError(

@@ -15,7 +15,13 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import TableAnswer, answers, print_table
-from poslens.commands.command_options import Dataset, data_of, several_models, specs_of
+from poslens.commands.command_options import (
+    Dataset,
+    data_name,
+    several_models,
+    specs_of,
+    with_rejections,
+)
 from poslens.commands.command_output import (
     TextFormat,
     cli_command,
@@ -102,7 +108,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     figure = given.get("figure")
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
-    data = data_of(given["dataset"])
+    data = with_rejections(study.read(data_name(given["dataset"])))
     corpus = study.corpus(data, settings)
     quiet()
     from poslens.compute.compute import service

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
@@ -112,6 +113,10 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
     figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
+
+    def read(self, dataset: str) -> DataSet:
+        """The data set without its pairs: an audit needs documents alone."""
+        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
 
     def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
         """The whole corpus of the data set, or a sample of it.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.evaluation.audit import (
@@ -31,6 +32,7 @@ from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.storage.store import ModelKey
 from poslens.studies.audit.run import require_family, run_audit
+from poslens.studies.audit.study import AUDIT
 
 KEY = ModelKey("tiny", "0" * 16)
 Tiny = Callable[..., DenseRetriever]
@@ -252,3 +254,11 @@ def test_what_has_no_index_is_refused() -> None:
     spec = next(one for one in presets().values() if one.family == "cross_encoder")
     with pytest.raises(UserError, match="no one vector"):
         require_family(spec)
+
+
+def test_only_documents_of_a_data_set_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit of millions of documents doesn't hold their pairs in memory."""
+    monkeypatch.setattr(datasets, "read", lambda name: pytest.fail(f"pairs of {name} were read"))
+    asked = AUDIT.parameters.settings({"documents": 12})
+    data = AUDIT.read("sample")
+    assert AUDIT.corpus(data, asked).collection.drawn and not data.pairs
