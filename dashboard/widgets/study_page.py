@@ -51,7 +51,8 @@ def study_page(
             {name: _widget(name, one) for name, one in offered.items()}
         )
         opened = data, names, settings
-    st.markdown(f"# {study.title}\n{study.question} {study.reads}")
+    question = study.question[0].lower() + study.question[1:]
+    st.markdown(f"# {study.title}: {question}\n{study.reads}")
     if opened is not None:
         with panels.guarded():
             return _opened(study, *opened, on_click)

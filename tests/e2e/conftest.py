@@ -127,6 +127,7 @@ def _small_data(folder: Path) -> list[str]:
         file = folder / "published" / f"posir_saliency_{model}.npz"
         np.savez(file, curves=generator.random((20, 100)))
     data = [f"--data={name}={folder / name}.csv" for name in ("small", "mine")]
+    data.append("--dataset=sample")
     # A run of `raced` alone: it finds the first query's document and no other's.
     rows = [f"what is {word},The {word} is grey.,{word}" for word in WORDS[:4]]
     (folder / "raced.csv").write_text("\n".join(["query,document,pair_id", *rows]) + "\n")
@@ -135,6 +136,7 @@ def _small_data(folder: Path) -> list[str]:
     return [
         *data,
         f"--data=raced={folder / 'raced.csv'}",
+        "--dataset=sample",
         f"--published={folder / 'published'}",
         f"--run=other engine={folder / 'other.run'}",
     ]
