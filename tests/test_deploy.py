@@ -50,7 +50,7 @@ def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
     }
     assert copied == let_through and all(any(ROOT.glob(name)) for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     needed = {project["project"]["readme"], *project["project"]["license-files"], *wheel}
     assert needed <= copied
 

@@ -152,7 +152,7 @@ def reading_note(result: Explained) -> str:
 def caption(provenance: Provenances) -> None:
     """Provenance below what it belongs to: one line, and all of it folded behind that line."""
     if entries := provenance_entries(provenance):
-        with st.expander(plain(f"Provenance: {caption_line(entries)}"), type="compact"):
+        with st.expander(plain(f"Provenance: {caption_line(entries)}")):
             st.caption(plain(caption_text(entries)))
 
 

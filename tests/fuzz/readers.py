@@ -398,7 +398,7 @@ def check_baseline(draw: Random, folder: Path) -> None:
     text = json_text(odd_json(CARDS, draw))
     found = parse(text if draw.random() < 0.7 else damaged(text, draw), "x.json", "M")
     for numbers in found.numbers.values():
-        assert all(np.isfinite(value) for value in numbers.values())
+        assert all(np.isfinite(number.value) for number in numbers.values())
     assert all(np.isfinite(one.score) for one in found.scores.values()) and found.heading
 
 
