@@ -54,7 +54,7 @@ def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     expect(cause.get_by_text("adds no position embeddings")).to_be_visible()
     cause.get_by_text("Ablation settings").click()
     settled(cause).get_by_role("radio", name="filler", exact=True).click()
-    expect(cause.get_by_text("ablation(by=filler").first).to_be_visible()
+    expect(cause.get_by_text("ablation(by=filler").first).to_be_attached()
     expect(cause).to_have_url(re.compile("rank=true"))
     expect(cause).to_have_url(re.compile("by=filler"))
     no_error(cause)

@@ -45,4 +45,4 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
 def test_the_document_begins_high_on_the_page(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
     first = page.locator(".hm-pane[data-side=document] [data-u]").first
-    until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 250)
+    until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 300)
