@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.retrievers import resolve
-from tools.docs import _every_command, commands
+from tools.docs import every_command, commands
 
-COMMANDS = dict(commands(_every_command()))
+COMMANDS = dict(commands(every_command()))
 ABOUT_FILES = {"figure5", "methods", "models fetch"}
 ANALYSES = sorted(
     name
