@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.compute.queue import Place
 from poslens.compute.runs import duration
+from poslens.figures.plain import plain
 
 T = TypeVar("T")
 _POLL_S, _MOMENT_S = 0.15, 1.5
@@ -32,16 +33,16 @@ def wait(place: Place[T], stop_key: str = "") -> T:
             # Streamlit ends a script whose tab was closed, or whose widgets changed, only where
             # the script calls it: reading the session's state is such a call.
             st.session_state.get("waiting")
-            said, share = _how_far(place)
+            progress_text, share = _how_far(place)
             slow = bool(stop_key) and time.monotonic() - started > _MOMENT_S
-            if line is None and (said or slow):
+            if line is None and (progress_text or slow):
                 line = _line(box, stop_key)
-            if line is not None and said != shown:
-                shown = said
+            if line is not None and progress_text != shown:
+                shown = progress_text
                 if share is not None:
-                    line.progress(share, text=said)
-                elif said:
-                    line.caption(said)
+                    line.progress(share, text=plain(progress_text))
+                elif progress_text:
+                    line.caption(plain(progress_text))
                 else:
                     line.empty()
         return place.result()
@@ -59,10 +60,8 @@ def _how_far(place: Place[T]) -> tuple[str, float | None]:
     if progress is None:
         return "", None
     left = progress.remaining_seconds
-    said = f"{progress.done / progress.total:.0%}"
-    return said + (
-        f" · about {duration(left)} left" if left else ""
-    ), progress.done / progress.total
+    share = progress.done / progress.total
+    return f"{share:.0%}" + (f" · about {duration(left)} left" if left else ""), share
 
 
 def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:

@@ -52,7 +52,7 @@ def study_page(
         )
         opened = data, names, settings
     question = study.question[0].lower() + study.question[1:]
-    st.markdown(f"# {study.title}: {question}\n{study.reads}")
+    st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}\n{panels.plain(study.reads)}")
     if opened is not None:
         with panels.guarded():
             return _opened(study, *opened, on_click)
@@ -124,7 +124,7 @@ def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]
 
 
 def _widget(name: str, one: Parameter[Any]) -> Any:
-    title = one.title or name.replace("_", " ").capitalize()
+    title = panels.plain(one.title or name.replace("_", " ").capitalize())
     if isinstance(one, Integer):
         return url_state.whole_number(
             title, name, one.low, one.high, one.default, step=one.step, help=one.help
@@ -144,7 +144,13 @@ def _widget(name: str, one: Parameter[Any]) -> Any:
         return st.text_input(title, one.text(), **bound)
     if isinstance(one, Choice):
         return st.segmented_control(
-            title, one.options, default=one.default, required=True, wrap=True, **bound
+            title,
+            one.options,
+            default=one.default,
+            format_func=panels.plain,
+            required=True,
+            wrap=True,
+            **bound,
         )
     raise TypeError(f"{type(one).__name__} has no widget")
 

@@ -94,11 +94,11 @@ def spoiled(own_service: None) -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "missing"),
     [
-        ("bias", {}, "Nothing is scored for these pairs yet"),
+        ("bias", {}, "Nothing is computed yet"),
         ("faithfulness", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
         ("cause", {"method": "saliency", "documents": "true"}, "Nothing is stored for these pairs"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "Nothing is stored of this corpus yet"),
+        ("audit", {}, "Nothing is computed yet"),
         ("ranking", {}, "Not ranked yet"),
         ("map", {}, "documents of 304 pairs"),
     ],
@@ -118,7 +118,7 @@ def test_bias_scores_misfits_again(spoiled: None) -> None:
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output
     (row,) = json.loads(found.stdout)["rows"]
-    assert (row["n"], row["missing"]) == (2, 0) and row["mean difference"] > 0
+    assert (row["n"], row["missing"]) == (2, 0) and row["mean_difference"] > 0
 
 
 def test_cause_computes_misfits_again(spoiled: None) -> None:
@@ -129,7 +129,7 @@ def test_cause_computes_misfits_again(spoiled: None) -> None:
 
 
 def test_a_passport_of_misfits_alone_has_no_number(spoiled: None) -> None:
-    found = CliRunner().invoke(app, ["passport", "MiniLM", "--stored"])
+    found = CliRunner().invoke(app, ["passport", "--model", "MiniLM", "--stored"])
     assert found.exit_code == 0, found.output
     (card,) = json.loads(found.stdout)
     assert not any(part["numbers"] for part in card["parts"].values())

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
 SECONDS = 300
 """For a run of a page: what takes one second takes a minute on a slow and busy machine."""
-_FOLDERS = {"cause": "interventions", "cache": "cache_page"}
+_FOLDERS = {"cache": "storage"}
 
 
 def page_file(name: str) -> Path:

@@ -16,7 +16,7 @@ from poslens.commands.command_options import (
     Resampling,
     method_of,
 )
-from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
+from poslens.commands.command_output import TextFormat, cli_command, quiet
 from poslens.studies.explain.answers import ExplanationAnswer, TokenEntry
 from poslens.studies.explain.command_texts import (
     Document,
@@ -73,7 +73,6 @@ def explain(
         frame = attribution_frame(result.attribution, subject)
         print_table(frame, "csv", [result.provenance()])
         return
-    say_caveat(chosen)
     print_json(_as_json(result))
 
 

@@ -230,10 +230,10 @@ def test_pages_ask_where_their_texts_results_are_kept() -> None:
     """Everybody's cache is used by name alone: by the Cache page, and for models."""
     pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}
-    assert users == {"cache_page"}
+    assert users == {"storage"}
     for name in (
-        "interventions/data_set.py",
-        "interventions/null_controls.py",
+        "cause/data_set.py",
+        "cause/null_controls.py",
         "widgets/pair_picker.py",
     ):
         assert "service()" not in (ROOT / "dashboard" / name).read_text(), name

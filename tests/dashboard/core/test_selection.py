@@ -60,7 +60,7 @@ def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int)
 
 def test_all_pairs_pass_where_nothing_is_asked(data: DataSet) -> None:
     chosen = facets(data).select(Filters((("domain", ANY),)))
-    assert chosen.pairs is data.pairs and chosen.words == ""
+    assert chosen.pairs == data.pairs and chosen.words == ""
 
 
 def test_the_words_name_what_is_asked_and_no_more() -> None:

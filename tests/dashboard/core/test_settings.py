@@ -17,7 +17,7 @@ def test_every_environment_variable_read_is_a_setting() -> None:
     import re
 
     read = set()
-    for folder in ("attribution", "cache", "dashboard"):
+    for folder in ("attribution", "cache", "poslens", "dashboard"):
         for path in (ROOT / folder).rglob("*.py"):
             read |= set(re.findall(r"POSLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
     # Of endpoints' keys each has a name of its own.

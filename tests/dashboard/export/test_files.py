@@ -306,9 +306,9 @@ def test_csv_runs_no_formula() -> None:
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_any_text_survives_csv_but_for_the_quote(texts: list[str]) -> None:
     data = table_bytes(pd.DataFrame({"t": texts, "n": range(len(texts))}), "csv", PROVENANCE)
-    back = pd.read_csv(io.BytesIO(data), keep_default_na=False)
-    found = back["t"].astype(str).tolist()
-    assert [text.removeprefix("'") for text in found] == [t.removeprefix("'") for t in texts]
+    # As text: pandas reads "01" as the number 1 otherwise.
+    back = pd.read_csv(io.BytesIO(data), keep_default_na=False, dtype={"t": str})
+    assert [text.removeprefix("'") for text in back["t"]] == [t.removeprefix("'") for t in texts]
 
 
 def test_parquet_comes_back_with_its_provenance() -> None:
