@@ -26,7 +26,7 @@ ADDRESSES = {
     "cause": "cause?models=MiniLM-recency",
     "curves": f"curves?{BOTH}",
     "ranking": "ranking?models=MiniLM&models=BM25",
-    "remedy": "remedy",
+    "debias": "debias",
     "audit": "audit",
     "passport": "passport?models=MiniLM-primacy",
     "bias": "bias",

@@ -23,10 +23,10 @@ from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.compare import command as compare
 from poslens.studies.curves import command as curves
+from poslens.studies.debias import command as debias
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
 from poslens.studies.ranking import command as ranking
-from poslens.studies.remedy import command as remedy
 
 app = typer.Typer(
     cls=StudyGroup,
@@ -41,7 +41,7 @@ for group in (
     curves,
     interventions,
     ranking,
-    remedy,
+    debias,
     passport,
     check,
     benchmark,

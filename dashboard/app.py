@@ -52,7 +52,7 @@ page = st.navigation(
         # A data set
         st.Page("curves/page.py", url_path="curves", title="Curves"),
         st.Page("ranking/page.py", url_path="ranking", title="Ranking"),
-        st.Page("remedy/page.py", url_path="remedy", title="Remedy"),
+        st.Page("debias/page.py", url_path="debias", title="Debias"),
         st.Page("audit/page.py", url_path="audit", title="Audit"),
         st.Page("passport/page.py", url_path="passport", title="Passport"),
         st.Page("bias/page.py", url_path="bias", title="Bias tests"),

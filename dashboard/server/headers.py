@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from poslens.dashboard.server.access_middleware import AccessMiddleware
 from poslens.dashboard.server.page_head import PageHead
+from poslens.dashboard.server.renamed_pages import RenamedPages
 
 HEADERS = (
     # A frame loads and clicks as its reader: another site could have work done with a link alone.
@@ -38,7 +39,7 @@ class Headers:
 
 def install() -> None:
     """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
-    `AccessMiddleware` lets in, and complete the head of pages."""
+    `AccessMiddleware` lets in, redirect renamed pages, and complete the head of pages."""
     from streamlit import net_util
     from streamlit.web.server.starlette import starlette_server
 
@@ -51,6 +52,7 @@ def install() -> None:
     def with_headers(*arguments: object) -> object:
         app = create(*arguments)
         app.add_middleware(PageHead)
+        app.add_middleware(RenamedPages)
         app.add_middleware(AccessMiddleware)
         app.add_middleware(Headers)
         return app

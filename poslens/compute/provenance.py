@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_mea
     from poslens.attribution.evaluation.bias_tests import BiasResult
     from poslens.attribution.evaluation.faithfulness import Faithfulness
     from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary
+    from poslens.attribution.evaluation.ranking_change import Quality
     from poslens.attribution.evaluation.ranking_measures import Evaluation
-    from poslens.attribution.evaluation.remedy import Quality
     from poslens.attribution.evaluation.trec_runs import TrecRun
     from poslens.attribution.interventions.ablation import Ablation
     from poslens.attribution.interventions.agreement import Agreement
@@ -279,7 +279,7 @@ def of_run(
     )
 
 
-def of_remedy(
+def of_debias(
     model: ModelIdentity,
     method: Method,
     found: Quality,

@@ -18,7 +18,7 @@ PAGES = {
     "Cause": "cause",
     "Curves": "curves",
     "Ranking": "ranking",
-    "Remedy": "remedy",
+    "Debias": "debias",
     "Audit": "audit",
     "Passport": "passport",
     "Bias tests": "bias",

@@ -70,7 +70,7 @@ PAGES: dict[str, Query] = {
         "under": "tiny",
         "item": "x",
     },
-    "remedy": {"dataset": "few", "model": "tiny", "strength": ["0.5"], "basket": ["64"]},
+    "debias": {"dataset": "few", "model": "tiny", "strength": ["0.5"], "basket": ["64"]},
     "audit": {
         "dataset": "few",
         "models": ["tiny", "BM25"],

@@ -38,12 +38,12 @@ from poslens.studies.audit.summary import tokens_read
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.words import too_few
+from poslens.studies.debias import service as debiasing
+from poslens.studies.debias.figures import front
 from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.subject import Number, Part, Subject
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
-from poslens.studies.remedy import service as remedies
-from poslens.studies.remedy.figures import front
 
 NO_QUERIES = "This data set has documents and no queries, so nothing is attributed to them."
 
@@ -263,10 +263,10 @@ def _ranking(of: Subject, part: Part) -> Part:
     """nDCG@10 by the evidence's place, PSI beside chance."""
     setup = rankings.RankingSetup(rankings.collection_of(of.data))
     jobs = (rankings.job(of.compute, of.spec, setup),)
-    remedy = remedies.remedy(of.compute, of.spec, [], setup)
-    if remedy is None:
+    debias = debiasing.debias_result(of.compute, of.spec, [], setup)
+    if debias is None:
         return replace(part, absent=_why(jobs), jobs=jobs)
-    plain = remedy.plain
+    plain = debias.plain
     own, profile = plain.quality, plain.ranked.evaluation.profile
     numbers = [
         Number("ndcg_at_10", "nDCG@10", own.mean, ".3f"),
@@ -373,12 +373,12 @@ def _audit(of: Subject, part: Part) -> Part:
     )
 
 
-def _remedy(of: Subject, part: Part) -> Part:
+def _debias(of: Subject, part: Part) -> Part:
     """What calibration does, and whether it is recommended."""
-    points = remedies.grid(of.spec)
+    points = debiasing.grid(of.spec)
     setup = rankings.RankingSetup(rankings.collection_of(of.data))
-    jobs = (remedies.job(of.compute, of.spec, points, setup),)
-    found = remedies.remedy(of.compute, of.spec, points, setup)
+    jobs = (debiasing.job(of.compute, of.spec, points, setup),)
+    found = debiasing.debias_result(of.compute, of.spec, points, setup)
     if found is None or found.missing:
         return replace(part, absent=_why(jobs), jobs=jobs)
     judged = found.judgement
@@ -394,7 +394,7 @@ def _remedy(of: Subject, part: Part) -> Part:
     known = tuple(found.provenance())
     return replace(
         part,
-        finding=remedies.verdict(found),
+        finding=debiasing.verdict(found),
         numbers=tuple(numbers),
         draw=lambda style: front(found, "harmonic", style, provenance=known),
         provenance=known,
@@ -491,11 +491,11 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     ),
     (
         Part(
-            "remedy",
-            "What calibrated attention would mend",
+            "debias",
+            "What calibrated attention would change",
             "Chosen and judged on halves of one data set; another may choose another setting.",
         ),
-        _remedy,
+        _debias,
     ),
 )
 

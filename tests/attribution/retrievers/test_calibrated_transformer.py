@@ -27,14 +27,14 @@ TEXTS = ["The tide rises twice a day because the Moon pulls the water. " * 3, "a
 
 
 def spec_of(folder: Path) -> RetrieverSpec:
-    return RetrieverSpec("mended", "mended", "dense", f"folder:{folder}")
+    return RetrieverSpec("calibrated", "calibrated", "dense", f"folder:{folder}")
 
 
 @pytest.fixture
 def exported(tiny: Callable[..., DenseRetriever], tmp_path: Path) -> tuple[DenseRetriever, Path]:
     retriever = tiny("bert", calibration=HOW)
-    export(retriever, tmp_path / "mended")
-    return retriever, tmp_path / "mended"
+    export(retriever, tmp_path / "calibrated")
+    return retriever, tmp_path / "calibrated"
 
 
 def vectors(retriever: DenseRetriever) -> np.ndarray:

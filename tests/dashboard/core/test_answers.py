@@ -61,7 +61,7 @@ ARGUMENTS = {
     },
     "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
     "figure5": "OUT.csv --curves A=published.npz",
-    "remedy": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
+    "debias": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
     **{
         f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
         for name in ("summary", "positions", "groups", "worst", "truncation")
@@ -96,7 +96,7 @@ ARGUMENTS = {
 
 MORE = [
     ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
-    ("remedy", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
+    ("debias", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
 ]
 """Other ways to ask for the same."""
 

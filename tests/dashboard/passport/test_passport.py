@@ -201,7 +201,7 @@ def test_what_does_not_fit_a_model_is_one_sentence(
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
     assert "no vector" in part(found, "segments").absent
-    assert "no attention to calibrate" in part(found, "remedy").absent
+    assert "no attention to calibrate" in part(found, "debias").absent
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
     lean = next(n for n in part(found, "relocation").numbers if n.key == "lean").estimate
     assert lean.value == 0, "word statistics cannot see order"

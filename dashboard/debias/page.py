@@ -1,4 +1,4 @@
-"""Remedy: what calibrated attention does to a model's position bias, and at what price."""
+"""Debias: how much position bias calibrated attention removes, and what it costs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.tables import chosen_row, show_table
 from poslens.figures.curves import Style, mean_curves
 from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.debias import curves as debias_curves
+from poslens.studies.debias import service as debiasing
+from poslens.studies.debias import tables
+from poslens.studies.debias.curves import CurveChoice
+from poslens.studies.debias.figures import front
+from poslens.studies.debias.service import DebiasResult, Point
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import RankingSetup
-from poslens.studies.remedy import curves as remedy_curves
-from poslens.studies.remedy import service as remedies
-from poslens.studies.remedy import tables
-from poslens.studies.remedy.curves import CurveChoice
-from poslens.studies.remedy.figures import front
-from poslens.studies.remedy.service import Point, Remedy
 
 STRENGTHS = [number / 10 for number in range(1, 11)]
 BASKETS = [16, 32, 64, 128, 256]
@@ -33,8 +33,8 @@ with st.sidebar, panels.guarded():
     with st.expander("Settings to try"):
         strengths = st.multiselect(
             "Strength",
-            sorted({*STRENGTHS, *remedies.STRENGTHS}),
-            default=list(remedies.STRENGTHS),
+            sorted({*STRENGTHS, *debiasing.STRENGTHS}),
+            default=list(debiasing.STRENGTHS),
             key="strength",
             bind="query-params",
             help="0 is the plain model; at 1 every basket of tokens has the same share.",
@@ -42,24 +42,24 @@ with st.sidebar, panels.guarded():
         baskets = st.multiselect(
             "Tokens of a basket",
             BASKETS,
-            default=list(remedies.BASKETS),
+            default=list(debiasing.BASKETS),
             key="basket",
             bind="query-params",
         )
         depths = st.multiselect(
             "Layers",
-            [remedies.HALF, remedies.ALL],
-            default=list(remedies.LAYERS),
+            [debiasing.HALF, debiasing.ALL],
+            default=list(debiasing.LAYERS),
             key="layers",
             bind="query-params",
             help="The last half of them, or all.",
         )
     spec = choices.spec(name, data.name)
     setup = RankingSetup(ranking_service.collection_of(data))
-    chosen = (spec, remedies.grid(spec, strengths, baskets, depths), setup)
+    chosen = (spec, debiasing.grid(spec, strengths, baskets, depths), setup)
 
 st.markdown(
-    "# Remedy: what mends a position bias, and at what price?\n"
+    "# Debias: how much position bias can be removed, and what does it cost?\n"
     "Attention calibrated while the model reads, so that every basket of tokens has its share. In "
     "the chart, left is more even over the evidence's place, and up is better."
 )
@@ -69,9 +69,9 @@ plain, points, the_setup = chosen
 compute = service_for(data.name)
 
 
-def front_section(found: Remedy) -> None:
+def front_section(found: DebiasResult) -> None:
     """What is recommended, the front, and every setting's numbers."""
-    st.markdown(panels.plain(remedies.verdict(found)))
+    st.markdown(panels.plain(debiasing.verdict(found)))
     known = found.provenance()
 
     def draw_mean(style: Style) -> go.Figure:
@@ -83,11 +83,11 @@ def front_section(found: Remedy) -> None:
         return front(found, "harmonic", style, provenance=known)
 
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=400)
-    left, right = panels.side_by_side("remedy.front")
+    left, right = panels.side_by_side("debias.front")
     with left:
-        panels.show(draw_mean(style), "remedy.mean", "Mean nDCG@10 against PSI")
+        panels.show(draw_mean(style), "debias.mean", "Mean nDCG@10 against PSI")
     with right:
-        panels.show(draw_harmonic(style), "remedy.harmonic", "Harmonic mean against PSI")
+        panels.show(draw_harmonic(style), "debias.harmonic", "Harmonic mean against PSI")
     numbers = st.column_config.NumberColumn(format="%.3f")
     show_table(
         tables.points_text(found),
@@ -103,28 +103,28 @@ def front_section(found: Remedy) -> None:
     )
     panels.caption(known)
     panels.downloads(
-        "remedy.front",
-        [data.name, "remedy", name],
+        "debias.front",
+        [data.name, "debias", name],
         known,
         figures={"Mean": draw_mean, "Harmonic mean": draw_harmonic},
         frame=tables.points_frame(found),
     )
 
 
-ticking = remedies.job(compute, plain, points, the_setup).active
+ticking = debiasing.job(compute, plain, points, the_setup).active
 
 
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress and the front; refreshed by itself while settings are ranked."""
     with panels.guarded():
-        job = remedies.job(compute, plain, points, the_setup)
-        found = remedies.remedy(compute, plain, points, the_setup)
+        job = debiasing.job(compute, plain, points, the_setup)
+        found = debiasing.debias_result(compute, plain, points, the_setup)
         missing = len(points) + 1 if found is None else len(found.missing)
         if missing or job.active:
             run_board(
                 [job],
-                "remedy.",
+                "debias.",
                 unit="settings ranked",
                 verb="Rank all",
                 idle=f"{missing} of {len(points) + 1} settings are not ranked yet; what is ranked "
@@ -136,7 +136,7 @@ def board() -> None:
             front_section(found)
 
 
-def queries_section(found: Remedy, point: Point) -> None:
+def queries_section(found: DebiasResult, point: Point) -> None:
     """Which queries the setting helps and which it harms."""
     st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
     frame = tables.queries_frame(found, point)
@@ -148,7 +148,7 @@ def queries_section(found: Remedy, point: Point) -> None:
     numbers = st.column_config.NumberColumn(format="%.3f")
     row = chosen_row(
         frame.drop(columns="pair"),
-        f"remedy.queries.{point.name}",
+        f"debias.queries.{point.name}",
         "id",
         height=280,
         column_config={
@@ -167,8 +167,8 @@ def queries_section(found: Remedy, point: Point) -> None:
             [found.plain.name, point.name],
         )
     panels.downloads(
-        "remedy.queries",
-        [data.name, "remedy", "queries"],
+        "debias.queries",
+        [data.name, "debias", "queries"],
         [found.plain.ranked.provenance(), point.ranked.provenance()],
         frame=frame,
     )
@@ -177,7 +177,7 @@ def queries_section(found: Remedy, point: Point) -> None:
 def curves_section(choice: CurveChoice) -> None:
     """Relocation and saliency before and after."""
     moved, seen = choice.relocations(), choice.saliencies()
-    left, right = panels.side_by_side("remedy.curves")
+    left, right = panels.side_by_side("debias.curves")
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
     if moved:
         known = [one.provenance() for one in moved]
@@ -190,7 +190,7 @@ def curves_section(choice: CurveChoice) -> None:
 
         with left:
             st.markdown("**Relocation of the evidence**")
-            panels.show(draw_moved(style), "remedy.relocation", "Score by place of the evidence")
+            panels.show(draw_moved(style), "debias.relocation", "Score by place of the evidence")
             for one in moved:
                 lean = "not defined" if one.lean is None else one.lean.text("+.4f")
                 st.caption(
@@ -201,8 +201,8 @@ def curves_section(choice: CurveChoice) -> None:
                 )
             panels.caption(known)
             panels.downloads(
-                "remedy.relocation",
-                [data.name, "remedy", "relocation"],
+                "debias.relocation",
+                [data.name, "debias", "relocation"],
                 known,
                 figures={"Relocation": draw_moved},
             )
@@ -216,11 +216,11 @@ def curves_section(choice: CurveChoice) -> None:
 
         with right:
             st.markdown("**Saliency**")
-            panels.show(draw_seen(style), "remedy.saliency", "Mean saliency by position")
+            panels.show(draw_seen(style), "debias.saliency", "Mean saliency by position")
             panels.caption(of_saliency)
             panels.downloads(
-                "remedy.saliency",
-                [data.name, "remedy", "saliency"],
+                "debias.saliency",
+                [data.name, "debias", "saliency"],
                 of_saliency,
                 figures={"Saliency": draw_seen},
             )
@@ -228,22 +228,22 @@ def curves_section(choice: CurveChoice) -> None:
 
 board()
 with panels.guarded():
-    ranked = remedies.remedy(compute, plain, points, the_setup)
-    mended = [] if ranked is None else list(ranked.points[1:])
-    if ranked is not None and mended:
-        names = [one.name for one in mended]
+    ranked = debiasing.debias_result(compute, plain, points, the_setup)
+    calibrated = [] if ranked is None else list(ranked.points[1:])
+    if ranked is not None and calibrated:
+        names = [one.name for one in calibrated]
         best = ranked.judgement.point.name if ranked.judgement else names[0]
         looked_at = st.selectbox(
             "Look at",
             names,
             index=names.index(best) if best in names else 0,
-            key=f"remedy.point.{best}",
+            key=f"debias.point.{best}",
             help="The setting that was tested on the held-out queries comes first.",
         )
-        point = next(one for one in mended if one.name == looked_at)
+        point = next(one for one in calibrated if one.name == looked_at)
         queries_section(ranked, point)
         st.markdown("**Before and after, by place**")
-        choice = remedy_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
+        choice = debias_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
         curves_active = any_active(choice.jobs())
 
         @fragment(run_every=2.0 if curves_active else None)
@@ -251,7 +251,7 @@ with panels.guarded():
             """Refreshed by itself while curves are computed."""
             with panels.guarded():
                 active = any_active(choice.jobs())
-                run_board(choice.jobs(), "remedy.curves.", unit="results")
+                run_board(choice.jobs(), "debias.curves.", unit="results")
                 if active != curves_active:
                     st.rerun()
                 curves_section(choice)

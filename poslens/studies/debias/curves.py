@@ -16,8 +16,8 @@ from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.runs import Job
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DataSetCause
-from poslens.studies.remedy.answers import CurveEntry
-from poslens.studies.remedy.service import Point, Remedy
+from poslens.studies.debias.answers import CurveEntry
+from poslens.studies.debias.service import DebiasResult, Point
 
 SALIENCY = make_method("saliency")
 
@@ -34,7 +34,7 @@ class CurveChoice:
 
     def jobs(self) -> list[Job]:
         """Relocation and saliency under each model."""
-        scope = f"{self.dataset}: remedy, {self.words}"
+        scope = f"{self.dataset}: debias, {self.words}"
         found = []
         for spec in self.specs:
             found.append(
@@ -68,7 +68,7 @@ class CurveChoice:
 
 
 def curve_choice(
-    compute: Compute, found: Remedy, point: Point, data: DataSet, n: int
+    compute: Compute, found: DebiasResult, point: Point, data: DataSet, n: int
 ) -> CurveChoice:
     """`n` pairs of the data set, spread evenly, whose evidence can be moved.
 

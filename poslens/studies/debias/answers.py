@@ -1,4 +1,4 @@
-"""What `remedy` prints as JSON; see `poslens/commands/answers.py`."""
+"""What `debias` prints as JSON; see `poslens/commands/answers.py`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ChangedQueryRow = TypedDict(
 """A query before and after."""
 
 
-class RemedyTable(TypedDict):
+class DebiasTable(TypedDict):
     """The table that was asked for."""
 
     points: NotRequired[Annotated[list[PointRow], "With --table points: a row for each setting."]]
@@ -124,7 +124,7 @@ class RemedyTable(TypedDict):
     ]
 
 
-class RemedyAnswer(Recommendation, RemedyTable):
+class DebiasAnswer(Recommendation, DebiasTable):
     """Rankings before and after calibration."""
 
     model: Model

@@ -11,7 +11,7 @@ from tests.e2e.test_app import no_error
 
 
 def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/remedy?dataset=mine&model=MiniLM&strength=0.5&basket=16")
+    page = visit(f"{run_app.url}/debias?dataset=mine&model=MiniLM&strength=0.5&basket=16")
     # Another test may have ranked with the plain model.
     expect(page.get_by_text(re.compile("[12] of 2 settings are not ranked yet"))).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
@@ -21,7 +21,7 @@ def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit)
     expect(page.get_by_text(re.compile("no setting is more even|is the most even"))).to_be_visible()
     expect(page.get_by_text(re.compile("Which queries MiniLM@calibrated.* helps"))).to_be_visible()
     no_error(page)
-    grid = page.locator("[class*=st-key-remedy-queries] .dvn-scroller").first
+    grid = page.locator("[class*=st-key-debias-queries] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain the pair under both models")
     pick_row(grid, 1, link.is_visible)
     press(link, lambda: "pair=row-" in page.url)

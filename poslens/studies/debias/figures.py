@@ -19,7 +19,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.studies.remedy.service import HALF, Point, Remedy
+from poslens.studies.debias.service import HALF, DebiasResult, Point
 
 _SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
 """Of baskets and depths; the square is the plain model and the diamond chance."""
@@ -29,13 +29,13 @@ TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
 
 
 def front(
-    found: Remedy, measure: Measure, style: Style, *, provenance: Provenances = ()
+    found: DebiasResult, measure: Measure, style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 against PSI, a line from the plain model through the strengths of each basket and
     depth. Bars are 95% intervals. Filled points are on the front: no other is both better and more
     even. Hollow diamonds show the PSI that chance alone gives with as many queries."""
     figure = canvas(
-        "remedy_front",
+        "debias_front",
         style,
         "PSI (0: as good at every place)",
         TITLES[measure],

@@ -12,8 +12,7 @@ import numpy as np
 
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.attribution.evaluation.remedy import (
+from poslens.attribution.evaluation.ranking_change import (
     Change,
     Decision,
     Quality,
@@ -24,6 +23,7 @@ from poslens.attribution.evaluation.remedy import (
     on_front,
     quality,
 )
+from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
@@ -39,9 +39,9 @@ from poslens.commands.answers import interval
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.studies.debias.answers import QualityEntry, Recommendation
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked, RankingSetup
-from poslens.studies.remedy.answers import QualityEntry, Recommendation
 
 STRENGTHS = (STRENGTH, 1.0)
 BASKETS = (64, BASKET)
@@ -163,7 +163,7 @@ class HeldOutResult:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class DebiasResult:
     """Before and after. `points` begin with the plain model; `missing` have no rankings yet, and
     until then nothing is recommended."""
 
@@ -191,7 +191,7 @@ class Remedy:
         """Everything needed to compute the points again."""
         plain = self.plain.ranked
         return [
-            provenance.of_remedy(
+            provenance.of_debias(
                 plain.model,
                 plain.method,
                 self.plain.quality,
@@ -218,12 +218,12 @@ def _placed(setup: RankingSetup) -> list[Query]:
     return placed
 
 
-_remedies: LRUCache[tuple[object, Remedy]] = LRUCache(16)
+_results: LRUCache[tuple[object, DebiasResult]] = LRUCache(16)
 
 
-def remedy(
+def debias_result(
     compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: RankingSetup
-) -> Remedy | None:
+) -> DebiasResult | None:
     """What is known of the plain model and of `points`; None while the plain model has no
     rankings.
 
@@ -244,12 +244,12 @@ def remedy(
             found.append(ranked)
     # What is kept with the answer holds the rankings, so their ids are given to no others.
     key = (tuple(map(id, found)), tuple(missing))
-    return _remedies.get(key, lambda: (found, _made(found, tuple(missing), placed, setup)))[1]
+    return _results.get(key, lambda: (found, _made(found, tuple(missing), placed, setup)))[1]
 
 
 def _made(
     found: Sequence[Ranked], missing: tuple[str, ...], placed: Sequence[Query], setup: RankingSetup
-) -> Remedy:
+) -> DebiasResult:
     rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
     scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
     positions = np.array([query.evidence for query in placed], dtype=np.float64)
@@ -275,10 +275,10 @@ def _made(
         decision = decide(judged, points[0].quality, points[best].quality) if judged else None
         judgement = HeldOutResult(points[best], int(half.sum()), before, after, judged, decision)
     chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
-    return Remedy(tuple(points), missing, judgement, chosen_on, setup)
+    return DebiasResult(tuple(points), missing, judgement, chosen_on, setup)
 
 
-def verdict(found: Remedy) -> str:
+def verdict(found: DebiasResult) -> str:
     """What is recommended, and the change on the held-out queries, in sentences."""
     judged = found.judgement
     if judged is None:
@@ -314,7 +314,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def summary(found: Remedy, judged: HeldOutResult) -> Recommendation:
+def summary(found: DebiasResult, judged: HeldOutResult) -> Recommendation:
     """The recommendation, for a command's output."""
     changed, recommended = judged.change, found.recommended
     assert recommended is not None  # there is a judgement

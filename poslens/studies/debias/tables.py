@@ -6,11 +6,11 @@ import pandas as pd
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.compute.estimates import estimate_columns
+from poslens.studies.debias.service import HALF, DebiasResult, Point
 from poslens.studies.ranking.tables import first_rank
-from poslens.studies.remedy.service import HALF, Point, Remedy
 
 
-def points_frame(found: Remedy) -> pd.DataFrame:
+def points_frame(found: DebiasResult) -> pd.DataFrame:
     """A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI with chance, and
     what each changed, with the ends of their intervals."""
     rows = []
@@ -41,7 +41,7 @@ def points_frame(found: Remedy) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"basket": "Int64", "layers": "string"})
 
 
-def points_text(found: Remedy) -> pd.DataFrame:
+def points_text(found: DebiasResult) -> pd.DataFrame:
     """The same for the eye: each number with its interval in one cell."""
     rows = []
     for one in found.points:
@@ -61,7 +61,7 @@ def points_text(found: Remedy) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def queries_frame(found: Remedy, point: Point) -> pd.DataFrame:
+def queries_frame(found: DebiasResult, point: Point) -> pd.DataFrame:
     """A row a query with a place: nDCG@10 and the first relevant document's rank before and after,
     those that changed most first; `pair` is a pair of it for Explain."""
     rows = []

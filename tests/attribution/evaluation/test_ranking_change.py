@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from poslens.attribution.evaluation.remedy import (
+from poslens.attribution.evaluation.ranking_change import (
     Change,
     Decision,
     candidate,

@@ -1,4 +1,4 @@
-"""The command about calibration: remedy."""
+"""The command about calibration: debias."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from poslens.commands.command_output import (
     watched,
     write_beside,
 )
-from poslens.studies.remedy.answers import RemedyAnswer, RemedyTable
+from poslens.studies.debias.answers import DebiasAnswer, DebiasTable
 
 app = typer.Typer()
 
 
-class RemedyTableName(StrEnum):
-    """What `remedy` prints."""
+class DebiasTableName(StrEnum):
+    """What `debias` prints."""
 
     points = "points"
     queries = "queries"
@@ -34,8 +34,8 @@ class RemedyTableName(StrEnum):
 
 @app.command()
 @cli_command
-@answers(RemedyAnswer)
-def remedy(
+@answers(DebiasAnswer)
+def debias(
     model: Model = "MiniLM",
     dataset: Dataset = "sample",
     strength: Annotated[
@@ -78,9 +78,9 @@ def remedy(
         ),
     ] = None,
     table: Annotated[
-        RemedyTableName,
+        DebiasTableName,
         typer.Option(help="points, or queries (under the setting that was tested)."),
-    ] = RemedyTableName.points,
+    ] = DebiasTableName.points,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (the table alone).")
     ] = TextFormat.json,
@@ -88,70 +88,70 @@ def remedy(
     """Calibrate a model's attention over a grid, and print what it does to rankings and to how much
     they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
     from poslens.export.files import FIGURE_FORMATS, figure_bytes, table_rows
+    from poslens.studies.debias import curves as debias_curves
+    from poslens.studies.debias import service as debiasing
+    from poslens.studies.debias import tables
     from poslens.studies.ranking import service as ranking_service
-    from poslens.studies.remedy import curves as remedy_curves
-    from poslens.studies.remedy import service as remedies
-    from poslens.studies.remedy import tables
 
     fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     if export is not None:  # before the grid, which may take hours
-        remedies.require_new(export)
+        debiasing.require_new(export)
     data, _ = pairs_of(dataset, False)
     spec = for_data(resolve(model), data.name)
-    points = remedies.grid(
+    points = debiasing.grid(
         spec,
-        strength or remedies.STRENGTHS,
-        basket or remedies.BASKETS,
-        layers or remedies.LAYERS,
+        strength or debiasing.STRENGTHS,
+        basket or debiasing.BASKETS,
+        layers or debiasing.LAYERS,
     )
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data), own_corpus)
     quiet()
     from poslens.compute.compute import service
 
     compute = service()
-    found = remedies.remedy(compute, spec, points, setup)
+    found = debiasing.debias_result(compute, spec, points, setup)
     if found is None or found.missing:
-        watched(spec.name, remedies.job(compute, spec, points, setup), unit="model")
-        found = remedies.remedy(compute, spec, points, setup)
+        watched(spec.name, debiasing.job(compute, spec, points, setup), unit="model")
+        found = debiasing.debias_result(compute, spec, points, setup)
     if found is None or found.missing or found.judgement is None:
         raise UserError(
             f"Not every setting of {spec.name} could be ranked: run the command again, or "
             "`python -m dashboard rank` with one of them to see why."
         )
     known = found.provenance()
-    print(remedies.verdict(found), file=sys.stderr)
+    print(debiasing.verdict(found), file=sys.stderr)
     if figure is not None:
         from poslens.figures.palettes import PRESETS
-        from poslens.studies.remedy.figures import front
+        from poslens.studies.debias.figures import front
 
         style = PRESETS["double column"]
         drawn = front(found, "harmonic", style, provenance=known)
         write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
     frame = (
         tables.points_frame(found)
-        if table is RemedyTableName.points
+        if table is DebiasTableName.points
         else tables.queries_frame(found, found.judgement.point)
     )
     if format is TextFormat.csv:
         print_table(frame, "csv", known)
     else:
         rows: Any = table_rows(frame)  # columns of a frame have no types
-        of_table: RemedyTable = (
-            {"points": rows} if table is RemedyTableName.points else {"queries": rows}
+        of_table: DebiasTable = (
+            {"points": rows} if table is DebiasTableName.points else {"queries": rows}
         )
-        printed: RemedyAnswer = {
+        printed: DebiasAnswer = {
             "model": spec.name,
-            **remedies.summary(found, found.judgement),
+            **debiasing.summary(found, found.judgement),
             # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
             **of_table,  # type: ignore[typeddict-item]
             "provenance": [source(one) for one in known],
         }
         if curves:
-            choice = remedy_curves.curve_choice(compute, found, found.judgement.point, data, curves)
+            choice = debias_curves.curve_choice(compute, found, found.judgement.point, data, curves)
             for one in choice.jobs():
                 watched(one.label, one)
-            printed["curves"] = remedy_curves.curves_entry(choice)
+            printed["curves"] = debias_curves.curves_entry(choice)
         print_json(printed)
     if export is not None:  # at the end: where there is no model to write, all else is there
-        remedies.export_point(compute, found.recommended or found.plain, export)
+        debiasing.export_point(compute, found.recommended or found.plain, export)
         print(export, file=sys.stderr)

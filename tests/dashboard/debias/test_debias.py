@@ -1,4 +1,4 @@
-"""Remedy: a grid ranked once, what is recommended of it, the page and the command."""
+"""Debias: a grid ranked once, what is recommended of it, the page and the command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.studies.debias import service as debiasing
+from poslens.studies.debias import tables
+from poslens.studies.debias.figures import front
+from poslens.studies.debias.service import DebiasResult
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import RankingSetup
-from poslens.studies.remedy import service as remedies
-from poslens.studies.remedy import tables
-from poslens.studies.remedy.figures import front
-from poslens.studies.remedy.service import Remedy
 from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 
@@ -45,22 +45,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> datasets.DataSet:
 
 
 @pytest.fixture(scope="module")
-def found(data: datasets.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Remedy:
-    compute = Compute(tmp_path_factory.mktemp("remedy"))
+def found(data: datasets.DataSet, tmp_path_factory: pytest.TempPathFactory) -> DebiasResult:
+    compute = Compute(tmp_path_factory.mktemp("debias"))
     setup = RankingSetup(ranking_service.collection_of(data))
-    points = remedies.grid(MINILM, **SMALL)  # type: ignore[arg-type]
-    assert remedies.remedy(compute, MINILM, points, setup) is None
-    run = remedies.job(compute, MINILM, points, setup).start()
+    points = debiasing.grid(MINILM, **SMALL)  # type: ignore[arg-type]
+    assert debiasing.debias_result(compute, MINILM, points, setup) is None
+    run = debiasing.job(compute, MINILM, points, setup).start()
     run.wait()
     assert run.error == ""
-    made = remedies.remedy(compute, MINILM, points, setup)
+    made = debiasing.debias_result(compute, MINILM, points, setup)
     assert made is not None
-    assert remedies.remedy(compute, MINILM, points, setup) is made
+    assert debiasing.debias_result(compute, MINILM, points, setup) is made
     return made
 
 
 def test_a_grid_names_each_setting_once() -> None:
-    names = [one.name for one in remedies.grid(MINILM, (0.5, 1.0), (128,), ("half", "3", "all"))]
+    names = [one.name for one in debiasing.grid(MINILM, (0.5, 1.0), (128,), ("half", "3", "all"))]
     assert names == [
         "MiniLM@calibrated",
         "MiniLM@calibrated(strength=1)",
@@ -82,16 +82,16 @@ def test_a_grid_names_each_setting_once() -> None:
 )
 def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        remedies.grid(MINILM, **{"layers": ("half",), **changes})  # type: ignore[arg-type]
+        debiasing.grid(MINILM, **{"layers": ("half",), **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["BM25", "MiniLM@calibrated"])
 def test_what_cannot_be_calibrated_has_no_grid(name: str) -> None:
     with pytest.raises(UserError, match=r"no attention to calibrate|calibrated already"):
-        remedies.grid(resolve(name))
+        debiasing.grid(resolve(name))
 
 
-def test_every_setting_is_measured_against_the_plain_model(found: Remedy) -> None:
+def test_every_setting_is_measured_against_the_plain_model(found: DebiasResult) -> None:
     assert [one.strength for one in found.points] == [0, 0.5, 1]
     assert not found.missing and found.plain.change is None
     before = found.plain.ranked.evaluation.per_query[NDCG]
@@ -102,7 +102,7 @@ def test_every_setting_is_measured_against_the_plain_model(found: Remedy) -> Non
         assert one.ranked.model.key.fingerprint != found.plain.ranked.model.key.fingerprint
 
 
-def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: Remedy) -> None:
+def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: DebiasResult) -> None:
     judged = found.judgement
     assert judged is not None
     assert (
@@ -112,16 +112,16 @@ def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: Remedy) ->
     expected = found.plain.ranked.evaluation.per_query[NDCG][rows].mean()
     assert judged.before.mean.value == pytest.approx(float(expected))
     assert found.recommended is not None
-    assert found.recommended.name in remedies.verdict(found)
+    assert found.recommended.name in debiasing.verdict(found)
 
 
-def test_nothing_is_recommended_before_all_is_ranked(found: Remedy) -> None:
+def test_nothing_is_recommended_before_all_is_ranked(found: DebiasResult) -> None:
     waiting = replace(found, judgement=None, missing=("MiniLM@calibrated",))
-    assert remedies.verdict(waiting).startswith("No recommendation yet")
+    assert debiasing.verdict(waiting).startswith("No recommendation yet")
     assert waiting.recommended is None
 
 
-def planted(found: Remedy, *scores: np.ndarray) -> Remedy:
+def planted(found: DebiasResult, *scores: np.ndarray) -> DebiasResult:
     """The grid judged again, with `scores` [queries] as the nDCG@10 of each of its points."""
     ranked = [
         replace(
@@ -131,16 +131,16 @@ def planted(found: Remedy, *scores: np.ndarray) -> Remedy:
         for point, values in zip(found.points, scores, strict=True)
     ]
     placed = [query for query in found.setup.queries if query.evidence is not None]
-    return remedies._made(ranked, (), placed, found.setup)
+    return debiasing._made(ranked, (), placed, found.setup)
 
 
-def ringed(found: Remedy) -> bool:
+def ringed(found: DebiasResult) -> bool:
     figure = front(found, "mean", Style(), provenance=found.provenance())
     return any(trace.name == "recommended" for trace in figure.data)
 
 
 def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommended(
-    found: Remedy,
+    found: DebiasResult,
 ) -> None:
     places = np.array([query.evidence for query in found.setup.queries])
     chosen_on = np.array([query.query_id in found.chosen_on for query in found.setup.queries])
@@ -150,25 +150,25 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     other = planted(found, plain, plain - 0.1, worse)
     assert other.judgement is not None and other.judgement.point is other.points[2]
     assert other.recommended is other.plain and not ringed(other)
-    assert remedies.verdict(other).startswith("No change recommended.")
-    assert "Worse on the held-out queries" in remedies.verdict(other)
+    assert debiasing.verdict(other).startswith("No change recommended.")
+    assert "Worse on the held-out queries" in debiasing.verdict(other)
     assert tables.points_frame(other)["recommended"].tolist() == [True, False, False]
-    assert remedies.summary(other, other.judgement)["recommended"] == "MiniLM"
+    assert debiasing.summary(other, other.judgement)["recommended"] == "MiniLM"
 
     none = planted(found, plain, plain - 0.1, plain - 0.2)
     assert none.recommended is none.plain and not ringed(none)
-    assert remedies.verdict(none).startswith("No change recommended: on the ")
+    assert debiasing.verdict(none).startswith("No change recommended: on the ")
 
 
-def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: Remedy) -> None:
+def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: DebiasResult) -> None:
     places = np.array([query.evidence for query in found.setup.queries])
     plain = 0.9 - 0.3 * places
     better = planted(found, plain, plain - 0.1, np.full(len(places), 0.9))
     assert better.recommended is better.points[2] and ringed(better)
-    assert remedies.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
+    assert debiasing.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
 
 
-def test_tables_and_the_front_show_every_setting(found: Remedy) -> None:
+def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
     frame = tables.points_frame(found)
     assert frame["strength"].tolist() == [0, 0.5, 1] and frame["basket"].tolist()[1:] == [16, 16]
     assert frame["recommended"].sum() == 1
@@ -190,7 +190,7 @@ def test_a_data_set_without_places_is_one_sentence(tmp_path: Path) -> None:
     rows = b"query,document\nwhat is ice,Ice is water.\n"
     setup = RankingSetup(ranking_service.collection_of(datasets.read_upload("bare.csv", rows)))
     with pytest.raises(UserError, match="does not say where its evidence stands"):
-        remedies.job(Compute(tmp_path), MINILM, remedies.grid(MINILM), setup)
+        debiasing.job(Compute(tmp_path), MINILM, debiasing.grid(MINILM), setup)
 
 
 @pytest.fixture
@@ -208,8 +208,8 @@ def test_an_existing_export_folder_is_refused_before_anything_is_computed(
     def computed(*_: object) -> None:
         raise AssertionError("the grid was asked for")
 
-    monkeypatch.setattr(remedies, "remedy", computed)
-    asked = ["remedy", "--dataset", mine, "--export", str(tmp_path)]
+    monkeypatch.setattr(debiasing, "debias_result", computed)
+    asked = ["debias", "--dataset", mine, "--export", str(tmp_path)]
     refused = CliRunner().invoke(app, asked)
     assert refused.exit_code == 2 and "is there already: name a new folder" in refused.stderr
 
@@ -217,7 +217,7 @@ def test_an_existing_export_folder_is_refused_before_anything_is_computed(
 def test_the_command_and_then_the_page(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ["remedy", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
+    asked = ["debias", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -227,15 +227,15 @@ def test_the_command_and_then_the_page(
     refused = CliRunner().invoke(app, [*asked, "--export", str(tmp_path / "none")])
     assert refused.exit_code == 2 and "no calibrated model to export" in refused.stderr
     assert json.loads(refused.stdout) == printed
-    monkeypatch.setattr(remedies, "export_point", lambda _, point, to: to.mkdir())
-    figure, folder = tmp_path / "front.json", tmp_path / "mended"
+    monkeypatch.setattr(debiasing, "export_point", lambda _, point, to: to.mkdir())
+    figure, folder = tmp_path / "front.json", tmp_path / "calibrated"
     files = ["--figure", str(figure), "--export", str(folder)]
     table = CliRunner().invoke(app, [*asked, *files, "--table", "queries", "--format", "csv"])
     assert json.loads(figure.read_text())["data"] and folder.is_dir()
     assert str(figure) in table.stderr and str(folder) in table.stderr
     assert len(pd.read_csv(io.StringIO(table.stdout))) == len(WORDS)
 
-    page = AppTest.from_file(str(page_file("remedy")), default_timeout=SECONDS)
+    page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
     for name, value in {
         "dataset": mine,
         "model": "MiniLM",
@@ -247,12 +247,12 @@ def test_the_command_and_then_the_page(
     assert not page.exception and not page.error
     assert any(one.value.startswith("No change recommended") for one in page.markdown)
     kinds = [chart.proto.spec for chart in page.get("plotly_chart")]
-    assert sum("remedy_front" in spec for spec in kinds) == 2
+    assert sum("debias_front" in spec for spec in kinds) == 2
     assert any("rank after" in one.value.columns for one in page.dataframe)
 
 
 def test_a_model_that_cannot_be_calibrated_leaves_the_page_whole() -> None:
-    page = AppTest.from_file(str(page_file("remedy")), default_timeout=SECONDS)
+    page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
     page.query_params["model"] = "BM25"
     page.run()
     assert not page.exception

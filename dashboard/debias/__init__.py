@@ -1,0 +1,1 @@
+"""Debias: how much position bias can be removed, and what it costs."""

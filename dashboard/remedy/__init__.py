@@ -1,1 +1,0 @@
-"""Remedy: does calibrated attention reduce a position bias, and at what cost?"""

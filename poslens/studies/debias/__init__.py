@@ -1,0 +1,1 @@
+"""Debias: how much position bias calibrated attention removes, and what it costs."""

@@ -1,1 +1,0 @@
-"""Remedy: what calibrated attention does to a model's position bias, and at what price."""

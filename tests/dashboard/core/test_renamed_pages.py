@@ -1,0 +1,55 @@
+"""Links to a page's old address open it under its new one, with their query."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from poslens.dashboard.server import access
+from poslens.dashboard.server.access import Access
+from poslens.dashboard.server.renamed_pages import RENAMED, RenamedPages
+from tests.support.pages import page_file
+
+
+def client(monkeypatch: pytest.MonkeyPatch, base_path: str = "") -> TestClient:
+    def inside(request: Request) -> Response:
+        return PlainTextResponse(request.url.path)
+
+    monkeypatch.setattr(access, "_current", Access(base_path=base_path))
+    app = Starlette(routes=[Route("/{path:path}", inside)])
+    app.add_middleware(RenamedPages)
+    return TestClient(app, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    ("base_path", "asked", "target"),
+    [
+        ("", "/remedy", "/debias"),
+        (
+            "",
+            "/remedy/?model=MiniLM&strength=0.5&q=%C3%A9",
+            "/debias?model=MiniLM&strength=0.5&q=%C3%A9",
+        ),
+        ("tools/lens", "/tools/lens/remedy?model=a", "/tools/lens/debias?model=a"),
+    ],
+)
+def test_an_old_address_leads_to_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, base_path: str, asked: str, target: str
+) -> None:
+    answer = client(monkeypatch, base_path).get(asked)
+    assert (answer.status_code, answer.headers["location"]) == (308, target)
+
+
+@pytest.mark.parametrize("path", ["/debias", "/remedy/x", "/x/remedy", "/"])
+def test_other_addresses_are_answered_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    assert client(monkeypatch).get(path).text == path
+
+
+def test_old_addresses_lead_to_pages_that_exist() -> None:
+    assert all(page_file(name).is_file() for name in RENAMED.values())
