@@ -52,7 +52,8 @@ def study_page(
         )
         opened = data, names, settings
     question = study.question[0].lower() + study.question[1:]
-    st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}\n{panels.plain(study.reads)}")
+    st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
+    st.markdown(panels.plain(study.reads))
     if opened is not None:
         with panels.guarded():
             return _opened(study, *opened, on_click)

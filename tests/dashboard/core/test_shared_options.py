@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.retrievers import resolve
-from tools.docs import every_command, commands
+from tools.docs import commands, every_command
 
 COMMANDS = dict(commands(every_command()))
 ABOUT_FILES = {"figure5", "methods", "models fetch"}
