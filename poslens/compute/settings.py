@@ -33,7 +33,7 @@ class Setting(Generic[T]):
         try:
             return self.read(raw)
         except ValueError as error:
-            raise UserError(f"{self.name}={raw!r} cannot be used: {self.help}") from error
+            raise UserError(f"{self.name}={raw!r} is invalid: {self.help}") from error
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -70,120 +70,119 @@ PRECISION = Setting(
     "POSLENS_PRECISION",
     "auto",
     _one_of("auto", "float32", "bfloat16", "float16"),
-    "auto, float32, bfloat16 or float16; auto is float32, but bfloat16 for models above 2 GB on a "
-    "GPU.",
+    "auto, float32, bfloat16 or float16; auto selects float32, or bfloat16 for models above 2 GB "
+    "on a GPU.",
 )
 MODEL_MEMORY_GB = Setting(
     "POSLENS_MODEL_MEMORY_GB",
     0.0,
     _number(0, 4096),
-    "gigabytes of weights kept loaded, 0 to 4096; 0 is 40% of the device's memory. The least "
-    "recently used models go first.",
+    "maximum size of the loaded weights in GB, 0 to 4096; 0 means 40% of the device's memory. The "
+    "least recently used models are unloaded first.",
 )
 HOME = Setting(
     "POSLENS_HOME",
     "",
     str,
-    "folder of the cache, of models fetched from the package index and of data sets of ir_datasets "
-    "and mteb; empty is poslens in the user's data folder (~/.local/share).",
+    "folder for the cache, models from the package index, and data sets of ir_datasets and mteb; "
+    "by default, poslens in the user's data folder (~/.local/share).",
 )
 ALLOW_CODE = Setting(
     "POSLENS_ALLOW_CODE",
     "",
     str,
-    "names of models, separated by commas, that may run the code of their repositories; empty is "
-    "none.",
+    "comma-separated names of models that may run code from their repositories; none by default.",
 )
 QUEUE_LIMIT = Setting(
     "POSLENS_QUEUE_LIMIT",
     32,
     _whole(1, 10_000),
-    "requests of pages that may wait for the device, 1 to 10000; the next one is refused at once.",
+    "maximum number of page requests waiting for the device, 1 to 10000; further requests are "
+    "rejected immediately.",
 )
 
 KEEP_OWN_TEXTS = Setting(
     "POSLENS_KEEP_OWN_TEXTS",
     "no",
     _one_of("no", "yes"),
-    "no or yes: whether results of uploaded and typed texts go into everybody's cache.",
+    "no or yes: whether to store results of uploaded and typed texts in the shared cache.",
 )
 SHIPPED = Setting(
     "POSLENS_SHIPPED",
     "yes",
     _one_of("yes", "no"),
-    "yes or no: whether the results that ship with PosLens are shown where the cache has none.",
+    "yes or no: whether to show the included results where the cache has none.",
 )
 RUN_LIMIT = Setting(
     "POSLENS_RUN_LIMIT",
     32,
     _whole(2, 1000),
-    "runs over data sets that may go on at a time, all readers together, 2 to 1000.",
+    "maximum number of active runs on data sets, for all readers together, 2 to 1000.",
 )
 UPKEEP = Setting(
     "POSLENS_UPKEEP",
     "auto",
     _one_of("auto", "yes", "no"),
-    "auto, yes or no: whether readers may delete from, import into and compact the cache and fetch "
-    "models; auto lets those whose browser runs on this machine, yes everybody, no nobody.",
+    "auto, yes or no: who may delete, import and compact results and download models on pages; "
+    "auto allows readers whose browser runs on this machine, yes everyone, no nobody.",
 )
 FETCH_LIMIT_GB = Setting(
     "POSLENS_FETCH_LIMIT_GB",
     5.0,
     _number(0, 4096),
-    "gigabytes of a model that a page may fetch, 0 to 4096; 0 is none. The command line has no "
-    "limit.",
+    "maximum size in GB of a model that a page may download, 0 to 4096; 0 disables downloads. The "
+    "command line has no limit.",
 )
 RUNS_EACH = Setting(
     "POSLENS_RUNS_EACH",
     16,
     _whole(1, 1000),
-    "runs over data sets that one reader may have at work at a time, 1 to 1000: one person where "
-    "people log in, else one browser tab.",
+    "maximum number of active runs on data sets per reader, 1 to 1000. A reader is one person with "
+    "a login, otherwise one browser tab.",
 )
 REQUESTS_EACH = Setting(
     "POSLENS_REQUESTS_EACH",
     8,
     _whole(1, 10_000),
-    "requests of pages that one reader may have waiting for the device, 1 to 10000.",
+    "maximum number of page requests per reader waiting for the device, 1 to 10000.",
 )
 PEOPLE = Setting(
     "POSLENS_PEOPLE",
     "",
     str,
-    "who may come in of those who can log in, separated by commas: e-mail addresses, @example.org "
-    "for all of a domain, or names as the proxy sends them; empty is all of them.",
+    "comma-separated list of people with access: e-mail addresses, @example.org for a whole domain, "
+    "or names as the proxy sends them; by default, everyone who can log in.",
 )
 SECRETS = Setting(
     "POSLENS_SECRETS",
     "",
     str,
-    "file with what a login needs, in Streamlit's secrets.toml format; empty is "
+    "file with the login configuration in Streamlit's secrets.toml format; by default, "
     "~/.streamlit/secrets.toml.",
 )
 OIDC_METADATA_URL = Setting(
     "POSLENS_OIDC_METADATA_URL",
     "",
     str,
-    "for --login: where the provider describes itself (ends in /.well-known/openid-configuration).",
+    "for --login: address of the provider's metadata, ending in /.well-known/openid-configuration.",
 )
 OIDC_CLIENT_ID = Setting(
-    "POSLENS_OIDC_CLIENT_ID", "", str, "for --login: what the provider calls this PosLens."
+    "POSLENS_OIDC_CLIENT_ID", "", str, "for --login: client id from the provider."
 )
 OIDC_CLIENT_SECRET = Setting(
-    "POSLENS_OIDC_CLIENT_SECRET", "", str, "for --login: the provider's secret with this PosLens."
+    "POSLENS_OIDC_CLIENT_SECRET", "", str, "for --login: client secret from the provider."
 )
 OIDC_REDIRECT_URI = Setting(
     "POSLENS_OIDC_REDIRECT_URI",
     "",
     str,
-    "for --login: the address that the provider sends people back to, "
-    "https://NAME/BASE-PATH/oauth2callback.",
+    "for --login: redirect address after login, https://NAME/BASE-PATH/oauth2callback.",
 )
 COOKIE_SECRET = Setting(
     "POSLENS_COOKIE_SECRET",
     "",
     str,
-    "for --login: at least 32 random characters, which sign who is logged in.",
+    "for --login: at least 32 random characters that sign login cookies.",
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
