@@ -150,7 +150,7 @@ PEOPLE = Setting(
     "POSLENS_PEOPLE",
     "",
     str,
-    "comma-separated list of people with access: e-mail addresses, @example.org for a whole domain, "
+    "comma-separated people with access: e-mail addresses, @example.org for a whole domain, "
     "or names as the proxy sends them; by default, everyone who can log in.",
 )
 SECRETS = Setting(
