@@ -33,7 +33,7 @@ ADDRESSES = {
     "map": "map",
     "faithfulness": "faithfulness",
     "published": "published",
-    "cache": "cache",
+    "storage": "storage",
 }
 """What stands behind the server's name to open each page on something worth seeing."""
 

@@ -60,7 +60,7 @@ page = st.navigation(
         # Methods
         st.Page("faithfulness/page.py", url_path="faithfulness", title="Faithfulness"),
         st.Page("published/page.py", url_path="published", title="Published"),
-        st.Page("storage/page.py", url_path="cache", title="Cache"),
+        st.Page("storage/page.py", url_path="storage", title="Storage"),
     ],
     position="top",
 )

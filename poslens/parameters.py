@@ -32,8 +32,9 @@ class Parameter(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Integer(Parameter[int]):
-    """A whole number from `low` to `high`; the page's buttons change it by `step`."""
+class Integer(Parameter[int | None]):
+    """A whole number from `low` to `high`; the page's buttons change it by `step`. A default of
+    None means no limit: the page shows an empty field."""
 
     low: int
     high: int

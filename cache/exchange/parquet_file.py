@@ -242,7 +242,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         metadata = file.metadata.metadata or {}
         foreign = UserError(
             f"{name} holds no results that PosLens wrote: give a file made by `cache export` or "
-            "by the Cache page."
+            "by the Storage page."
         )
         if _SAYS not in metadata or _SEAL not in metadata:
             raise foreign

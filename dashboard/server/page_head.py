@@ -1,4 +1,4 @@
-"""What every page has in its head from its first moment: its style, and where its server is.
+"""What every page has in its head from its first moment: its style, and a short script.
 
 Streamlit has no setting for either. A style that a script sends arrives after what it styles, so
 pages jump, and is sent again with every rerun.
@@ -11,9 +11,20 @@ from pathlib import Path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 STYLE = Path(__file__).parents[1] / "page.css"
-SERVER = 'window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href}'
-"""A script that names the folder of the page's address as the server's. Without it Streamlit first
-looks below the page's own address, where two requests answer 404."""
+SCRIPT = """
+window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
+{
+  const push = history.pushState.bind(history);
+  history.pushState = (state, unused, url) => {
+    const same = new URL(url ?? "", location.href).pathname === location.pathname;
+    (same ? history.replaceState.bind(history) : push)(state, unused, url);
+  };
+}
+"""
+"""Names the folder of the page's address as the server's: otherwise Streamlit first looks below the
+page's own address, where two requests answer 404. Keeps one entry of the browser's history for each
+page: Streamlit adds one whenever a script changes the query, so that Back would stay on the page.
+"""
 
 # What would let the server answer with a packed page, a part of one or none.
 _HINDER = {b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since"}
@@ -22,12 +33,12 @@ _STALE = {b"content-length", b"etag", b"last-modified"}
 
 
 class PageHead:
-    """Puts `STYLE` and `SERVER` into the head of each HTML page that `app` answers with."""
+    """Puts `STYLE` and `SCRIPT` into the head of each HTML page that `app` answers with."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         style = STYLE.read_text(encoding="utf-8")
-        self._head = f"<style>\n{style}</style><script>{SERVER}</script></head>".encode()
+        self._head = f"<style>\n{style}</style><script>{SCRIPT}</script></head>".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope.get("headers", ())

@@ -1,6 +1,8 @@
-"""Addresses of pages that were renamed: links to the old ones still open the page."""
+"""Addresses of pages that were renamed or merged: links to the old ones still open the view."""
 
 from __future__ import annotations
+
+from urllib.parse import parse_qs
 
 from starlette.datastructures import URL
 from starlette.responses import RedirectResponse
@@ -8,8 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poslens.dashboard.server import access
 
-RENAMED = {"remedy": "debias"}
-"""Old paths and new ones, below the path of the first page."""
+RENAMED = {
+    "cache": "storage",
+    "remedy": "debias",
+}
+"""Old paths and new ones, below the path of the first page. A query selects the part of the new
+page that was a page of its own."""
 
 
 class RenamedPages:
@@ -20,16 +26,23 @@ class RenamedPages:
         self._root = access.current().root
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        new = self._new_path(scope["path"]) if scope["type"] == "http" else None
+        new = self._new_address(scope) if scope["type"] == "http" else None
         if new is None:
             await self.app(scope, receive, send)
-            return
-        # Without a host: a proxy may serve the dashboard under another one.
-        target = URL(path=new, query=scope["query_string"].decode("latin-1"))
-        await RedirectResponse(str(target), status_code=308)(scope, receive, send)
+        else:
+            # A browser would keep a permanent redirect for whatever runs on this port next.
+            await RedirectResponse(new)(scope, receive, send)
 
-    def _new_path(self, path: str) -> str | None:
+    def _new_address(self, scope: Scope) -> str | None:
+        path = scope["path"]
         if not path.startswith(self._root):
             return None
-        name = RENAMED.get(path.removeprefix(self._root).strip("/"))
-        return None if name is None else self._root + name
+        new = RENAMED.get(path.removeprefix(self._root).strip("/"))
+        if new is None:
+            return None
+        name, _, part = new.partition("?")
+        query = scope["query_string"].decode("latin-1")
+        if not parse_qs(part).keys() <= parse_qs(query, keep_blank_values=True).keys():
+            query = "&".join(filter(None, (query, part)))
+        # Without a host: a proxy may serve the dashboard under another one.
+        return str(URL(path=self._root + name, query=query))

@@ -1,4 +1,4 @@
-"""Cache: what is stored of which model, and what can be done with it."""
+"""Storage: stored results by model and method; export, import, verify, compact and delete them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RETRIED: dict[str, tuple[str, str]] = {
     "bias_scores": ("Bias tests", "bias/page.py"),
     "reachability": ("Audit", "audit/page.py"),
 }
-"""The page that tries again what failed of each kind; a ranking does so whenever it is made."""
+"""The page that retries failed items of each kind; rankings retry whenever they run."""
 
 files: list[StoredFile] = []
 with panels.guarded():
@@ -51,7 +51,7 @@ exporting = export_run is not None and export_run.active
 
 
 def act(start: Callable[..., object], *arguments: object) -> None:
-    """Begin something; what keeps it from beginning is said on the next run of the page."""
+    """Start an action; the next run of the page shows what prevented it."""
     st.session_state.pop("cache.confirming", None)
     try:
         if start is not cache_service.start_export and not rights.may_change():
@@ -68,7 +68,7 @@ def method_title(file: StoredFile) -> str:
 
 
 def overview() -> None:
-    """Every file of the store, a row each."""
+    """A row for each stored file."""
     frame = pd.DataFrame(
         {
             "model": [file.model.name for file in files],
@@ -100,7 +100,7 @@ def overview() -> None:
 
 
 def shipped() -> None:
-    """What ships with PosLens and is read where the cache has nothing of it."""
+    """Results that come with PosLens, used where nothing is stored."""
     found = cache_service.shipped(service())
     if not found:
         return
@@ -109,8 +109,9 @@ def shipped() -> None:
     st.markdown("**Shipped with PosLens**")
     st.caption(
         panels.plain(
-            f"{rows:,} results of the embedded data sets, {total}. They are shown where nothing of "
-            "your own is stored, and are no part of the cache: not exported, deleted or counted."
+            f"{rows:,} results of the embedded data sets, {total}. Pages use them where nothing of "
+            "yours is stored. They are not part of the cache: PosLens doesn't export, delete or "
+            "count them."
         )
     )
     frame = pd.DataFrame(
@@ -120,13 +121,13 @@ def shipped() -> None:
             "data sets": [", ".join(one.file.datasets) for one in found],
             "results": [one.file.rows for one in found],
             "size": [one.file.bytes / 1e6 for one in found],
-            "made by": [f"PosLens {one.file.poslens}" for one in found],
+            "computed by": [f"PosLens {one.file.poslens}" for one in found],
             "file": [one.file.name for one in found],
-            "not shown": [one.reason for one in found],
+            "not used": [one.reason for one in found],
         }
     )
-    if not any(frame["not shown"]):
-        del frame["not shown"]
+    if not any(frame["not used"]):
+        del frame["not used"]
     st.dataframe(
         frame,
         hide_index=True,
@@ -136,7 +137,7 @@ def shipped() -> None:
 
 
 def chosen() -> list[StoredFile]:
-    """The files of the model and method that the reader means."""
+    """The files of the selected model and method."""
     models = {file.model.fingerprint: file.model.name for file in files}
     twice = {name for name in models.values() if list(models.values()).count(name) > 1}
 
@@ -159,7 +160,7 @@ def chosen() -> list[StoredFile]:
 
 
 def actions(meant: list[StoredFile]) -> None:
-    """Buttons for what can be done with the files meant."""
+    """Buttons for the selected files."""
     st.caption(panels.plain(cache_service.summary(meant)))
     readable = not any(file.problem for file in meant)
     total = sum(file.bytes for file in meant)
@@ -172,13 +173,13 @@ def actions(meant: list[StoredFile]) -> None:
             on_click=act,
             args=(cache_service.start_export, meant, datasets.names(), exports),
             disabled=exporting or not readable or not small,
-            help="A Parquet file that pandas, DuckDB and Polars open and another PosLens imports: "
-            "what is stored of the data sets that this dashboard offers by name.",
+            help="A Parquet file that pandas, DuckDB, Polars and another PosLens can read. It has "
+            "the results of the data sets that this dashboard lists by name.",
         )
         if allowed:
             shared_actions(meant, readable)
     if not small:
-        st.caption("More than a browser should load: export it on the command line.")
+        st.caption("Too large for a browser: export it on the command line.")
         named = f"--model {meant[0].model.fingerprint}"
         st.code(
             f"python -m dashboard cache export {named} FILE.parquet", language=None, wrap_lines=True
@@ -188,7 +189,7 @@ def actions(meant: list[StoredFile]) -> None:
 
 
 def shared_actions(meant: list[StoredFile], readable: bool) -> None:
-    """What changes the cache for everybody."""
+    """Actions that change the cache for everyone."""
     st.button(
         "Verify",
         icon=":material/verified:",
@@ -196,7 +197,7 @@ def shared_actions(meant: list[StoredFile], readable: bool) -> None:
         on_click=act,
         args=(cache_service.start_verify, meant),
         disabled=busy or not readable,
-        help="Read every result against its checksum; damaged ones are taken out.",
+        help="Check every result against its checksum and remove damaged ones.",
     )
     st.button(
         "Compact",
@@ -205,20 +206,23 @@ def shared_actions(meant: list[StoredFile], readable: bool) -> None:
         on_click=act,
         args=(cache_service.start_compact, meant),
         disabled=busy or not readable,
-        help="Give the space of replaced and removed results back.",
+        help="Free the space of replaced and removed results.",
     )
     if st.button("Delete", icon=":material/delete:", key="cache.delete", disabled=busy):
         st.session_state["cache.confirming"] = [cache_service.file_id(f) for f in meant]
 
 
 def confirm(meant: list[StoredFile]) -> None:
-    """Ask before anything is deleted, saying what and how much."""
+    """Ask before deleting, with what and how much."""
     with st.container(border=True):
         st.markdown(f"Delete {panels.plain(cache_service.summary(meant))}?")
-        st.caption("It is computed again when it is asked for, where the model's weights are here.")
+        st.caption(
+            "PosLens computes these results again when a page needs them and the model's "
+            "weights are on this machine."
+        )
         with st.container(horizontal=True):
             st.button(
-                "Delete for good",
+                "Delete permanently",
                 type="primary",
                 key="cache.sure",
                 on_click=act,
@@ -233,11 +237,11 @@ def confirm(meant: list[StoredFile]) -> None:
 
 
 def failed(meant: list[StoredFile]) -> None:
-    """Pairs without a result, with the way to try them again."""
+    """Items that failed, with links to the pages that retry them."""
     if len(meant) != 1 or not meant[0].failed:
         return
     (file,) = meant
-    # Of data sets that everybody may see: earlier versions kept own texts here too.
+    # Only data sets that everyone may see: earlier versions also stored typed texts here.
     rows = [
         row
         for row in failures(service().store, file.model, file.method)
@@ -253,7 +257,7 @@ def failed(meant: list[StoredFile]) -> None:
             "reason": [row.reason for row in rows],
         }
     )
-    # A link leads to one measure of documents at a time.
+    # A link opens one measure of documents at a time.
     first: dict[tuple[str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
@@ -262,9 +266,7 @@ def failed(meant: list[StoredFile]) -> None:
     with no_result(frame, unit="item", key="cache.failures"):
         for (title, page, measure), dataset in first.items():
             of = f" (documents, {measure})" if measure else ""
-            st.caption(
-                panels.plain(f"{title} tries them again{of}: open it and press Try them again.")
-            )
+            st.caption(panels.plain(f"To retry, open {title}{of} and press Try them again."))
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
             if title == "Curves":
@@ -277,14 +279,14 @@ def failed(meant: list[StoredFile]) -> None:
 
 
 def imports() -> None:
-    """Take an exported file over."""
+    """Import an exported file."""
     with st.expander("Import", expanded=not files):
         given = st.file_uploader(
             "An exported Parquet file",
             type=["parquet"],
             key="cache.upload",
             max_upload_size=cache_service.UPLOAD_MB,
-            help="What is stored already is never replaced; a second import adds nothing.",
+            help="An import never replaces stored results; importing a file twice adds nothing.",
         )
         if given is not None:
             st.button(
@@ -295,7 +297,7 @@ def imports() -> None:
                 disabled=busy,
                 args=(cache_service.start_import, given.name[:100], given.getvalue()),
             )
-        st.caption("Larger files, other caches and folders of parts go in on the command line:")
+        st.caption("Import larger files, other caches and folders of parts on the command line:")
         st.code(
             "python -m dashboard cache import FILE.parquet\n"
             "python -m dashboard cache merge FOLDER\n"
@@ -307,12 +309,12 @@ def imports() -> None:
 
 @fragment(run_every=1.0 if busy or exporting else None)
 def state() -> None:
-    """What is being done or was done last."""
+    """The current or last action."""
     if error := st.session_state.pop("cache.error", ""):
         st.error(panels.plain(error))
     now = cache_service.current_export(service(), exports)
     show(now, exporting, "cache.export.stop")
-    if allowed:  # what it says names files of whoever asked
+    if allowed:  # it names files of whoever started it
         show(cache_service.current(service()), busy, "cache.stop")
 
 
@@ -331,7 +333,7 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
 
 
 def downloads() -> None:
-    """Exports that are ready."""
+    """Finished exports."""
     for number, made in enumerate(exports.offered()):
         if made.bytes > cache_service.DOWNLOAD_MB * 1e6:
             continue
@@ -347,7 +349,8 @@ def downloads() -> None:
 
 
 st.markdown(
-    "# Cache: what is stored?\nResults by model and method: nothing of this is computed again."
+    "# Storage: which results are stored?\n"
+    "Pages read these results instead of computing them again."
 )
 if older := older_layouts(service().store):
     st.warning(panels.plain(older))
@@ -365,12 +368,15 @@ if files:
     with panels.guarded():
         failed(meant)
 else:
-    st.info("Nothing is stored yet: Explain and Curves fill the cache, or import an export.")
+    st.info(
+        "Nothing is stored yet. Explain and Curves store what they compute; you can also "
+        "import an export."
+    )
 st.caption(
-    "Results of texts that you type or upload are not listed here: they stay with your browser "
-    "session and end with it."
+    "Results of texts that you type or upload are not listed: they belong to your browser session "
+    "and are deleted with it."
     if KEEP_OWN_TEXTS.get() == "no"
-    else "Results of texts that you type or upload are kept here too."
+    else "Results of texts that you type or upload are stored here too."
 )
 state()
 with panels.guarded():

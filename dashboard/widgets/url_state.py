@@ -42,21 +42,31 @@ def put(name: str, value: str, default: str = "") -> None:
         st.query_params[name] = value
 
 
-def whole_number(label: str, name: str, low: int, high: int, default: int, **details: Any) -> int:
-    """A number to choose that the address holds; what is none there, or out of range, is the
-    default. Not bound: Streamlit fails to make a whole number of an infinite one."""
-    asked = get(name, str(default))
-    known = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 19 else default
+def whole_number(
+    label: str, name: str, low: int, high: int, default: int | None, **details: Any
+) -> int | None:
+    """A whole number whose value is in the address; an invalid value there counts as the default.
+    An empty field, which only a default of None allows, gives None. Not bound: Streamlit raises an
+    error when an address holds an infinite number."""
+    key, usual = f"number.{name}", "" if default is None else str(default)
+    asked = get(name, usual)
+    valid = asked.isascii() and asked.isdigit() and len(asked) < 19 and low <= int(asked) <= high
+    value = int(asked) if valid else default
+    if default is None:
+        # A field that begins with a number could not be emptied.
+        st.session_state.setdefault(key, value)
+        value = None
     chosen = st.number_input(
         plain(label),
         low,
         high,
-        known if low <= known <= high else default,
-        key=f"number.{name}",
+        value,
+        key=key,
+        placeholder="all" if default is None else None,
         **details,
     )
-    put(name, str(chosen), str(default))
-    return int(chosen)
+    put(name, "" if chosen is None else str(chosen), usual)
+    return None if chosen is None else int(chosen)
 
 
 def get_all(name: str, default: Sequence[str] = ()) -> list[str]:

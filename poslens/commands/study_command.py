@@ -93,7 +93,9 @@ def _option(name: str, one: Parameter[Any]) -> Any:
         return Annotated[list[str] | None, option]
     if isinstance(one, Switch):
         return Annotated[bool, option]
-    return Annotated[int if isinstance(one, Integer) else str, option]
+    if isinstance(one, Integer):
+        return Annotated[int | None, option]
+    return Annotated[str, option]
 
 
 def _default(one: Parameter[Any]) -> Any:

@@ -1,1 +1,1 @@
-"""The page Cache and its commands."""
+"""Stored results: the Storage page's service, and the `cache` commands."""

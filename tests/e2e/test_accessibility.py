@@ -71,6 +71,6 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
             """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
                  .every((node) => node.scrollWidth <= Math.min(node.clientWidth, innerWidth))"""
         )
-    if path == "cache":
+    if path == "storage":
         press(page.get_by_text("Import", exact=True), page.locator("pre").first.is_visible)
         assert violations(page) == []

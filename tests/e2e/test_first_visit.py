@@ -82,9 +82,9 @@ def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser
         expect(tables.filter(visible=True)).to_have_count(0)
 
 
-def test_the_cache_page_lists_what_ships_and_counts_none_of_it(shipped_app: App, go: Visit) -> None:
-    page = go(f"{shipped_app.url}/cache")
+def test_the_storage_page_lists_what_ships_and_counts_none(shipped_app: App, go: Visit) -> None:
+    page = go(f"{shipped_app.url}/storage")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
-    expect(page.get_by_test_id("stMarkdown").first).to_contain_text("what is stored?")
+    expect(page.get_by_test_id("stMarkdown").first).to_contain_text("which results are stored?")
     expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()

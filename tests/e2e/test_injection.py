@@ -20,7 +20,7 @@ PAGES = [
     "faithfulness",
     "bias",
     "published",
-    "cache",
+    "storage",
 ]
 OUTSIDE = "outside.invalid"
 TEXT = (

@@ -25,7 +25,7 @@ PAGES = {
     "Map": "map",
     "Faithfulness": "faithfulness",
     "Published": "published",
-    "Cache": "cache",
+    "Storage": "storage",
 }
 
 
@@ -51,15 +51,15 @@ def test_a_small_window_has_the_last_pages_behind_a_button(app: App, visit: Visi
     expect(navigation.get_by_role("link").first).to_have_text("Explain")
     idle(page)
     navigation.get_by_text(re.compile(r"^\d+ more$")).click()
-    page.get_by_role("menuitem", name="Cache").click()
-    page.wait_for_url("**/cache")
+    page.get_by_role("menuitem", name="Storage").click()
+    page.wait_for_url("**/storage")
 
 
 def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published", width=390)
     idle(page).get_by_test_id("stExpandSidebarButton").click()
-    page.get_by_test_id("stSidebar").get_by_role("link", name="Cache").click()
-    page.wait_for_url("**/cache")
+    page.get_by_test_id("stSidebar").get_by_role("link", name="Storage").click()
+    page.wait_for_url("**/storage")
 
 
 @pytest.mark.parametrize("path", ["", "explain"])
@@ -93,6 +93,27 @@ def test_a_heading_says_which_page_it_is(app: App, visit: Visit, name: str) -> N
     assert max(page.evaluate(wide), default=0) < 900
 
 
+@pytest.mark.parametrize("name", ["Compare", "Ranking", "Audit", "Storage"])
+def test_back_leads_to_the_page_before(app: App, visit: Visit, name: str) -> None:
+    """However often scripts have written the state of the page into its address."""
+    page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
+    expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+    navigation = page.get_by_role("navigation", name="App pages")
+    idle(page)
+    navigation.get_by_role("link", name=name).click()
+    heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
+    expect(heading).to_contain_text(f"{name}: ")
+    idle(page).go_back()
+    expect(heading).to_contain_text("Explain: ")
+    expect(page).to_have_url(re.compile("/explain.*pair=food-sourdough-q2"))
+
+
+def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/cache?models=BM25")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Storage: ")
+    expect(page).to_have_url(re.compile("/storage"))
+
+
 def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/published")
     expect(page.get_by_role("heading").first).to_be_visible()
@@ -111,7 +132,7 @@ def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visi
     expect(own).to_be_visible()
     strip = page.get_by_role("button", name="Stop MiniLM: Gradient saliency")
     expect(strip).to_have_count(0)  # the page's own board shows it
-    for name in ("Published", "Cache"):
+    for name in ("Published", "Storage"):
         page.get_by_role("navigation", name="App pages").get_by_role("link", name=name).click()
         expect(strip).to_be_visible()
     other = visit(f"{app.url}/published")

@@ -44,7 +44,7 @@ def test_another_sessions_export_holds_no_word_of_them(
 
     assert [name for name in SECRETS if holding(app.home, name)] == []
 
-    other = visit(f"{app.url}/cache")
+    other = visit(f"{app.url}/storage")
     expect(other.get_by_text("Models: 1 · results: 1")).to_be_visible()
     idle(other).get_by_role("button", name="Export").click()
     with other.expect_download() as waiting:
@@ -59,7 +59,7 @@ def test_another_sessions_export_holds_no_word_of_them(
     assert [word for word in SECRETS if word in other.inner_text("body")] == []
 
     # What one session has prepared is offered to no other.
-    third = visit(f"{app.url}/cache")
+    third = visit(f"{app.url}/storage")
     expect(third.get_by_text("Models: 1 · results: 1")).to_be_visible()
     expect(third.get_by_role("button", name="Export")).to_be_enabled()
     expect(third.get_by_text("Download")).to_have_count(0)

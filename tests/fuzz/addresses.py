@@ -80,7 +80,7 @@ PAGES: dict[str, Query] = {
     },
     "passport": {"dataset": "few", "models": ["tiny", "BM25"]},
     "published": {},
-    "cache": {},
+    "storage": {},
 }
 SHARED: Query = {
     "text": "Own text",

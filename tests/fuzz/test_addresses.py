@@ -22,7 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
     [
         ("explain", {"": "x"}),
         ("explain", {"$$ID-x": "1"}),
-        ("cache", {"$$ID-1-None": "1"}),
+        ("storage", {"$$ID-1-None": "1"}),
         ("map", {"model": "nope", "dataset": "few"}),
         ("map", {"model": "tiny@0.5"}),
         ("curves", {"models": ["nope", "tiny@nope"], "dataset": "nope"}),
@@ -37,7 +37,7 @@ def test_addresses_that_once_failed(page: str, query: Query) -> None:
 
 def test_a_link_drops_nothing_that_the_session_keeps() -> None:
     kept = {"runs on boards": set(), "url.pair": "stays"}
-    app = opened("cache", dict.fromkeys(kept, "gone"), kept)
+    app = opened("storage", dict.fromkeys(kept, "gone"), kept)
     assert {name: app.session_state[name] for name in kept} == kept
 
 

@@ -13,12 +13,11 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
 SECONDS = 300
 """For a run of a page: what takes one second takes a minute on a slow and busy machine."""
-_FOLDERS = {"cache": "storage"}
 
 
 def page_file(name: str) -> Path:
     """The file of a page by the name that its address has."""
-    return DASHBOARD / _FOLDERS.get(name, name) / "page.py"
+    return DASHBOARD / name / "page.py"
 
 
 def page_files() -> dict[str, Path]:

@@ -102,10 +102,10 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         ),
         documents=Integer(
             title="Documents",
-            default=0,
-            low=0,
+            default=None,
+            low=2,
             high=10_000_000,
-            help="Audit a random sample of this many documents; 0 audits all. Sentences are "
+            help="Audit a random sample of this many documents (default: all). Sentences are "
             "searched for in the sample only.",
         ),
         seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),

@@ -9,7 +9,6 @@ from functools import cached_property
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection, DataSet
-from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import (
     ORDERS,
     Order,
@@ -125,16 +124,14 @@ def corpus(data: DataSet) -> Collection:
     return datasets.corpus_of(data.name) if data.name in datasets.names() else collection_of(data)
 
 
-def sample(whole: Collection, documents: int, seed: int) -> Collection:
-    """So many documents of a corpus, drawn at random; all of them for 0. Each sample is drawn once.
+def sample(whole: Collection, documents: int | None, seed: int) -> Collection:
+    """A random sample of a corpus, or the corpus for None. Each sample is drawn once.
 
     Raises:
-        UserError: `documents` is 1, or the corpus cannot be read.
+        UserError: the corpus cannot be read.
     """
-    if not documents:
+    if documents is None:
         return whole
-    if documents < 2:
-        raise UserError("Audit at least 2 documents: every sentence retrieves the only document.")
     key = (whole.digest, documents, seed)
     return _samples.get(key, lambda: whole.sampled_documents(documents, seed))
 

@@ -227,7 +227,7 @@ def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
 
 
 def test_pages_ask_where_their_texts_results_are_kept() -> None:
-    """Everybody's cache is used by name alone: by the Cache page, and for models."""
+    """Everybody's cache is used by name alone: by the Storage page, and for models."""
     pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}
     assert users == {"storage"}

@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from poslens.dashboard.server.page_head import SERVER, STYLE, PageHead
+from poslens.dashboard.server.page_head import SCRIPT, STYLE, PageHead
 
 PAGE = "<html><head><title>é</title></head><body></body></html>"
 BROWSER = {"accept": "text/html,*/*;q=0.8"}
@@ -39,7 +39,7 @@ def client(tmp_path: Path) -> TestClient:
 def test_a_page_gets_its_head_once(client: TestClient) -> None:
     answer = client.get("/", headers=BROWSER)
     style = STYLE.read_text(encoding="utf-8")
-    head = f"<style>\n{style}</style><script>{SERVER}</script></head>"
+    head = f"<style>\n{style}</style><script>{SCRIPT}</script></head>"
     assert answer.text == (PAGE * 50).replace("</head>", head, 1)
     assert int(answer.headers["content-length"]) == len(answer.content)
 

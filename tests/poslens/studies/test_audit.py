@@ -232,7 +232,7 @@ def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) ->
     other = json.loads(run(*options, "--seed", "1")[1])
     assert other["rows"][0]["documents"] == 6 and "drawn with seed 1" in json.dumps(other)
     code, _, said = run(*options[:-1], "1")
-    assert code == 2 and "at least 2 documents" in said
+    assert code == 2 and "whole number from 2" in said
 
 
 @pytest.mark.parametrize(
@@ -304,6 +304,12 @@ def test_the_page_audits_a_sample(things: str) -> None:
     captions = [one.value.replace("\\", "") for one in page.caption]
     assert any("6 of 12 documents, drawn with seed 0" in one for one in captions)
     assert any("72 sentences and questions of 6 documents" in one for one in captions)
+    (field,) = (one for one in page.number_input if one.label == "Documents")
+    field.set_value(None).run()
+    captions = [one.value.replace("\\", "") for one in page.caption]
+    assert not any("drawn with seed" in one for one in captions), "an empty field means all"
+    assert any("of 12 documents" in one for one in captions)
+    assert "documents" not in page.query_params
 
 
 @pytest.mark.parametrize(

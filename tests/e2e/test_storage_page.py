@@ -1,4 +1,4 @@
-"""The Cache page in a real browser: what is stored goes out, is deleted, and comes back."""
+"""The Storage page in a real browser: what is stored goes out, is deleted, and comes back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_models_results_go_out_and_come_back(
         page.close()
 
     curves(True)
-    page = visit(f"{app.url}/cache")
+    page = visit(f"{app.url}/storage")
     expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
 
@@ -43,7 +43,7 @@ def test_a_models_results_go_out_and_come_back(
 
     idle(page).get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_text("Delete MiniLM: 1 result of saliency")).to_be_visible()
-    idle(page).get_by_role("button", name="Delete for good").click()
+    idle(page).get_by_role("button", name="Delete permanently").click()
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     curves(False)
 
@@ -64,7 +64,7 @@ def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit
     # From a page that keeps another data set in its address, as a reader would come.
     page = visit(f"{app.url}/curves?models=MiniLM-primacy&dataset=sample-bias")
     expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
-    idle(page).get_by_role("link", name="Cache").click()
+    idle(page).get_by_role("link", name="Storage").click()
     link = page.get_by_role("link", name="Open Curves")
     press(page.get_by_text("1 item gave no result"), link.is_visible)
     idle(page)

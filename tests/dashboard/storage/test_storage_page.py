@@ -1,4 +1,4 @@
-"""The Cache page and the commands about the cache."""
+"""The Storage page and the commands about the cache."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def damage(store: Store) -> None:
 
 
 def opened() -> AppTest:
-    path = page_file("cache")
+    path = page_file("storage")
     return AppTest.from_file(str(path), default_timeout=SECONDS).run()
 
 
@@ -183,20 +183,20 @@ def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> Non
     tests.put_failures(MODEL, METHOD, [(pair, "it is too short")])
     moved = relocation_method()
     causes(store.root, moved).put_failures(MODEL, moved, [(pair, "it has no evidence")])
-    app = pick(open_page("cache").run(), "relocation")
+    app = pick(open_page("storage").run(), "relocation")
     assert [row[1:] for row in app.dataframe[1].value.values.tolist()] == [
         ["relocation", "bad", "it has no evidence"]
     ]
-    assert any("Cause tries them again" in one.value for one in app.caption)
+    assert any("To retry, open Cause" in one.value for one in app.caption)
     put_in = edits_method("insertion")
     causes(store.root, put_in).put_failures(MODEL, put_in, [(pair, "it is too short")])
-    app = pick(open_page("cache").run(), "insertion")
+    app = pick(open_page("storage").run(), "insertion")
     (link,) = (one for one in app.get("page_link") if "Open Cause" in one.proto.label)
     assert "documents=true&corpus=insertion" in link.proto.query_string
     app = pick(app, "saliency")
     assert app.dataframe[1].value["of"].tolist() == ["attribution", "faithfulness"]
     said = " ".join(one.value for one in app.caption)
-    assert "Curves tries them again" in said and "Faithfulness tries them again" in said
+    assert "To retry, open Curves" in said and "To retry, open Faithfulness" in said
     assert not app.exception
 
 
