@@ -318,7 +318,7 @@ def suffix(path: str | Path, formats: Sequence[str]) -> str:
     Raises:
         UserError: none of `formats`.
     """
-    from poslens.commands.command_output import suffix_of
+    from poslens.commands.result_files import suffix_of
 
     return suffix_of(Path(path), list(dict.fromkeys(formats)))
 

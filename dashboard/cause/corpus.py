@@ -24,11 +24,11 @@ from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
-from poslens.figures.curves import Style, mean_curves
+from poslens.figures.palettes import Style
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.edits import MeanEdits, edits_frame, mean_edits
-from poslens.studies.cause.figures import edit_means
+from poslens.studies.cause.figures import COSINE, causal_curves, edit_means
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
@@ -39,7 +39,6 @@ MEASURES: dict[str, tuple[Method, ...]] = {
 }
 """What can be asked of documents alone, by its name in the address."""
 
-COSINE = "Cosine to the whole text"
 
 SAID = {
     "segments": "Each segment's own vector against the whole text's, in the text's order and in an "
@@ -144,8 +143,7 @@ def _segments(
     known = [one.provenance() for one in found]
 
     def draw(style: Style) -> go.Figure:
-        curves = [one.summary.curve for one in found]
-        return mean_curves(curves, style, y_title=COSINE, provenance=known)
+        return causal_curves(found, style)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
     show_table(intervention_tables.segments_frame(found))

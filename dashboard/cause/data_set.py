@@ -27,9 +27,10 @@ from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.sending import propose_sentences
 from poslens.dashboard.widgets.tables import show_table
-from poslens.figures.curves import Style, mean_curves
+from poslens.figures.palettes import Style
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
+from poslens.studies.cause.figures import QUANTITIES, causal_curves
 from poslens.studies.curves.words import too_few
 
 
@@ -164,12 +165,11 @@ def _curves(choice: CauseSelection, data: DataSet, label: str, what: Method) -> 
         return
     known = [one.provenance() for one in found]
     moved = what.name == "relocation"
-    title = "Score by place, less its mean" if moved else "Score lost without this part"
+    title = QUANTITIES[what.name]
 
     def draw(style: Style) -> go.Figure:
         """Means with their bands."""
-        curves = [one.summary.curve for one in found]
-        return mean_curves(curves, style, y_title=title, provenance=known)
+        return causal_curves(found, style)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
     show_table(intervention_tables.lean_frame(found))

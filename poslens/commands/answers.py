@@ -22,6 +22,7 @@ from typing import (
     cast,
 )
 
+from poslens.commands.result_files import result_file
 from poslens.export.json_text import json_text
 
 if TYPE_CHECKING:
@@ -86,13 +87,6 @@ def interval(estimate: Estimate | None) -> Interval | None:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-class WrittenFile(TypedDict):
-    """A file that was written."""
-
-    file: Annotated[str, "Path of the file."]
-    bytes: Annotated[int, "Its size in bytes."]
-
-
 class Lines(Generic[Row]):
     """An object on each line of stdout (JSON Lines), as long commands say each when it is done."""
 
@@ -132,10 +126,13 @@ def print_table(
     frame: pd.DataFrame, format: Literal["json", "csv"], provenance: Provenances
 ) -> None:
     """Print a table as JSON with its provenance, or as plain CSV, whose provenance goes to
-    stderr in words."""
-    from poslens.export.files import table_bytes
+    stderr in words; with --out write it in that file's format."""
+    from poslens.export.files import table_bytes, table_files
     from poslens.figures.figure_base import caption_text, provenance_entries
 
+    if file := result_file():
+        file.files = table_files(frame, file.path.name, file.format, provenance)  # type: ignore[arg-type]
+        return
     sys.stdout.buffer.write(table_bytes(frame, format, provenance))
     if format == "json":
         sys.stdout.buffer.write(b"\n")

@@ -1,5 +1,5 @@
-"""What commands share in how they speak: one sentence for what went wrong, a bar for a run, the
-formats of what is written, and --quiet."""
+"""What commands share in how they report: one sentence for an error, a progress bar for a run, the
+formats of results, and --quiet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from enum import StrEnum
 from functools import wraps
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import WrittenFile, print_json
 from poslens.commands.command_options import with_shared_options
 from poslens.commands.error_stream import errors_to, print_error
+from poslens.commands.result_files import with_figure, with_out
 
 if TYPE_CHECKING:
     from poslens.attribution.types import Method
@@ -47,15 +47,11 @@ class LineFormat(StrEnum):
     json = "json"
 
 
-FileFormat = Annotated[
-    LineFormat, typer.Option(help="How the file is named on stdout: text (its path) or json.")
-]
-
-
 def cli_command(command: Callable[P, R]) -> Callable[P, R]:
     """A command that ends bad input with one sentence on stderr and exit code 2, and accepts the
-    shared options (`with_shared_options`) and --quiet, which suppresses all else on stderr."""
-    inner = one_sentence(with_shared_options(command))
+    shared options (`with_shared_options`), --out, --figure where it draws a chart (`result_files`),
+    and --quiet, which suppresses all else on stderr."""
+    inner = one_sentence(with_out(with_figure(with_shared_options(command))))
 
     @wraps(command)
     def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -209,63 +205,3 @@ def wait(running: Any, *, own_process: bool = True) -> None:
             if own_process:
                 os._exit(130)  # the batch is lost, what is stored is whole
         raise
-
-
-def suffix_of(output: Path, formats: Sequence[str]) -> str:
-    """The format that a file's name asks for.
-
-    Raises:
-        UserError: none of `formats`.
-    """
-    found = output.suffix.lstrip(".").lower()
-    if found not in formats:
-        *most, last = (f".{name}" for name in formats)
-        choices = f"{', '.join(most)} or {last}" if most else last
-        raise UserError(f"{output.name} has no suffix that can be written: use {choices}.")
-    return found
-
-
-def write(output: Path, data: bytes, format: LineFormat = LineFormat.text) -> None:
-    """Write a result's file and say where it is; one of that name stays until this one is whole.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    _replace(output, data)
-    if format is LineFormat.json:
-        written: WrittenFile = {"file": str(output), "bytes": len(data)}
-        print_json(written)
-    else:
-        print(output)
-
-
-def write_table(
-    output: Path, files: Mapping[str, bytes], format: LineFormat = LineFormat.text
-) -> None:
-    """Write a table's file and, where it has one, the file with its provenance; say where the table
-    is.
-
-    Raises:
-        UserError: one of them cannot be written.
-    """
-    for name, data in files.items():
-        if name != output.name:
-            write_beside(output.with_name(name), data)
-    write(output, files[output.name], format)
-
-
-def write_beside(output: Path, data: bytes) -> None:
-    """Write a file beside the result, which alone is on stdout: stderr says where the file is.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    _replace(output, data)
-    print(output, file=sys.stderr)
-
-
-def _replace(output: Path, data: bytes) -> None:
-    from poslens.cache.exchange.atomic_file import replacing
-
-    with replacing(output) as file:
-        file.write(data)

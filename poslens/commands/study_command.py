@@ -1,6 +1,6 @@
 """The command of a study: options from its parameters, tables, figures and progress.
 
-`poslens NAME --model M --dataset D [parameters] [--table T] [--figure FILE] [--format csv]`
+`poslens NAME --model M --dataset D [parameters] [--table T] [--figure FILE] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,10 +25,9 @@ from poslens.commands.command_output import (
     TextFormat,
     cli_command,
     quiet,
-    suffix_of,
     watched,
-    write_beside,
 )
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
 from poslens.study import Study, answer_of, plan
 
@@ -62,7 +60,6 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
 
     models = several_models(f"{', '.join(study.models)} by default.")
     names = ", ".join(study.tables)
-    suffixes = ".png .svg .pdf .html .json"
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
         parameter("dataset", Dataset, study.dataset),
@@ -73,10 +70,8 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         parameter("table", Annotated[tables, typer.Option(help=f"{names}.")], next(iter(tables))),
     ]
     if study.figures:
-        help = f"Also draw {study.figures[0].title.lower()}: {suffixes}"
-        options.append(
-            parameter("figure", Annotated[Path | None, typer.Option("--figure", help=help)], None)
-        )
+        drawn = FigureOption(study.figures[0].title.lower())
+        options.append(parameter("figure", Annotated[FigureFile | None, drawn], None))
     retry = typer.Option(help=f"Try each {study.unit} again that failed before.")
     options += [
         parameter("retry_failed", Annotated[bool, retry], False),
@@ -105,10 +100,7 @@ def _default(one: Parameter[Any]) -> Any:
 
 
 def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
-    from poslens.export.files import FIGURE_FORMATS, figure_bytes
-
-    figure = given.get("figure")
-    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
+    figure: FigureFile | None = given.get("figure")
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
     data = with_rejections(study.read(data_name(given["dataset"])))
     corpus = study.corpus(data, settings)
@@ -141,11 +133,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         print(sentence, file=sys.stderr)
     provenance = [study.provenance(one) for one in summaries]
     if figure is not None:
-        from poslens.figures.palettes import PRESETS
-
-        style = PRESETS["double column"]
-        drawn = study.figures[0].draw(summaries, style, provenance)
-        write_beside(figure, figure_bytes(drawn, fmt, style, provenance))  # type: ignore[arg-type]
+        figure.draw(study.figures[0].draw(summaries, figure.style, provenance), provenance)
     print_table(study.tables[given["table"]].frame(summaries), given["format"].value, provenance)
 
 

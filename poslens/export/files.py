@@ -45,9 +45,9 @@ from poslens.attribution.types import N_BINS, Attribution, PositionCurve, TextPa
 from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text, without_surrogates
 from poslens.figures.figure_base import CLEAR, Provenances, provenance_entries
-from poslens.figures.palettes import Style, printable
+from poslens.figures.palettes import FIGURE_FORMATS as FIGURE_FORMATS
+from poslens.figures.palettes import FigureFormat, Style, printable
 
-FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
 TableFormat = Literal["csv", "parquet", "json"]
 
 MEDIA_TYPES: Mapping[str, str] = {
@@ -61,7 +61,6 @@ MEDIA_TYPES: Mapping[str, str] = {
     "parquet": "application/vnd.apache.parquet",
     "zip": "application/zip",
 }
-FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
 TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
 
 # What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.

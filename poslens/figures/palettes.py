@@ -1,4 +1,4 @@
-"""How figures look: sizes, colours, dashes; and text from data made safe to draw."""
+"""How figures look: file formats, sizes, colours, dashes; and text from data made safe to draw."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from poslens.attribution.errors import UserError
+
+FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
+FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
 
 CSS_DPI = 96
 """Pixels of layout to the inch: what `width_px` and `font_size` are counted in."""

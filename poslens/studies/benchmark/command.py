@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,13 +17,8 @@ from poslens.commands.command_options import (
     resolve,
     specs_of,
 )
-from poslens.commands.command_output import (
-    TextFormat,
-    cli_command,
-    quiet,
-    suffix_of,
-    write_beside,
-)
+from poslens.commands.command_output import TextFormat, cli_command, quiet
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.ranking.answers import GroupsRow, PositionsRow
 
 if TYPE_CHECKING:
@@ -44,7 +38,7 @@ class BenchmarkTableName(StrEnum):
     groups = "groups"
 
 
-Seed = Annotated[int, typer.Option(help="What the lot is drawn with.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random order.")]
 FirstStage = Annotated[
     str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
 ]
@@ -55,10 +49,7 @@ Printed = Annotated[
         "(Recall and nDCG at 5, 10, 20, 30, 50, 100)."
     ),
 ]
-Figure = Annotated[
-    Path | None,
-    typer.Option("--figure", help="Also draw it: .png .svg .pdf .html .json"),
-]
+Figure = Annotated[FigureFile | None, FigureOption("nDCG@10 by group of queries")]
 Format = Annotated[TextFormat, typer.Option(help="csv or json.")]
 
 BY_GROUPS = {
@@ -74,7 +65,7 @@ def squad_posq(
     dataset: Dataset = "",
     model: Models = None,
     queries: Annotated[
-        int, typer.Option(min=0, help="Queries of each group, drawn by lot; 0 is all.")
+        int, typer.Option(min=0, help="Queries of each group, in random order; 0 is all.")
     ] = 0,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",
@@ -96,7 +87,7 @@ def fineweb_posq(
     dataset: Dataset = "",
     model: Models = None,
     queries: Annotated[
-        int, typer.Option(min=0, help="Queries of each class, drawn by lot; 0 is all.")
+        int, typer.Option(min=0, help="Queries of each class, in random order; 0 is all.")
     ] = 1000,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",
@@ -119,7 +110,7 @@ def _by_groups(
     seed: int,
     first_stage: str,
     table: BenchmarkTableName,
-    figure: Path | None,
+    figure: FigureFile | None,
     format: TextFormat,
 ) -> None:
     """Rank a data set with such groups of queries and print, and draw, what the groups give.
@@ -127,12 +118,10 @@ def _by_groups(
     Raises:
         UserError: the data set is another one, or a model cannot rank.
     """
-    from poslens.export.files import FIGURE_FORMATS, figure_bytes
     from poslens.studies.ranking import service as ranking_service
-    from poslens.studies.ranking.command import ranked_by
+    from poslens.studies.ranking.command import ranked_by, ranking_figure
     from poslens.studies.ranking.tables import groups_frame, positions_frame
 
-    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     data, _ = pairs_of(source, False)
     collection = ranking_service.collection_of(data)
     if collection.groups != groups:
@@ -149,16 +138,6 @@ def _by_groups(
     found = ranked_by(specs, setup)
     known = ranking_service.group_provenance(found)
     if figure is not None:
-        from poslens.figures.palettes import PRESETS
-        from poslens.studies.ranking.figures import position_groups
-
-        style = PRESETS["double column"]
-        by_group = {one.model.spec.name: one.by_group for one in found}
-        drawn = position_groups(
-            {name: one for name, one in by_group.items() if one is not None},
-            style,
-            provenance=known,
-        )
-        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
+        figure.draw(ranking_figure(found, figure.style), known)
     frame = (groups_frame if table is BenchmarkTableName.groups else positions_frame)(found)
     print_table(frame, format.value, known)

@@ -20,6 +20,7 @@ from poslens.commands.command_options import (
     resolve,
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.cause.answers import (
     AgreementEntry,
     Cause,
@@ -67,6 +68,7 @@ def cause(
         typer.Option(help="Method whose curves are compared with the causal ones; repeatable."),
     ] = None,
     readable: Readable = False,
+    figure: Annotated[FigureFile | None, FigureOption("the causal curve")] = None,
     format: Annotated[
         TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
     ] = TextFormat.json,
@@ -88,7 +90,7 @@ def cause(
                 f"--against and --readable are of pairs, and {intervention} of documents alone: "
                 "leave them out."
             )
-        _of_documents(of_documents[intervention], model, dataset, pairs, format)
+        _of_documents(of_documents[intervention], model, dataset, pairs, figure, format)
         return
     if intervention not in ("relocation", "ablation"):
         known = ", ".join(("relocation", "ablation", *of_documents))
@@ -114,6 +116,7 @@ def cause(
     words = ", ".join(filter(None, (words, left_out)))
     from poslens.compute.compute import service
     from poslens.studies.cause import service as interventions
+    from poslens.studies.cause.figures import causal_curves
 
     compute = service()
 
@@ -121,6 +124,8 @@ def cause(
     for one in judged:
         watched(one.name, compute.attribution_job(spec, one, chosen, data.name))
     result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+    if figure is not None:
+        figure.draw(causal_curves([result], figure.style), [result.provenance()])
     if format is TextFormat.csv:
         from poslens.studies.cause.tables import causal_curve_frame
 
@@ -159,7 +164,14 @@ def cause(
     print_json(answer)
 
 
-def _of_documents(what: Method, model: str, dataset: str, limit: int, format: TextFormat) -> None:
+def _of_documents(
+    what: Method,
+    model: str,
+    dataset: str,
+    limit: int,
+    figure: FigureFile | None,
+    format: TextFormat,
+) -> None:
     """A curve that needs no query, over a data set's documents, printed."""
     from poslens.attribution.interventions.segments import (
         EDITS,
@@ -179,12 +191,16 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
     from poslens.compute.compute import service
     from poslens.studies.cause import service as interventions
     from poslens.studies.cause.edits import edits_frame, mean_edits
+    from poslens.studies.cause.figures import causal_curves, edit_means
     from poslens.studies.cause.tables import causal_curve_frame
 
     compute = service()
     watched(what.name, interventions.job(compute, spec, what, chosen, data.name), "document")
     if what.name in EDITS:
         edits = mean_edits(compute, spec, what, chosen, data.name, words)
+        if figure is not None:
+            known = edits.provenance()
+            figure.draw(edit_means([edits], figure.style, [known]), [known])
         frame, known = edits_frame([edits]), edits.provenance()
         answer: EditMeans | SegmentCurveAnswer = {
             "model": spec.name,
@@ -199,6 +215,8 @@ def _of_documents(what: Method, model: str, dataset: str, limit: int, format: Te
         }
     else:
         curves = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+        if figure is not None:
+            figure.draw(causal_curves([curves], figure.style), [curves.provenance()])
         frame, known = causal_curve_frame([curves]), curves.provenance()
         curve = curves.summary.curve
         answer = {

@@ -13,6 +13,7 @@ from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import Method
+from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
     BINS,
     CENTRES,
@@ -32,9 +33,16 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style
 from poslens.studies.cause.edits import MeanEdits
+from poslens.studies.cause.service import DataSetCause
 
 DASHES = ("solid", "dash", "dot")
 """Of the beginning, the middle and the end."""
+
+QUANTITIES = {
+    "relocation": "Score by position, minus its mean",
+    "ablation": "Score lost without this part",
+}
+COSINE = "Cosine to the whole text"
 
 
 def relocation_scores(
@@ -231,6 +239,15 @@ def minus_null_curves(
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
     return with_legend(positions(figure), style)
+
+
+def causal_curves(found: Sequence[DataSetCause], style: Style) -> go.Figure:
+    """Mean causal curves of one intervention over a data set, a line for each model, with 95%
+    intervals. The intervention decides the unit: score, score lost, or cosine."""
+    curves = [one.summary.curve for one in found]
+    quantity = QUANTITIES.get(curves[0].method.name, COSINE)
+    provenance = [one.provenance() for one in found]
+    return mean_curves(curves, style, y_title=quantity, provenance=provenance)
 
 
 def edit_means(found: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:

@@ -22,13 +22,12 @@ from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.command_texts import (
     Document,
     DocumentFile,
-    Out,
+    Heatmap,
     PairDataset,
     PairId,
     Query,
     explained,
     pair_of,
-    picture_format,
     spec_of,
     write_heatmap,
 )
@@ -55,7 +54,7 @@ def compare(
     dataset: PairDataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    out: Out = None,
+    figure: Heatmap = None,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (a row per model).")
     ] = TextFormat.json,
@@ -66,14 +65,12 @@ def compare(
     specs = distinct(spec_of(name, dataset) for name in names)
     if len(specs) < 2:
         raise UserError("A comparison needs two models: give --model twice.")
-    fmt = picture_format(out)
     chosen = method_of(method, normalization, resampling, False, option)
     subject = pair_of(query, document, document_file, dataset, pair)
     quiet()
     results = explained(subject, specs, chosen)
-    if out is not None:
-        write_heatmap(out, fmt, results)
-        return
+    if figure is not None:
+        write_heatmap(figure, results)
     from poslens.studies.compare.tables import comparison_frame
 
     say_caveat(chosen)

@@ -1,4 +1,4 @@
-"""Commands about whole data sets: precompute, failures, curve, export."""
+"""Commands about whole data sets: precompute, failures, curve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import (
     TableAnswer,
-    WrittenFile,
     answers,
     print_answer,
     print_json,
@@ -24,6 +22,7 @@ from poslens.commands.command_options import (
     Dataset,
     MethodName,
     Model,
+    Models,
     Normalization,
     Options,
     Posir,
@@ -34,22 +33,18 @@ from poslens.commands.command_options import (
     pairs_of,
     readable_of,
     resolve,
-    several_models,
     specs_of,
 )
 from poslens.commands.command_output import (
-    FileFormat,
     LineFormat,
     TextFormat,
     cli_command,
     quiet,
     say_caveat,
     say_cost,
-    suffix_of,
     wait,
-    write,
-    write_table,
 )
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
 
 if TYPE_CHECKING:
@@ -288,7 +283,7 @@ def _curves(
 @cli_command
 @answers(TableAnswer[CurveRow])
 def curve(
-    model: Model = "MiniLM",
+    model: Models = None,
     method: MethodName = "saliency",
     option: Options = None,
     dataset: Dataset = "sample",
@@ -297,71 +292,19 @@ def curve(
     axis: Axis = CurveAxis.read,
     posir: Posir = False,
     readable: Readable = False,
+    figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
-    """Print a data set's aggregated curve from what `precompute` stored."""
+    """Print the aggregated curves of models over a data set from what `precompute` stored."""
     from poslens.export.files import curve_frame
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    [found] = _curves([model], chosen, dataset, posir, readable)
-    frame = curve_frame([found.summary.curve])
+    averages = _curves(model or ["MiniLM"], chosen, dataset, posir, readable)
+    curves = [average.summary.curve for average in averages]
+    provenance = [average.provenance() for average in averages]
     say_caveat(chosen)
-    print_table(frame, format.value, [found.provenance()])
+    if figure is not None:
+        from poslens.figures.curves import mean_curves
 
-
-@app.command()
-@cli_command
-@answers(WrittenFile)
-def export(
-    output: Annotated[
-        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
-    ],
-    model: Annotated[
-        list[str] | None,
-        several_models("MiniLM-primacy, MiniLM and MiniLM-recency by default."),
-    ] = None,
-    method: MethodName = "saliency",
-    option: Options = None,
-    dataset: Dataset = "sample",
-    normalization: Normalization = "p99",
-    resampling: Resampling = "bin_mean",
-    axis: Axis = CurveAxis.read,
-    posir: Posir = False,
-    readable: Readable = False,
-    size: Annotated[
-        str, typer.Option(help="screen, single column or double column.")
-    ] = "single column",
-    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
-    table: Annotated[bool, typer.Option(help="With .json: numbers instead of the figure.")] = False,
-    format: FileFormat = LineFormat.text,
-) -> None:
-    """Write the aggregated curves of one or several models as a figure or a table."""
-    from dataclasses import replace
-
-    from poslens.export.files import (
-        FIGURE_FORMATS,
-        TABLE_FORMATS,
-        curve_frame,
-        figure_bytes,
-        table_files,
-    )
-    from poslens.figures.curves import PRESETS, mean_curves
-
-    formats = TABLE_FORMATS if table else dict.fromkeys((*FIGURE_FORMATS, *TABLE_FORMATS))
-    fmt = suffix_of(output, list(formats))
-    if size not in PRESETS:
-        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
-    chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    names = model or ["MiniLM-primacy", "MiniLM", "MiniLM-recency"]
-    found = _curves(names, chosen, dataset, posir, readable)
-    provenance = [one.provenance() for one in found]
-    curves = [one.summary.curve for one in found]
-    say_caveat(chosen)
-    if fmt in ("csv", "parquet") or table:
-        frame = curve_frame(curves)
-        files = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
-        write_table(output, files, format)
-        return
-    style = replace(PRESETS[size], palette=palette)
-    figure = mean_curves(curves, style, provenance=provenance)
-    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]
+        figure.draw(mean_curves(curves, figure.style, provenance=provenance), provenance)
+    print_table(curve_frame(curves), format.value, provenance)

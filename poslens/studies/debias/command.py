@@ -16,10 +16,9 @@ from poslens.commands.command_output import (
     TextFormat,
     cli_command,
     quiet,
-    suffix_of,
     watched,
-    write_beside,
 )
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.debias.answers import DebiasAnswer, DebiasTable
 
 app = typer.Typer()
@@ -66,8 +65,7 @@ def debias(
         ),
     ] = 0,
     figure: Annotated[
-        Path | None,
-        typer.Option("--figure", help="Also draw the front: .png .svg .pdf .html .json"),
+        FigureFile | None, FigureOption("nDCG@10 against PSI, a point for each setting")
     ] = None,
     export: Annotated[
         Path | None,
@@ -87,13 +85,12 @@ def debias(
 ) -> None:
     """Calibrate a model's attention over a grid, and print what it does to rankings and to how much
     they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
-    from poslens.export.files import FIGURE_FORMATS, figure_bytes, table_rows
+    from poslens.export.files import table_rows
     from poslens.studies.debias import curves as debias_curves
     from poslens.studies.debias import service as debiasing
     from poslens.studies.debias import tables
     from poslens.studies.ranking import service as ranking_service
 
-    fmt = suffix_of(figure, FIGURE_FORMATS) if figure else ""
     if export is not None:  # before the grid, which may take hours
         debiasing.require_new(export)
     data, _ = pairs_of(dataset, False)
@@ -121,12 +118,9 @@ def debias(
     known = found.provenance()
     print(debiasing.verdict(found), file=sys.stderr)
     if figure is not None:
-        from poslens.figures.palettes import PRESETS
         from poslens.studies.debias.figures import front
 
-        style = PRESETS["double column"]
-        drawn = front(found, "harmonic", style, provenance=known)
-        write_beside(figure, figure_bytes(drawn, fmt, style, known))  # type: ignore[arg-type]
+        figure.draw(front(found, "harmonic", figure.style, provenance=known), known)
     frame = (
         tables.points_frame(found)
         if table is DebiasTableName.points

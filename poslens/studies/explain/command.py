@@ -21,13 +21,12 @@ from poslens.studies.explain.answers import ExplanationAnswer, TokenEntry
 from poslens.studies.explain.command_texts import (
     Document,
     DocumentFile,
-    Out,
+    Heatmap,
     PairDataset,
     PairId,
     Query,
     explained,
     pair_of,
-    picture_format,
     spec_of,
     write_heatmap,
 )
@@ -52,21 +51,19 @@ def explain(
     dataset: PairDataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    out: Out = None,
+    figure: Heatmap = None,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (a row per token).")
     ] = TextFormat.json,
 ) -> None:
     """Attribute one query-document pair."""
-    fmt = picture_format(out)
     chosen = method_of(method, normalization, resampling, False, option)
     subject = pair_of(query, document, document_file, dataset, pair)
     spec = spec_of(model, dataset)
     quiet()
     (result,) = explained(subject, [spec], chosen)
-    if out is not None:
-        write_heatmap(out, fmt, [result])
-        return
+    if figure is not None:
+        write_heatmap(figure, [result])
     if format is TextFormat.csv:
         from poslens.export.files import attribution_frame
 

@@ -13,14 +13,13 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 from poslens.commands.command_options import choice_of_data, data_name, for_data, resolve
-from poslens.commands.command_output import say_cost, share_shown, suffix_of, write
+from poslens.commands.command_output import say_cost, share_shown
+from poslens.commands.result_files import FigureFile, FigureOption
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.attribution.types import Method
     from poslens.compute.compute import Explained
-
-PICTURES = ("html", "png", "svg", "pdf")
 
 Query = Annotated[str | None, typer.Option(help="The query.")]
 Document = Annotated[str | None, typer.Option(help="The document's text.")]
@@ -36,11 +35,9 @@ PairDataset = Annotated[
         "uses.",
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", help="Write the heatmap instead: .html (needs no network), .png, .svg or .pdf."
-    ),
+Heatmap = Annotated[
+    FigureFile | None,
+    FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False),
 ]
 
 
@@ -114,18 +111,9 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
     return found
 
 
-def picture_format(out: Path | None) -> str:
-    """The format that --out asks for; empty without it.
-
-    Raises:
-        UserError: a suffix that cannot be written.
-    """
-    return suffix_of(out, PICTURES) if out is not None else ""
-
-
-def write_heatmap(out: Path, fmt: str, results: Sequence[Explained]) -> None:
-    """The heatmap of one pair, a column for each model, with the mean curve of the pair's data set
-    as far as that is stored."""
+def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
+    """Write the heatmap of one pair, a column for each model, with the mean curve of the pair's
+    data set as far as that is stored."""
     from poslens.attribution import datasets
     from poslens.attribution.methods import METHODS
     from poslens.compute.compute import service
@@ -146,4 +134,5 @@ def write_heatmap(out: Path, fmt: str, results: Sequence[Explained]) -> None:
     drawn = panes(results, rails, [head(one) for one in results])
     view = View(aggregate=METHODS[results[0].attribution.method.name].aggregate)
     known = [one.provenance() for one in results]
-    write(out, heatmap_bytes(drawn, known, view, fmt, Style(width_px=1000, font_size=13)))
+    style = Style(width_px=1000, font_size=13)
+    file.write(heatmap_bytes(drawn, known, view, file.format, style))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,17 +10,19 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table
 from poslens.commands.command_options import Dataset, Models, pairs_of, specs_of
-from poslens.commands.command_output import (
-    TextFormat,
-    cli_command,
-    quiet,
-    suffix_of,
-    watched,
-    write,
-)
+from poslens.commands.command_output import cli_command, quiet, watched
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.passport.answers import PassportEntry
 
 app = typer.Typer()
+
+
+class PassportFormat(StrEnum):
+    """Formats of a passport's numbers."""
+
+    json = "json"
+    csv = "csv"
+    yaml = "yaml"
 
 
 @app.command()
@@ -44,22 +46,17 @@ def passport(
     stored: Annotated[
         bool, typer.Option("--stored", help="Compute nothing: show what is stored.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="File: .html (needs no network), .pdf, .svg, .json, or .yaml for a model card.",
-        ),
+    figure: Annotated[
+        FigureFile | None,
+        FigureOption("the cards", ("html", "pdf", "svg", "png"), styled=False),
     ] = None,
     format: Annotated[
-        TextFormat, typer.Option(help="json or csv (a row for each measure).")
-    ] = TextFormat.json,
+        PassportFormat,
+        typer.Option(help="json, csv (a row for each measure), or yaml (for a model card)."),
+    ] = PassportFormat.json,
 ) -> None:
     """What is known of models' position bias, each measure with its interval, on one card; stop
     with Ctrl-C, resume by running again."""
-    from poslens.studies.passport.document import FORMATS
-
-    fmt = suffix_of(out, FORMATS) if out else ""
     data, _ = pairs_of(dataset, False)
     specs = specs_of(model or ["MiniLM"], data.name)
     quiet()
@@ -78,10 +75,12 @@ def passport(
             watched(spec.name, passports.job(compute, one), unit="computation")
             one = passports.passport(compute, spec, data, pairs, part)
         found.append(one)
-    if out is not None:
-        write(out, document_bytes(found, fmt))  # type: ignore[arg-type]
+    if figure is not None:
+        figure.write(document_bytes(found, figure.format))  # type: ignore[arg-type]
+    if format is PassportFormat.yaml:
+        print(passports.model_card(found), end="")
         return
-    if format is TextFormat.csv:
+    if format is PassportFormat.csv:
         known = [made for one in found for part in one.parts for made in part.provenance]
         print_table(passports.table(found), "csv", known)
         return

@@ -1,5 +1,5 @@
-"""Passports as files: HTML (one file, no network), PDF (A4), SVG, JSON, and YAML for a model card.
-Several stand side by side. No Streamlit here."""
+"""Passports as files: HTML (one file, no network), PDF (A4), SVG, PNG, JSON, and YAML for a model
+card. Several are put side by side."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from poslens.figures.palettes import PRESETS, Style, printable, wrap
 from poslens.studies.passport.service import LIMITS, ModelPassport, entry, model_card
 from poslens.studies.passport.subject import Part
 
-Format = Literal["html", "pdf", "svg", "json", "yaml"]
-FORMATS: tuple[Format, ...] = ("html", "pdf", "svg", "json", "yaml")
+Format = Literal["html", "pdf", "svg", "png", "json", "yaml"]
+FORMATS: tuple[Format, ...] = ("html", "pdf", "svg", "png", "json", "yaml")
 
 STYLE = Style(width_px=460, height_px=280, font_size=12, line_width=1.6)
 """How figures of a card are drawn."""
@@ -72,7 +72,7 @@ def document_bytes(found: Sequence[ModelPassport], fmt: Format) -> bytes:
     """Passports side by side as a file with their provenance inside.
 
     Raises:
-        UserError: pdf or svg without Chrome or Chromium.
+        UserError: pdf, svg or png without Chrome or Chromium.
         ValueError: an unknown format.
     """
     if fmt == "json":
@@ -85,6 +85,8 @@ def document_bytes(found: Sequence[ModelPassport], fmt: Format) -> bytes:
         return _pdf(found)
     if fmt == "svg":
         return _svg(found)
+    if fmt == "png":
+        return _png(found)
     raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
 
 
@@ -196,7 +198,26 @@ def _pdf(found: Sequence[ModelPassport]) -> bytes:
     return inscribed(in_page(printed), "pdf", _title(found), provenance_entries(_provenance(found)))
 
 
+def _png(found: Sequence[ModelPassport]) -> bytes:
+    image, width, height = _drawing(found)
+    source = f"<style>body {{ margin: 0 }}</style>{image}"
+
+    async def taken(page: Page) -> bytes:
+        await page.show(source, width, height, STYLE.scale)
+        return await page.screenshot(width, height)
+
+    entries = provenance_entries(_provenance(found))
+    return inscribed(in_page(taken), "png", _title(found), entries, STYLE.dpi)
+
+
 def _svg(found: Sequence[ModelPassport]) -> bytes:
+    image, _, _ = _drawing(found)
+    entries = provenance_entries(_provenance(found))
+    return inscribed(image.encode(), "svg", _title(found), entries)
+
+
+def _drawing(found: Sequence[ModelPassport]) -> tuple[str, int, int]:
+    """The cards as one SVG, and its width and height in px."""
     columns = [list(_column(one, number)) for number, one in enumerate(found)]
     width = len(found) * (STYLE.width_px + 2 * _GAP)
     height = max(int(y) for column in columns for _, y in column) + _GAP
@@ -206,8 +227,8 @@ def _svg(found: Sequence[ModelPassport]) -> bytes:
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="{escape(STYLE.font_family)}">\n'
         f'<rect width="100%" height="100%" fill="{STYLE.colours.paper}"/>\n{inside}\n</svg>\n'
-    ).encode()
-    return inscribed(image, "svg", _title(found), provenance_entries(_provenance(found)))
+    )
+    return image, width, height
 
 
 def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:

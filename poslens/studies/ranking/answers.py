@@ -213,3 +213,13 @@ PositionsRow = TypedDict(
 )
 """A model over groups of queries; those of SQuAD are by the answer's first character, those of
 FineWeb-PosQ by the third of the passage."""
+
+
+class PublishedCurveRow(TypedDict):
+    """One position of a published mean curve."""
+
+    model: Model
+    position: Annotated[float, "Position in the text, 0 to 1."]
+    mean: Annotated[float, "Mean over the published curves."]
+    std: Annotated[float, "Standard deviation over the published curves."]
+    n: Annotated[int, "Curves averaged."]

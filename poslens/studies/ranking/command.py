@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.commands.answers import TableAnswer, WrittenFile, answers, print_table
+from poslens.commands.answers import TableAnswer, answers, print_table
 from poslens.commands.command_options import (
     Dataset,
     Readable,
@@ -24,17 +23,8 @@ from poslens.commands.command_options import (
     several_models,
     specs_of,
 )
-from poslens.commands.command_output import (
-    FileFormat,
-    LineFormat,
-    TextFormat,
-    cli_command,
-    quiet,
-    suffix_of,
-    watched,
-    write,
-    write_table,
-)
+from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.ranking.answers import (
     BinsRow,
     DifferencesRow,
@@ -43,11 +33,15 @@ from poslens.studies.ranking.answers import (
     MeasuresRow,
     PositionsRow,
     PsiRow,
+    PublishedCurveRow,
     QueriesRow,
 )
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from poslens.attribution.evaluation.trec_runs import TrecRun
+    from poslens.figures.palettes import Style
     from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
 
 app = typer.Typer()
@@ -125,6 +119,13 @@ def rank(
             "that set them apart most first)."
         ),
     ] = RankingTableName.measures,
+    figure: Annotated[
+        FigureFile | None,
+        FigureOption(
+            "nDCG@10 by position of the evidence, or by group of queries where --table is "
+            "groups or positions"
+        ),
+    ] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
 ) -> None:
     """Rank a data set's whole corpus for each query and print what the rankings are worth."""
@@ -145,7 +146,8 @@ def rank(
     setup = ranking_service.RankingSetup(collection, own_corpus or monolingual, first)
     for note in collection.notes:
         print(note, file=sys.stderr)
-    if table in (RankingTableName.groups, RankingTableName.positions) and collection.groups is None:
+    by_group = table in (RankingTableName.groups, RankingTableName.positions)
+    if by_group and collection.groups is None:
         raise UserError(
             f"{data.name} has no groups of queries: give a data set in the layout of SQuAD or "
             "FineWeb-PosQ, or another --table."
@@ -185,11 +187,30 @@ def rank(
         }[table]
         frame = make(found)
     known = (
-        ranking_service.group_provenance(found)
-        if table in (RankingTableName.groups, RankingTableName.positions)
-        else [one.provenance() for one in found]
+        ranking_service.group_provenance(found) if by_group else [one.provenance() for one in found]
     )
+    if figure is not None:
+        figure.draw(ranking_figure(found, figure.style, by_group), known)
     print_table(frame, format.value, known)
+
+
+def ranking_figure(found: Sequence[Measured], style: Style, by_group: bool = True) -> go.Figure:
+    """nDCG@10 of each group of queries, or in 20 bins of the evidence's position.
+
+    Raises:
+        UserError: the data set does not say where its evidence is.
+    """
+    from poslens.studies.ranking.figures import evidence_bins, position_groups
+
+    if by_group:
+        groups = {one.name: one.by_group for one in found if one.by_group is not None}
+        return position_groups(groups, style)
+    profiles = {
+        one.name: one.evaluation.profile for one in found if one.evaluation.profile is not None
+    }
+    if not profiles:
+        raise UserError("This data set does not say where its evidence is: leave out --figure.")
+    return evidence_bins(profiles, style)
 
 
 def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]:
@@ -234,11 +255,8 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: RankingSetup) -> list[Ranke
 
 @app.command()
 @cli_command
-@answers(WrittenFile)
+@answers(TableAnswer[PublishedCurveRow])
 def figure5(
-    output: Annotated[
-        Path, typer.Argument(help="File to write: .png .svg .pdf .html .json .csv .parquet")
-    ],
     curves: Annotated[
         list[str],
         typer.Option(
@@ -246,35 +264,18 @@ def figure5(
             help="NAME=FILE of a model's published saliency curves, .npz or .pkl; repeatable.",
         ),
     ],
-    size: Annotated[
-        str, typer.Option(help="screen, single column or double column.")
-    ] = "single column",
-    palette: Annotated[str, typer.Option(help="okabe-ito, tol-bright or grey.")] = "okabe-ito",
-    format: FileFormat = LineFormat.text,
+    figure: Annotated[FigureFile | None, FigureOption("figure 5")] = None,
+    format: Annotated[TextFormat, typer.Option(help="json or csv.")] = TextFormat.json,
 ) -> None:
     """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
-    from dataclasses import replace
-
     from poslens.attribution.curves.published import read_bytes, read_curves
     from poslens.compute.provenance import of_published
-    from poslens.export.files import FIGURE_FORMATS, figure_bytes, table_files
-    from poslens.figures.palettes import PALETTES, PRESETS
     from poslens.studies.published.service import curves_frame
     from poslens.studies.ranking.figures import published_curves
 
-    fmt = suffix_of(output, [*FIGURE_FORMATS, "csv", "parquet"])
-    if size not in PRESETS:
-        raise UserError(f"There is no size {size!r}: choose one of {', '.join(PRESETS)}.")
-    if palette not in PALETTES:
-        raise UserError(f"There is no palette {palette!r}: choose one of {', '.join(PALETTES)}.")
     files = [named(value, "--curves", "FILE") for value in curves]
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
     provenance = [of_published(one) for one in found]
-    if fmt in ("csv", "parquet"):
-        frame = curves_frame(found)
-        table = table_files(frame, output.name, fmt, provenance)  # type: ignore[arg-type]
-        write_table(output, table, format)
-        return
-    style = replace(PRESETS[size], palette=palette)
-    figure = published_curves(found, style, provenance=provenance)
-    write(output, figure_bytes(figure, fmt, style, provenance), format)  # type: ignore[arg-type]
+    if figure is not None:
+        figure.draw(published_curves(found, figure.style, provenance=provenance), provenance)
+    print_table(curves_frame(found), format.value, provenance)

@@ -34,7 +34,6 @@ FILLER = "Filler stands here. " * 4
 ARGUMENTS = {
     "explain": "--model bert --method decomposition --option matrix=yes --query ice --document fog",
     "curve": "--model bert --dataset pairs --axis text",
-    "export": "OUT.json --model bert --dataset pairs",
     "compare": "--model bert --model BM25 --method occlusion --dataset pairs --pair ice",
     "precompute": "--model bert --dataset pairs",
     "failures": "--model bert --dataset failing",
@@ -60,7 +59,7 @@ ARGUMENTS = {
         }.items()
     },
     "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
-    "figure5": "OUT.csv --curves A=published.npz",
+    "figure5": "--curves A=published.npz",
     "debias": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
     **{
         f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
@@ -221,6 +220,59 @@ def test_answers_are_as_the_schema_says(
         errors = [one.message for one in Draft202012Validator(schema).iter_errors(answer)]
         assert errors == []
         assert answer["rows"] if isinstance(answer, dict) and "rows" in answer else answer
+
+
+def test_every_analysis_but_three_draws_a_chart() -> None:
+    without = {
+        name
+        for name, command in docs.commands(docs.every_command())
+        if all("--figure" not in one.opts for one in command.params)
+    }
+    listed = {name for name in without if name.split()[0] in ("cache", "models")}
+    assert without - listed == {"run", "precompute", "failures", "check", "datasets", "methods"}
+
+
+CHANGING = {"precompute", "cache export", "cache import", "cache merge", "cache ingest"}
+CHANGING |= {"cache compact", "cache delete", "cache list"}
+"""Commands whose numbers another run, or the store as it is by then, changes."""
+
+
+@pytest.mark.parametrize(("name", "arguments"), ARGUMENTS.items())
+def test_out_and_figure_mean_the_same_in_every_command(
+    name: str, arguments: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "poslens.attribution.retrievers.fetch.fetch", lambda name, show: tmp_path / name
+    )
+    command = name.split(" --")[0]
+    asked = [*command.split(), *arguments.replace("OUT", str(tmp_path / "rows")).split()]
+    params = dict(docs.commands(docs.every_command()))[command].params
+    options = {word: one for one in params for word in one.opts}
+    figure, drawn = tmp_path / "chart.html", list[str]()
+    if "--figure" in options:
+        drawn = ["--figure", str(figure)]
+    file = tmp_path / "result.json"
+    written = run(*asked, *drawn, "--out", str(file))
+    assert written.exit_code == 0, written.stderr
+    assert written.stdout.splitlines() == [str(file)]
+    printed = run(*asked, "--format", "json").stdout
+    if command in CHANGING:
+        assert strict(file.read_text(encoding="utf-8").splitlines()[0])
+    else:
+        assert [strict(line) for line in file.read_text(encoding="utf-8").splitlines()] == [
+            strict(line) for line in printed.splitlines()
+        ]
+    if drawn:
+        assert str(figure) in written.stderr.splitlines()
+        assert 'id="provenance"' in figure.read_text(encoding="utf-8")
+    if "csv" not in docs.kind_of(options["--format"]):
+        return
+    files = [tmp_path / f"table.{suffix}" for suffix in ("csv", "parquet")]
+    for path in files:
+        assert run(*asked, "--out", str(path)).stdout.splitlines() == [str(path)]
+    assert files[0].read_text(encoding="utf-8") == run(*asked, "--format", "csv").stdout
+    assert len(pd.read_parquet(files[1])) == len(pd.read_csv(files[0]))
+    assert strict((tmp_path / "table.provenance.json").read_text(encoding="utf-8"))
 
 
 def test_the_schema_is_one() -> None:

@@ -137,9 +137,9 @@ def test_a_pair_of_a_data_set_is_that_of_its_texts() -> None:
 def test_the_heatmap_is_written_as_a_page(tmp_path: Path) -> None:
     page = tmp_path / "pair.html"
     texts = ("--query", "what melts", "--document", "Ice melts.")
-    assert run("explain", *texts, "--out", str(page)).stdout.strip() == str(page)
+    assert run("explain", *texts, "--figure", str(page)).stderr.splitlines()[-1] == str(page)
     alone = page.read_text(encoding="utf-8")
-    run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-recency", "--out", str(page))
+    run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-recency", "--figure", str(page))
     both = page.read_text(encoding="utf-8")
     assert "Ice melts." in alone and "MiniLM-recency" not in alone and "MiniLM-recency" in both
 
@@ -149,7 +149,7 @@ def test_more_models_than_a_heatmap_shows_are_compared_in_numbers(tmp_path: Path
     texts = ("--query", "what melts", "--document", "Ice melts.")
     asked = ("compare", *texts, *(word for name in names for word in ("--model", name)))
     assert [row["model"] for row in json.loads(run(*asked).stdout)["rows"]] == list(names)
-    refused = run(*asked, "--out", str(tmp_path / "five.html"))
+    refused = run(*asked, "--figure", str(tmp_path / "five.html"))
     assert refused.exit_code == 2 and "A heatmap shows 4 models at most, not 5" in refused.stderr
 
 
@@ -191,7 +191,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["explain"], "Give --query"),
         (["explain", "--pair", "nope"], "sample has no pair 'nope': choose one of its own"),
         (["explain", "--pair", "a", "--query", "x"], "either --pair or texts"),
-        (["explain", "--query", "x", "--document", "y", "--out", "x.gif"], "use .html"),
+        (["explain", "--query", "x", "--document", "y", "--figure", "x.gif"], "use .html"),
         (["compare", "--query", "x", "--document", "y", "--model", "MiniLM"], "two models"),
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
@@ -211,8 +211,11 @@ def test_a_model_is_alike_to_itself() -> None:
         (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
-        (["export", "x.bmp"], "use .png"),
-        (["export", "x.svg", "--table"], "use .csv, .parquet or .json"),
+        (["curve", "--figure", "x.bmp"], "use .png"),
+        (["curve", "--out", "x.svg"], "use .json, .csv or .parquet"),
+        (["explain", "--out", "x.json", "--format", "csv"], "leave out --format"),
+        (["curve", "--palette", "grey"], "add --figure"),
+        (["datasets", "--out", "x.csv"], "use .txt or .json"),
         (["passport", "--model", "BM25", "--model", "nope"], "nope"),
         (["audit", "--model", "BM25", "--model", "nope"], "nope"),
         (["needles", "--model", "BM25", "--model", "nope"], "nope"),
@@ -261,14 +264,14 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     names = ("MiniLM", "sentence-transformers/all-MiniLM-L6-v2")
     asked = ("--model", names[0], "--model", names[1], "--dataset", root)
     table = tmp_path / "curve.csv"
-    saved = run("export", str(table), *asked)
+    saved = run("curve", "--out", str(table), *asked)
     assert saved.stdout.splitlines() == [str(table)], "scripts take the path from here"
     assert len(pd.read_csv(table)) == 100, "one model by two names"
     beside = tmp_path / "curve.provenance.json"
     assert str(beside) in saved.stderr
     (entry,) = json.loads(beside.read_text(encoding="utf-8"))
     assert entry["model"] == "MiniLM" and "resampling=bin_mean" in entry["method"]
-    written = run("export", str(target), *asked)
+    written = run("curve", "--figure", str(target), *asked)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
 
 

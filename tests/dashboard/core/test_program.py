@@ -71,7 +71,10 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
         (["run", "--data", "a=~nouser/x"], "there is no user of that name"),
         (["run", "--published", "~nouser/x"], "there is no user of that name"),
         (["explain", "--query", "x", "--document-file", LONG], "cannot be read"),
-        (["export", f"{LONG}.png", "--model", "BM25", "--method", "terms"], "compute the curves"),
+        (
+            ["curve", "--figure", f"{LONG}.png", "--model", "BM25", "--method", "terms"],
+            "compute the",
+        ),
         (["cache", "import", LONG], "cannot be read"),
         (["cache", "merge", LONG], ""),
         (["cache", "verify", "--parts", LONG], ""),
@@ -193,7 +196,7 @@ def test_an_earlier_file_survives_a_failed_export(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
-    from poslens.commands.command_output import write
+    from poslens.commands.result_files import write
 
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -72,7 +72,6 @@ def test_no_command_takes_models_as_arguments(name: str) -> None:
 NEEDED = {
     "explain": ("--query", "x", "--document", "y"),
     "compare": ("--query", "x", "--document", "y"),
-    "export": ("curve.csv",),
     "check": ("--baseline", "nowhere.json"),
 }
 

@@ -293,11 +293,14 @@ def test_a_notebook_draws_every_figure_and_stays_small(primacy: ModelPassport) -
     assert [url for url in asked if not url.startswith(("about:", "data:", "blob:"))] == []
 
 
-@pytest.mark.parametrize("fmt", ["svg", "pdf"])
+@pytest.mark.parametrize("fmt", ["svg", "pdf", "png"])
 def test_pictures_hold_the_provenance(primacy: ModelPassport, fmt: str) -> None:
     data = document_bytes([primacy, primacy], fmt)  # type: ignore[arg-type]
     if fmt == "pdf":
         assert data.startswith(b"%PDF") and b"Position passport" in data
+        return
+    if fmt == "png":
+        assert data.startswith(b"\x89PNG") and b"iTXtprovenance" in data
         return
     root = ElementTree.fromstring(data)
     name = "{http://www.w3.org/2000/svg}"
@@ -339,17 +342,17 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert printed.exit_code == 0, printed.stderr
     assert [one["model"] for one in json.loads(printed.stdout)] == ["BM25", "MiniLM-recency"]
     file = tmp_path / "card.html"
-    assert (
-        run.invoke(app, ["passport", "--model", "BM25", "--stored", "--out", str(file)]).exit_code
-        == 0
-    )
+    card = tmp_path / "card.yaml"
+    files = ["--figure", str(file), "--out", str(card)]
+    assert run.invoke(app, ["passport", "--model", "BM25", "--stored", *files]).exit_code == 0
+    assert card.read_text(encoding="utf-8").startswith("model_name: BM25\n")
     some = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "ranking"])
     assert [list(one["parts"]) for one in json.loads(some.stdout)] == [["ranking"]]
     none = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "rank"])
     assert none.exit_code == 2 and "no part 'rank': choose of attribution" in none.stderr
     assert b"<h1>BM25</h1>" in file.read_bytes()
     bad = run.invoke(app, ["passport", "--model", "BM25", "--out", str(tmp_path / "card.doc")])
-    assert bad.exit_code == 2 and "use .html, .pdf, .svg, .json or .yaml" in bad.stderr
+    assert bad.exit_code == 2 and "use .json, .csv, .yaml or .parquet" in bad.stderr
 
 
 def test_the_page_shows_two_cards_and_computes_nothing() -> None:

@@ -261,22 +261,24 @@ def test_figure5_is_one_command(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", curves=curves)
     source = f"A={tmp_path / 'a.npz'}"
     target = tmp_path / "five.csv"
-    assert run("figure5", str(target), "--curves", source).exit_code == 0
+    assert run("figure5", "--out", str(target), "--curves", source).exit_code == 0
     frame = pd.read_csv(target)
     assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
     assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
     page = tmp_path / "five.html"
-    assert run("figure5", str(page), "--curves", source, "--size", "screen").exit_code == 0
+    assert (
+        run("figure5", "--figure", str(page), "--curves", source, "--size", "screen").exit_code == 0
+    )
     assert "Normalized gradient L2 norm" in page.read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["figure5", "x.bmp", "--curves", "a=b.npz"], "use .png"),
-        (["figure5", "x.pdf", "--curves", "a"], "--curves takes NAME=FILE"),
-        (["figure5", "x.pdf", "--curves", "a=/nonexistent.npz"], "cannot be read"),
-        (["figure5", "x.pdf", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
+        (["figure5", "--figure", "x.bmp", "--curves", "a=b.npz"], "use .png"),
+        (["figure5", "--curves", "a"], "--curves takes NAME=FILE"),
+        (["figure5", "--curves", "a=/nonexistent.npz"], "cannot be read"),
+        (["figure5", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
         (["rank", "--model", "nope"], "no retriever named"),
         (["run", "--published", "/nonexistent"], "is not a folder"),

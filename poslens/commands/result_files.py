@@ -1,0 +1,257 @@
+"""A command's result and its chart as files: `--out` and `--figure`, the same in every command."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args
+
+import typer
+
+from poslens.attribution.errors import UserError
+from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from poslens.figures.figure_base import Provenances
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# -- --out: the result ----------------------------------------------------------------------------
+
+
+@dataclass
+class ResultFile:
+    """The file that takes a command's result in place of stdout; `files` are those of a table."""
+
+    path: Path
+    format: str
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+_result: ContextVar[ResultFile | None] = ContextVar("_result", default=None)
+
+
+def result_file() -> ResultFile | None:
+    """The file of --out, while a command runs that was given one."""
+    return _result.get()
+
+
+def with_out(command: Callable[P, R]) -> Callable[P, R]:
+    """A command with --format that also takes --out FILE: what it prints goes to that file, in the
+    format of the file's suffix, and the file's path to stdout."""
+    own = inspect.signature(command, eval_str=True)
+    if "format" not in own.parameters:
+        return command
+    formats = _formats(own.parameters["format"].annotation)
+
+    @wraps(command)
+    def writing(*args: P.args, **kwargs: P.kwargs) -> R:
+        path = kwargs.pop("out", None)
+        if path is None:
+            return command(*args, **kwargs)
+        file = ResultFile(Path(str(path)), suffix_of(Path(str(path)), list(formats)))
+        chosen = formats[file.format]
+        if kwargs["format"] not in (chosen, own.parameters["format"].default):
+            raise UserError(
+                f"--out {file.path.name} and --format {kwargs['format']} ask for different "
+                "formats: leave out --format."
+            )
+        kwargs["format"] = chosen
+        with _written_to(file):
+            return command(*args, **kwargs)
+
+    help = f"Write the result to this file ({_listed(formats)}) instead of stdout."
+    option = inspect.Parameter(
+        "out",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Path | None, typer.Option("--out", help=help)],
+    )
+    parameters = [*own.parameters.values(), option]
+    writing.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return writing
+
+
+def _formats(annotation: Any) -> dict[str, StrEnum]:
+    """The formats of --format by the suffixes of files."""
+    choices = {one.value: one for one in get_args(annotation)[0]}
+    suffixes = {"txt" if name == "text" else name: choice for name, choice in choices.items()}
+    # Tables that are printed as CSV are written as Parquet too.
+    return suffixes | ({"parquet": choices["csv"]} if "csv" in choices else {})
+
+
+def _listed(formats: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(f".{name}" for name in formats)
+
+
+@contextmanager
+def _written_to(file: ResultFile) -> Iterator[None]:
+    """Write what is printed to `file`, once all of it is there."""
+    raw = io.BytesIO()
+    printed = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    before = _result.set(file)
+    ended: typer.Exit | None = None
+    try:
+        with redirect_stdout(printed):
+            try:
+                yield
+            except typer.Exit as exit:  # a verdict, such as that of `check`, is a result as well
+                ended = exit
+    finally:
+        _result.reset(before)
+    for name, data in file.files.items():
+        if name != file.path.name:
+            write_beside(file.path.with_name(name), data)
+    write(file.path, file.files.get(file.path.name, raw.getvalue()))
+    if ended is not None:
+        raise ended
+
+
+# -- --figure: the chart ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FigureOption:
+    """What --figure draws, and in which formats; a chart that is `styled` has a size and a
+    palette."""
+
+    drawn: str
+    formats: tuple[str, ...] = FIGURE_FORMATS
+    styled: bool = True
+
+    @property
+    def help(self) -> str:
+        """The help of --figure."""
+        return f"Also write a chart to this file ({_listed(self.formats)}): {self.drawn}."
+
+
+@dataclass(frozen=True)
+class FigureFile:
+    """The file of --figure; commands take one by `Annotated[FigureFile | None, FigureOption()]`."""
+
+    path: Path
+    format: str
+    style: Style
+
+    def draw(self, figure: go.Figure, provenance: Provenances) -> None:
+        """Write a chart that is drawn in `style`, and its path to stderr."""
+        from poslens.export.files import figure_bytes
+
+        self.write(figure_bytes(figure, self.format, self.style, provenance))  # type: ignore[arg-type]
+
+    def write(self, data: bytes) -> None:
+        """Write a picture, and its path to stderr."""
+        write_beside(self.path, data)
+
+
+Size = StrEnum("Size", {name.replace(" ", "_"): name for name in PRESETS})  # type: ignore[misc]
+Palette = StrEnum("Palette", {name.replace("-", "_"): name for name in PALETTES})  # type: ignore[misc]
+SIZE = "double column"
+
+
+def with_figure(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that is given a `FigureFile` by --figure FILE, --size and --palette."""
+    own = inspect.signature(command, eval_str=True)
+    declared = own.parameters.get("figure")
+    option = next(
+        (one for one in get_args(declared and declared.annotation) if type(one) is FigureOption),
+        None,
+    )
+    if declared is None or option is None:
+        return command
+
+    @wraps(command)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
+        path, size, palette = (kwargs.pop(name, None) for name in ("figure", "size", "palette"))
+        kwargs["figure"] = _figure_file(option, path, size, palette)
+        return command(*args, **kwargs)
+
+    added = [_replaced(declared, "figure", Path, option.help)]
+    if option.styled:
+        added += [
+            _replaced(declared, "size", Size, f"Of the figure; {SIZE} by default."),
+            _replaced(declared, "palette", Palette, f"Of the figure; {next(iter(PALETTES))} by "
+            "default."),
+        ]  # fmt: skip
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        parameters += added if parameter is declared else [parameter]
+    drawing.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return drawing
+
+
+def _replaced(parameter: inspect.Parameter, name: str, kind: Any, help: str) -> inspect.Parameter:
+    annotation = Annotated[kind | None, typer.Option(f"--{name}", help=help)]
+    return parameter.replace(name=name, default=None, annotation=annotation)
+
+
+def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> FigureFile | None:
+    """The file that the options name.
+
+    Raises:
+        UserError: a suffix that cannot be written, or a look without a file.
+    """
+    from dataclasses import replace
+
+    if path is None:
+        if size is not None or palette is not None:
+            raise UserError("--size and --palette change the figure: add --figure FILE.")
+        return None
+    style = PRESETS[size or SIZE]
+    style = style if palette is None else replace(style, palette=str(palette))
+    return FigureFile(path, suffix_of(path, option.formats), style)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def suffix_of(output: Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
+    suffix = output.suffix.lstrip(".").lower()
+    if suffix not in formats:
+        *most, last = (f".{name}" for name in formats)
+        choices = f"{', '.join(most)} or {last}" if most else last
+        raise UserError(f"{output.name} has no suffix that can be written: use {choices}.")
+    return suffix
+
+
+def write(output: Path, data: bytes) -> None:
+    """Write a result's file and print its path; a file of that name stays until this one is whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _replace(output, data)
+    print(output)
+
+
+def write_beside(output: Path, data: bytes) -> None:
+    """Write a file that accompanies the result, which alone is on stdout, and its path to stderr.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _replace(output, data)
+    print(output, file=sys.stderr)
+
+
+def _replace(output: Path, data: bytes) -> None:
+    from poslens.cache.exchange.atomic_file import replacing
+
+    with replacing(output) as file:
+        file.write(data)
