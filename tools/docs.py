@@ -54,8 +54,8 @@ per heading under `commands`.
 - Progress, notes and errors go to stderr. Exit codes don't depend on the format.
 - With `--out FILE`, the result goes to that file in the format of its suffix (.json, .csv,
   .parquet, or .txt for text), and stdout contains the file's path. The provenance of a CSV table
-  goes to `NAME.provenance.json`. Files from `--figure` and `--export` are written in addition; their paths
-  go to stderr.
+  goes to `NAME.provenance.json`. Files from `--figure` and `--export` are written in addition;
+  their paths go to stderr.
 - Undefined numbers are null; NaN and infinity never occur. The order of fields is fixed, and a
   table has the same rows as its CSV.
 
