@@ -1,11 +1,11 @@
-"""Which methods find a bias that is known to be there? On the planted adapters relocation shows it.
+"""Which methods find a planted position bias? Relocation confirms it on the planted adapters.
 
     python -m bench.planted [--pairs 24] [--write docs/causality.md]
 
-English sample documents that MiniLM reads whole, pairs spread evenly. Results are kept in the
-data folder, so that an interrupted run goes on where it was. Per method: the primacy-recency index
-on both adapters, the correlation of its mean curve with the causal one, and the same index less
-that of an unrelated query. Then both adapters scaled: does the index grow with the dose?
+Uses English sample documents that MiniLM reads whole, with pairs spread evenly. Results are stored
+in the data folder, so an interrupted run resumes. For each method: the primacy-recency index on
+both adapters, the correlation of its mean curve with the causal curve, and the index minus that of
+an unrelated query. Then both adapters are scaled: does the index grow with the strength?
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
 
 def chosen(n: int) -> list[TextPair]:
     """English pairs of up to 450 tokens, spread evenly over the sample."""
-    whole = [
+    read_whole = [
         pair
         for pair in datasets.read("sample").pairs
         if pair.language == "eng" and (pair.document_tokens or 0) <= 450
     ]
-    return list(spread_evenly(whole, n))
+    return list(spread_evenly(read_whole, n))
 
 
 def finish(run: Run) -> None:
-    """Wait; an error ends the program."""
+    """Wait for a run; an error ends the program."""
     run.wait()
     if run.error:
         raise SystemExit(run.error)
 
 
 def signed(value: Estimate | None) -> str:
-    """With its interval, two digits; a dash where there is no number."""
+    """An estimate with its interval, two digits; a dash if there is none."""
     return "–" if value is None else value.text("+.2f")
 
 
 def side_of(value: Estimate | None) -> int:
-    """-1 or 1 where the interval lies on one side of zero, else 0."""
+    """-1 or 1 if the interval excludes zero on that side, else 0."""
     if value is None or value.interval is None:
         return 0
     low, high = value.interval
@@ -94,7 +94,7 @@ class Bench:
         return curve.summary.primacy_recency_index
 
     def control(self, name: str, method: Method) -> ControlledCurve:
-        """The method's curves less those of an unrelated query."""
+        """The method's curves minus those of an unrelated query."""
         spec = resolve(name)
         finish(self.compute.attribution_job(spec, method, self.nulls, "bench nulls").start())
         return interventions.controlled(
@@ -102,10 +102,10 @@ class Bench:
         )
 
     def methods(self) -> list[str]:
-        """The table of methods, a row each."""
+        """The table of methods, one row each."""
         rows = [
-            "| method | index, primacy | index, recency | finds the side | correlation with "
-            "relocation, primacy | recency | less an unrelated query, primacy | recency | "
+            "| method | index: primacy | recency | finds the side | correlation with "
+            "relocation: primacy | recency | index minus unrelated query: primacy | recency | "
             "survives the control |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
@@ -125,19 +125,21 @@ class Bench:
             rows.append(
                 f"| {key} | "
                 + " | ".join(signed(index[name]) for name in SIDES)
-                + f" | {said(finds)} | "
+                + f" | {sides_named(finds)} | "
                 + " | ".join(map(signed, agree.values()))
                 + " | "
                 + " | ".join(signed(control[name].index) for name in SIDES)
-                + f" | {said(survives)} |"
+                + f" | {sides_named(survives)} |"
             )
             print(rows[-1], flush=True)
         return rows
 
     def doses(self) -> list[str]:
-        """The table of strengths, a row each."""
+        """The table of strengths, one row each."""
         rows = [
-            "| model | lean by relocation | " + " | ".join(f"index, {m}" for m in DOSED) + " |",
+            "| model | last minus first, relocation | "
+            + " | ".join(f"index, {m}" for m in DOSED)
+            + " |",
             "|---" * (2 + len(DOSED)) + "|",
         ]
         for base in SIDES:
@@ -146,7 +148,7 @@ class Bench:
                 lean = self.relocate(name).lean
                 found = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
                 rows.append(
-                    f"| {base} x {strength} | {lean.text('+.4f') if lean else 'none'} | "
+                    f"| {base} x {strength} | {lean.text('+.4f') if lean else '–'} | "
                     + " | ".join(map(signed, found))
                     + " |"
                 )
@@ -154,15 +156,15 @@ class Bench:
         return rows
 
 
-def said(of_sides: list[bool]) -> str:
-    """On which of the two adapters something holds."""
+def sides_named(of_sides: list[bool]) -> str:
+    """The adapters for which something holds: both, one only, or no."""
     names = [name.removeprefix("MiniLM-") for name in SIDES]
-    held = [name for name, holds in zip(names, of_sides, strict=True) if holds]
-    return "both" if len(held) == len(names) else (f"{held[0]} only" if held else "no")
+    true_of = [name for name, holds in zip(names, of_sides, strict=True) if holds]
+    return "both" if len(true_of) == len(names) else (f"{true_of[0]} only" if true_of else "no")
 
 
 def main() -> None:
-    """Print both tables; write them where asked."""
+    """Print both tables, and write them into a file if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--write", type=Path, help="Markdown file to write the tables into.")
@@ -175,8 +177,8 @@ def main() -> None:
     if options.write:
         text = options.write.read_text(encoding="utf-8")
         head, _, rest = text.partition(BEGIN)
-        _, found, tail = rest.partition(END)
-        if not found:
+        _, end, tail = rest.partition(END)
+        if not end:
             raise SystemExit(f"{options.write} has no lines {BEGIN} and {END}.")
         table = "\n".join(lines)
         options.write.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", encoding="utf-8")

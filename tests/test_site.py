@@ -13,9 +13,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import poslens
 from bench.picture import ADDRESSES, THEMES
+from tests.support.chromium import chromium
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -114,6 +116,34 @@ def test_the_reference_has_every_public_name(pages: dict[Path, Read], site: Path
     others = pages[site / "reference" / "attribution.html"].anchors
     assert {f"poslens.{name}" for name in poslens.__all__ if name != "UserError"} <= reference
     assert "poslens.attribution.errors.UserError" in others
+
+
+def test_formulas_are_mathml(site: Path) -> None:
+    text = (site / "methods.html").read_text("utf-8")
+    assert text.count("<math ") > 50 and 'display="block"' in text
+    for page in site.rglob("*.html"):
+        left_over = re.findall(r'class="arithmatex">.*', page.read_text("utf-8"))
+        assert left_over == [], page
+
+
+def test_tables_fit_their_column_on_a_laptop(site: Path) -> None:
+    """No table scrolls sideways at 1,440 px. The check sees one that does."""
+    wider = """() => [...document.querySelectorAll('.md-typeset__scrollwrap')]
+        .filter(wrap => wrap.scrollWidth > wrap.clientWidth + 1)
+        .map(wrap => wrap.innerText.slice(0, 80))"""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium())
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        for path in sorted(site.glob("*.html")):
+            page.goto(path.as_uri())
+            if page.locator(".md-typeset table").count():
+                page.wait_for_selector(".md-typeset__scrollwrap", timeout=60_000)
+            assert page.evaluate(wider) == [], path.name
+        page.goto((site / "methods.html").as_uri())
+        page.wait_for_selector(".md-typeset__scrollwrap", timeout=60_000)
+        page.add_style_tag(content=".md-typeset table th { min-width: 30rem !important }")
+        assert page.evaluate(wider) != []
+        browser.close()
 
 
 def test_the_first_page_is_the_readme_and_shows_its_picture(

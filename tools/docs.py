@@ -218,18 +218,23 @@ def option_row(option: TyperOption) -> Sequence[str]:
 
 
 def methods_table() -> str:
-    """What each method says of itself."""
+    """What each method computes, as it describes itself."""
     return table(
-        ["`--method`", "what a token gets", "unit", "sign", "adds up", "families", "source"],
+        ["method", "value of a token", "unit", "source"],
+        ((f"`{entry.name}`", entry.help, entry.unit, entry.citation) for entry in METHODS.values()),
+    )
+
+
+def families_table() -> str:
+    """The properties of each method and the model families that it fits."""
+    return table(
+        ["method", "signed", "sums to the score", "model families"],
         (
             (
                 f"`{entry.name}`",
-                entry.help,
-                entry.unit,
                 "yes" if entry.signed else "no",
                 "yes" if entry.additive else "no",
                 ", ".join(family.title for family in families_with(entry.needs)),
-                entry.citation,
             )
             for entry in METHODS.values()
         ),
@@ -245,7 +250,7 @@ def parameters_table() -> str:
         return owner, f"`{parameter.name}`", values, parameter.help
 
     return table(
-        ["method", "parameter", "values, the default first", ""],
+        ["method", "parameter", "values (default in bold)", "meaning"],
         (
             *(
                 row(f"`{e.name}`", parameter)
@@ -270,7 +275,7 @@ def presets_table() -> str:
         return f"`{spec.name}`", family, spec.pooling or "", length, size, spec.license, note
 
     return table(
-        ["name", "family", "pooling", "tokens", "MB in float32", "licence", ""],
+        ["name", "family", "pooling", "tokens", "MB", "license", "notes"],
         map(row, presets().values()),
     )
 
@@ -288,7 +293,11 @@ def settings_table() -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "methods.md": {"methods": methods_table, "parameters": parameters_table},
+    "methods.md": {
+        "methods": methods_table,
+        "families": families_table,
+        "parameters": parameters_table,
+    },
     "models.md": {"presets": presets_table},
     "settings.md": {"settings": settings_table},
 }

@@ -79,15 +79,15 @@ class MethodEntry:
 
     @property
     def caveat(self) -> str:
-        """What the lean of a curve of signed numbers does not show, in one sentence; shown wherever
+        """What the tilt of a curve of signed numbers does not show; shown wherever
         such a curve or its index is. Empty for methods without signs."""
         if not self.signed:
             return ""
         measured = f" (measured: {self.order_blind})" if self.order_blind else ""
         return (
-            "The text's content alone can make this curve lean, even for a model that cannot see "
-            f"order{measured}: subtract the control of shuffled sentences, and what is left comes "
-            "from the order of the content, not from position."
+            "The content of a text alone can tilt this curve, even for a model that cannot see "
+            f"word order{measured}. Subtract the shuffled-sentence control: the remainder is "
+            "due to the order of the content, not to position."
         )
 
     def fits(self, family: Family) -> bool:
@@ -114,14 +114,15 @@ CURVE_PARAMETERS = (
     MethodParameter(
         "normalization",
         NORMALIZATIONS,
-        "How a document is scaled before averaging: p99 clips at its 99th percentile and divides "
-        "by it (PosIR's scripts), max divides by its largest value (PosIR's text), none keeps it.",
+        "How each document is scaled before averaging. p99: clip at the document's 99th percentile "
+        "and divide by it (PosIR's scripts). max: divide by its largest value (PosIR's text). "
+        "none: no scaling.",
     ),
     MethodParameter(
         "resampling",
         RESAMPLINGS,
-        "How tokens become 100 points: bin_mean averages every token into its bin, point samples "
-        "by interpolation (PosIR) and looks at no more than 200 tokens.",
+        "How token values become 100 points. bin_mean: every token counts in the mean of its bin. "
+        "point: linear interpolation (PosIR), which uses at most 200 tokens of a document.",
     ),
 )
 

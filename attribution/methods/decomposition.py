@@ -269,8 +269,8 @@ register(
     MethodEntry(
         name="decomposition",
         title="Token decomposition",
-        help="Each token's exact, signed share of the score, with attention, norms and activations "
-        "frozen at their values for this input; shares and the bias share add up to the score.",
+        help="Each token's signed share of the score, exact once attention weights, normalization "
+        "scales and activation ratios are frozen. Shares plus the bias share equal the score.",
         axis="Contribution",
         unit="share of the score",
         signed=True,
@@ -286,20 +286,21 @@ register(
             MethodParameter(
                 "matrix",
                 ("no", "yes"),
-                "Also the share of each query token with each document token.",
+                "Also compute the share of every pair of a query token and a document token.",
             ),
             MethodParameter(
                 "biases",
                 BIASES,
-                "Where constants go: explicit, all into the bias share; decompx, the first layer's "
-                "value bias to its token; absdot, every one to the tokens by |bias · vector|, as "
-                "DecompX is configured (BERT-like models; texts of up to 512 tokens).",
+                "Where the model's bias terms go. explicit: all into one bias share. decompx: the "
+                "first layer's value bias to its token. absdot: to the tokens in proportion to "
+                "|bias · vector|, as in DecompX's reference configuration (BERT-like models, up to "
+                "512 tokens).",
             ),
             MethodParameter(
                 "part",
                 PARTS,
-                "position keeps what the tokens' position embeddings bring of their shares (models "
-                "that add them), word all the rest: how much hangs on where a token stands.",
+                "Which part of each share to show, for models that add position embeddings. "
+                "position: the part that the position embedding contributes. word: the rest.",
             ),
         ),
     )

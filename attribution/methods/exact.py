@@ -60,9 +60,9 @@ register(
     MethodEntry(
         name="terms",
         title="Term shares",
-        help="Each term's exact share of the score. BM25: a document token has its query term's "
-        "part, spread evenly over the term's occurrences. SPLADE: query weight times document "
-        "weight, at the two tokens the weights come from. Adds up exactly.",
+        help="Each term's exact share of the score. BM25: a query term's score is split evenly "
+        "over its occurrences in the document. SPLADE: query weight times document weight, given "
+        "to the tokens that produce the two weights. Shares sum to the score.",
         axis="Terms",
         unit="share of the score",
         signed=True,
@@ -71,16 +71,15 @@ register(
         version=1,
         compute=attribute,
         order=5,
-        citation="the score's own terms: Robertson and Zaragoza 2009 (BM25), Formal et al. 2021 "
-        "(SPLADE)",
+        citation="Robertson and Zaragoza 2009 (BM25), Formal et al. 2021 (SPLADE)",
     )
 )
 register(
     MethodEntry(
         name="maxsim",
         title="MaxSim shares",
-        help="Each document token's exact share of the score: the similarities of the query tokens "
-        "it wins, summed. Adds up exactly.",
+        help="Each document token's exact share of the score: the sum of its similarities with the "
+        "query tokens whose best match it is. Shares sum to the score.",
         axis="Maxsim",
         unit="share of the score",
         signed=True,
@@ -89,12 +88,12 @@ register(
         version=1,
         compute=attribute,
         order=6,
-        citation="the score's own terms: Khattab and Zaharia 2020",
+        citation="Khattab and Zaharia 2020 (ColBERT)",
         parameters=(
             MethodParameter(
                 "matrix",
                 ("winners", "similarities"),
-                "What the matrix shows: each query token's winner, or all similarities.",
+                "What the matrix shows: only each query token's best match, or all similarities.",
             ),
         ),
     )

@@ -37,7 +37,8 @@ register(
     MethodEntry(
         name="input_x_gradient",
         title="Input × gradient",
-        help="Word embedding times gradient: a first-order, signed estimate that need not add up.",
+        help="Dot product of a token's word embedding and its gradient: a signed, first-order "
+        "estimate of the token's effect. Values do not sum to the score.",
         axis="Input × gradient",
         unit="score",
         signed=True,

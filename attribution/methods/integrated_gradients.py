@@ -170,8 +170,8 @@ register(
     MethodEntry(
         name="integrated_gradients",
         title="Integrated gradients",
-        help="Gradients averaged on the way from padding tokens to the text: signed shares of the "
-        "score above the padding's score. Slow.",
+        help="Gradients averaged along a straight path from padding tokens to the text: signed "
+        "shares of the difference between the text's score and that of the padding. Slow.",
         axis="Integrated gradients",
         unit="score",
         signed=True,
@@ -187,7 +187,8 @@ register(
             MethodParameter(
                 "steps",
                 ("auto", *map(str, STEPS)),
-                "Points on the way; auto doubles them until the shares add up, to 0.1% of it.",
+                "Points on the path. auto doubles them until the shares sum to the score within "
+                "0.1%.",
             ),
         ),
     )

@@ -108,8 +108,8 @@ register(
     MethodEntry(
         name="occlusion",
         title="Occlusion",
-        help="How far the score falls when a unit is replaced by padding tokens (of an endpoint "
-        "or an object with encode: deleted): signed. Slow.",
+        help="How much the score falls when a unit is replaced with padding tokens (deleted, for "
+        "endpoints and objects with encode). Signed. Slow.",
         axis="Score lost by occlusion",
         unit="score",
         signed=True,
@@ -121,7 +121,9 @@ register(
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",
         slow=True,
         parameters=(
-            MethodParameter("level", ("word", "token", "sentence"), "What is replaced at a time."),
+            MethodParameter(
+                "level", ("word", "token", "sentence"), "Which unit is replaced at a time."
+            ),
         ),
     )
 )

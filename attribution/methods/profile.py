@@ -169,8 +169,8 @@ register(
     MethodEntry(
         name="profile",
         title="Query-free profile",
-        help="Length of the Jacobian of the text's own vector at each word embedding: where the "
-        "vector is sensitive, whatever the query.",
+        help="Norm of the Jacobian of the text's vector with respect to each word embedding: where "
+        "the vector is sensitive, for any query.",
         axis="Profile",
         unit="‖∂v/∂e‖F",
         signed=False,

@@ -37,7 +37,8 @@ register(
     MethodEntry(
         name="saliency",
         title="Gradient saliency",
-        help="Length of the score's gradient at each word embedding: where the score is sensitive.",
+        help="Norm of the score's gradient with respect to each word embedding: how sensitive the "
+        "score is to each token.",
         axis="Saliency",
         unit="‖∂s/∂e‖₂",
         signed=False,

@@ -269,7 +269,7 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
         name=f"{spec.name}@{short}",
         title=f"{spec.title}, {short} pooling",
         pooling=POOLINGS[short],
-        note=f"{spec.note} Pooled otherwise than it was trained: {short}.".strip(),
+        note=f"{spec.note} Pooling changed from the model's own: {short}.".strip(),
     )
 
 
@@ -295,7 +295,7 @@ def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSp
         name=f"{spec.name}@{CONFIGURED}",
         title=f"{spec.title}, truncated at {limit:,} tokens",
         max_length=limit,
-        note=f"{spec.note} Truncated at {limit:,} tokens, as its configuration says.".strip(),
+        note=f"{spec.note} Truncated at {limit:,} tokens, as configured.".strip(),
     )
 
 

@@ -1,22 +1,25 @@
-"""What the site of the docs has beside the pages of docs/: README as its first page, what pages
-link to elsewhere in the repository, and the reference, made of docstrings.
+"""What the documentation site adds to the pages of docs/: README as its first page, files of the
+repository that pages link to, the reference (made of docstrings), and formulas as MathML.
 
-Pages link to each other as they lie in the repository, where they are read too; on the site docs/
-is the top, so that links are turned here.
+Links in the pages are relative to the repository, where they are read too. On the site docs/ is the
+top folder, so links are rewritten here.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 FIRST = "README.md"
+STYLE = "site.css"
 ALSO = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 """Pages of the site that lie at the top of the repository."""
 
@@ -75,7 +78,9 @@ def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what pages link to, and what those link to, and the reference."""
+    """Add what pages link to, and what those link to, the style sheet and the reference."""
+    style = Path(__file__).with_name(STYLE)
+    files.append(File.generated(config, STYLE, abs_src_path=str(style)))
     todo = [FIRST, *ALSO, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     seen = set(todo)
     for path in todo:  # grows as it is read
@@ -100,3 +105,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         behind = f"#{anchor}" if anchor else ""
         markdown = markdown[: match.start()] + turned + behind + markdown[match.end() :]
     return markdown
+
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """Replace the formulas of a page (`$...$` and `$$...$$`) with MathML: a reader's browser needs
+    neither a script nor the network."""
+
+    def drawn(match: re.Match[str]) -> str:
+        display = "inline" if match[1] == "span" else "block"
+        return str(convert(html.unescape(match[2]), display=display))
+
+    return FORMULA.sub(drawn, content)

@@ -210,7 +210,7 @@ def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
     job.start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"], method=method)
     assert "depends on the query:" not in captions(page)
-    assert ("content alone can make this curve lean" in captions(page)) == (method != "saliency")
+    assert ("content of a text alone can tilt" in captions(page)) == (method != "saliency")
     assert ("is measured only when" in captions(page)) == (method == "saliency")
     page.button(key="null.subtract").click().run()
     assert not page.exception
@@ -220,7 +220,7 @@ def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
     assert "content alone" not in said and "is measured only" not in said, "it is subtracted"
     run = CliRunner().invoke(app, ["curve", "--dataset", mixed, "--method", method])
     assert run.exit_code == 0, run.output
-    assert ("content alone" in run.stderr) == (method != "saliency")
+    assert ("content of a text alone" in run.stderr) == (method != "saliency")
 
 
 def test_explain_says_so_too_of_texts_of_ones_own_without_a_button(mixed: str) -> None:

@@ -173,7 +173,7 @@ def test_a_signed_methods_curve_carries_its_caveat(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     signed = {name: entry.caveat for name, entry in METHODS.items() if entry.signed}
-    assert all("content alone can make this curve lean" in one for one in signed.values())
+    assert all("content of a text alone can tilt this curve" in one for one in signed.values())
     assert not any(entry.caveat for name, entry in METHODS.items() if name not in signed)
     for name, caveat in (("BM25", signed["terms"]), ("MiniLM", "")):
         spec = with_corpus(resolve(name), "sample")
