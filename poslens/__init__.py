@@ -25,6 +25,7 @@ from poslens.studies import declared  # noqa: E402
 
 if TYPE_CHECKING:
     from poslens.api import (
+        cause,
         check,
         compare,
         curve,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UserError",
+    "cause",
     "check",
     "compare",
     "curve",

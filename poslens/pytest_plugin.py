@@ -23,19 +23,19 @@ def poslens_check() -> Callable[..., Sequence[Check]]:
     Where none failed, but the baseline has no number for one, skips it with a line for each of
     those."""
 
-    def check(model: Any, baseline: str | Path, *rest: str, **options: Any) -> Sequence[Check]:
+    def run_checks(model: Any, baseline: str | Path, *rest: str, **options: Any) -> Sequence[Check]:
         __tracebackhide__ = True
         try:
-            found = poslens.check(model, baseline, *rest, **options)
+            checks: Sequence[Check] = poslens.check(model, baseline, *rest, **options)
         except poslens.UserError as error:
             pytest.fail(str(error), pytrace=False)
         lines: dict[str, list[str]] = {}
-        for one in found:
-            lines.setdefault(one.outcome, []).append(f"{one.name}: {one.line}")
+        for check in checks:
+            lines.setdefault(check.outcome, []).append(f"{check.name}: {check.line}")
         if failed := lines.get("fail"):
             pytest.fail("\n".join(failed), pytrace=False)
         if not_checked := lines.get("not checked"):
             pytest.skip("Not checked: " + "\n".join(not_checked))
-        return found
+        return checks
 
-    return check
+    return run_checks

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,21 +17,18 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
-from poslens.cache.exchange.atomic_file import replacing
 from poslens.compute.compute import Explained
 from poslens.export.files import (
-    FIGURE_FORMATS,
     TABLE_FORMATS,
     attribution_frame,
     curve_frame,
-    figure_bytes,
-    table_files,
 )
 from poslens.figures.curves import mean_curves, pair_curves, quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap import Pane, Rail, View
 from poslens.heatmap.data import MAX_COLUMNS, payload
 from poslens.heatmap.results import heatmap_bytes, panes
+from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.heads import head
 from poslens.studies.passport import service as passports
@@ -42,14 +38,10 @@ from poslens.studies.passport.service import ModelPassport as Card
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins
 from poslens.studies.ranking.service import Ranked
+from poslens.studies.ranking.tables import ranking_frame
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
-
-HEIGHT_PX = 460
-"""Height of a heatmap in a notebook; a longer document scrolls."""
-
-PICTURES = ("html", "png", "svg", "pdf")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -141,7 +133,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         if len(self.results) > MAX_COLUMNS:  # no heatmap has room for them
             return str(pd.Series(self.scores, name="score").to_frame().to_html(escape=True))
-        return _framed(self._heatmap("html"))
+        return framed(self._heatmap("html"))
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {score:.4f}" for name, score in self.scores.items())
@@ -150,13 +142,18 @@ class Explanation:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Curve:
+class Curve(Result):
     """A mean curve over a data set, and its `numbers` with their intervals as attributes."""
 
     summary: PositionCurve
     numbers: Mapping[str, Estimate | None]
-    provenance: Provenance
+    source: Provenance
     y_title: str | None = None
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """See `Result`."""
+        return [self.source]
 
     @property
     def curve(self) -> Array:
@@ -170,94 +167,105 @@ class Curve:
 
     def to_frame(self) -> pd.DataFrame:
         """100 rows: position, mean, standard deviation and interval."""
-        return curve_frame([self.summary])
+        return curves_frame([self])
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean with its band."""
-        return mean_curves(
-            [self.summary], style or Style(), y_title=self.y_title, provenance=self.provenance
-        )
-
-    def save(self, path: str | Path) -> Path:
-        """The figure as .html, .png, .svg or .pdf; the numbers as .csv, .parquet or .json, as
-        `Explanation.save`.
-
-        Raises:
-            UserError: as `Explanation.save`.
-        """
-        return _saved(path, self.figure(), self.to_frame(), self.provenance)
-
-    def _repr_html_(self) -> str:
-        return _framed(figure_bytes(self.figure(), "html", Style()))
+        return curves_figure([self], style or Style())
 
     def __repr__(self) -> str:
-        one = self.summary
-        said = ", ".join(f"{k} {v}" for k, v in self.numbers.items() if v is not None)
+        mean = self.summary
+        numbers = ", ".join(f"{k} {v}" for k, v in self.numbers.items() if v is not None)
         return (
-            f"<Curve of {one.model} by {one.method.name} over {one.dataset}: {one.n:,} pairs of "
-            f"{one.n_documents:,} documents{'; ' + said if said else ''}>"
+            f"<Curve of {mean.model} by {mean.method.name} over {mean.dataset}: {mean.n:,} pairs "
+            f"of {mean.n_documents:,} documents{'; ' + numbers if numbers else ''}>"
         )
+
+
+def curves_frame(curves: Sequence[Curve]) -> pd.DataFrame:
+    """100 rows for each curve: position, mean, standard deviation and interval."""
+    return curve_frame([curve.summary for curve in curves])
+
+
+def curves_figure(curves: Sequence[Curve], style: Style) -> go.Figure:
+    """The means with their bands, a line for each curve."""
+    return mean_curves(
+        [curve.summary for curve in curves],
+        style,
+        y_title=curves[0].y_title,
+        provenance=[curve.source for curve in curves],
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MeasuredRanking:
+class MeasuredRanking(Result):
     """A model's rankings of a data set, measured."""
 
     ranked: Ranked
 
     @property
     def psi(self) -> float | None:
-        """How much nDCG@10 depends on the evidence's place; see `to_frame` for chance."""
+        """How much nDCG@10 depends on the position of the evidence; `to_frame("psi")` has its
+        value under permutation."""
         profile = self.ranked.evaluation.profile
         return None if profile is None else profile.psi
 
     @property
     def curve(self) -> Array:
-        """nDCG@10 by the evidence's place in 20 equal bins [20], NaN for bins without a query.
+        """nDCG@10 by position of the evidence in 20 equal bins [20], NaN for bins without a query.
 
         Raises:
-            UserError: the data set does not say where its evidence stands.
+            UserError: the data set does not say where its evidence is.
         """
         means = self._profile().means
         return np.array([np.nan if mean is None else mean for mean in means], dtype=np.float32)
 
     def _profile(self) -> EvidenceProfile:
         if self.ranked.evaluation.profile is None:
-            raise UserError("This data set does not say where its evidence stands.")
+            raise UserError("This data set does not say where its evidence is.")
         return self.ranked.evaluation.profile
 
-    def to_frame(self) -> pd.DataFrame:
-        """Each measure with its interval."""
-        return tables.measures_frame([self.ranked])
+    @property
+    def provenance(self) -> list[Provenance]:
+        """See `Result`."""
+        return [self.ranked.provenance()]
 
-    def queries(self) -> pd.DataFrame:
-        """A row for each query."""
-        return tables.queries_frame(self.ranked)
+    def to_frame(self, table: str = "measures") -> pd.DataFrame:
+        """A table of `poslens rank` by its name: measures with their intervals, psi, bins, queries,
+        languages; groups and positions of data sets with groups of queries.
+
+        Raises:
+            UserError: there is no such table, or the data set has no groups.
+        """
+        return ranking_frame([self.ranked], table)
 
     def figure(self, style: Style | None = None) -> go.Figure:
-        """nDCG@10 over the evidence's place.
+        """nDCG@10 by position of the evidence.
 
         Raises:
             UserError: as `curve`.
         """
-        profiles = {self.ranked.model.spec.name: self._profile()}
-        return evidence_bins(profiles, style or Style(), provenance=self.ranked.provenance())
-
-    def save(self, path: str | Path) -> Path:
-        """As `Curve.save`: the figure, or the measures."""
-        fmt = suffix(path, (*FIGURE_FORMATS, *TABLE_FORMATS))
-        known = self.ranked.provenance()
-        if fmt in TABLE_FORMATS:
-            return table_written(path, self.to_frame(), fmt, known)
-        return written(path, figure_bytes(self.figure(), fmt, Style(), known))  # type: ignore[arg-type]
+        return rankings_figure([self], style or Style())
 
     def _repr_html_(self) -> str:
         return str(tables.measures_text([self.ranked]).to_html(index=False, escape=True))
 
     def __repr__(self) -> str:
-        found = self.ranked.evaluation
-        ndcg = found.estimates["nDCG@10"]
-        return f"<Ranking by {found.model}: nDCG@10 {ndcg}, {found.n:,} queries>"
+        evaluation = self.ranked.evaluation
+        ndcg = evaluation.estimates["nDCG@10"]
+        return f"<Ranking by {evaluation.model}: nDCG@10 {ndcg}, {evaluation.n:,} queries>"
+
+
+def rankings_frame(rankings: Sequence[MeasuredRanking]) -> pd.DataFrame:
+    """Each measure of each model with its interval."""
+    return tables.measures_frame([ranking.ranked for ranking in rankings])
+
+
+def rankings_figure(rankings: Sequence[MeasuredRanking], style: Style) -> go.Figure:
+    """nDCG@10 by position of the evidence, a line for each model."""
+    profiles = {ranking.ranked.name: ranking._profile() for ranking in rankings}
+    provenance = [ranking.ranked.provenance() for ranking in rankings]
+    return evidence_bins(profiles, style, provenance=provenance)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -294,58 +302,9 @@ class Passport:
         return written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
-        return _framed(document_bytes(self.cards, "html"))
+        return framed(document_bytes(self.cards, "html"))
 
     def __repr__(self) -> str:
         names = ", ".join(one.name for one in self.cards)
         found = "; ".join(part.finding for one in self.cards for part in one.parts if part.finding)
         return f"<Passport of {names}: {found or 'nothing is computed yet'}>"
-
-
-def _framed(page: bytes) -> str:
-    """A page in a notebook's cell: in a frame of its own that may run its script and reach nothing
-    of the notebook."""
-    source = html.escape(page.decode(), quote=True)
-    return (
-        f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
-        f'style="width:100%;height:{HEIGHT_PX}px;border:0"></iframe>'
-    )
-
-
-def suffix(path: str | Path, formats: Sequence[str]) -> str:
-    """The format that a file's name asks for.
-
-    Raises:
-        UserError: none of `formats`.
-    """
-    from poslens.commands.result_files import suffix_of
-
-    return suffix_of(Path(path), list(dict.fromkeys(formats)))
-
-
-def _saved(path: str | Path, figure: go.Figure, frame: pd.DataFrame, known: Any) -> Path:
-    fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
-    if fmt in TABLE_FORMATS:
-        return table_written(path, frame, fmt, known)
-    return written(path, figure_bytes(figure, fmt, Style(), known))  # type: ignore[arg-type]
-
-
-def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
-    """The path of a table, once it and its provenance are in their files."""
-    target = Path(path)
-    files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
-    for name, data in reversed(files.items()):  # the provenance first: no table is without it
-        written(target.with_name(name), data)
-    return target
-
-
-def written(path: str | Path, data: bytes) -> Path:
-    """The path, once `data` is in its file, whole.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    target = Path(path)
-    with replacing(target) as file:
-        file.write(data)
-    return target

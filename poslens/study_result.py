@@ -64,7 +64,7 @@ class StudyResult:
         Raises:
             UserError: another suffix, or the file cannot be written.
         """
-        from poslens.results import suffix, table_written, written
+        from poslens.result_base import suffix, table_written, written
 
         fmt = suffix(path, tuple(dict.fromkeys((*TABLE_FORMATS, *FIGURE_FORMATS))))
         if fmt in TABLE_FORMATS:

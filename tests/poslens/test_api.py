@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 import poslens
 from poslens import api as calls
-from poslens import saved_models
+from poslens import saved_models, subjects
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.retrievers.load import load
@@ -142,9 +142,11 @@ def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
     moved = poslens.relocate("BM25", _data)
-    assert moved.lean.value == pytest.approx(0, abs=1e-6), "word statistics cannot see order"
+    assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), (
+        "word statistics cannot see order"
+    )
     ranked = poslens.rank("BM25", _data)
-    assert len(ranked.queries()) == 10 and 0 <= ranked.psi <= 1
+    assert len(ranked.to_frame("queries")) == 10 and 0 <= ranked.psi <= 1
     assert "nDCG@10" in repr(ranked) and "<table" in ranked._repr_html_()
     filled = ~np.isnan(ranked.curve)
     assert ranked.curve.shape == (20,) and filled.sum() == 20 - ranked._profile().n_empty
@@ -162,8 +164,45 @@ def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     assert card.figure().data and repr(card).startswith("<Passport of BM25: ")
     with pytest.raises(poslens.UserError, match="no figure of 'nope': it has"):
         card.figure("nope")
-    with pytest.raises(AttributeError, match="it has lean, lost"):
+    with pytest.raises(AttributeError, match="it has last_minus_first, lost"):
         _ = moved.psi
+
+
+def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: Path) -> None:
+    names = ["MiniLM", "BM25"]
+    calls_of_one = {
+        "curve": lambda model: poslens.curve(model, _data, method="occlusion", level="sentence"),
+        "relocate": lambda model: poslens.relocate(model, _data),
+        "ablation": lambda model: poslens.cause(model, _data, intervention="ablation", by="mask"),
+        "rank": lambda model: poslens.rank(model, _data),
+    }
+    for name, call in calls_of_one.items():
+        several, alone = call(names), {model: call(model) for model in names}
+        assert list(several) == names
+        for model in names:
+            np.testing.assert_array_equal(several[model].curve, alone[model].curve)
+        rows = pd.concat([alone[model].to_frame() for model in names], ignore_index=True)
+        pd.testing.assert_frame_equal(several.to_frame().reset_index(drop=True), rows)
+        shown = {trace.name for trace in several.figure().data}
+        assert shown >= set(names), name
+        several.save(tmp_path / f"{name}.csv")
+        entries = json.loads((tmp_path / f"{name}.provenance.json").read_bytes())
+        assert [entry["model"] for entry in entries] == names
+    with pytest.raises(KeyError):
+        _ = poslens.rank(names, _data)["MiniLM-recency"]
+    cards = poslens.passport(names, _data, compute=False)
+    assert [card.name for card in cards.cards] == names
+    baseline = cards.save(tmp_path / "baseline.json")
+    checks = poslens.check(names, baseline, _data, only=["psi"])
+    assert list(checks) == names
+    assert all(check.name == "psi" for model in names for check in checks[model])
+
+
+def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
+    thirds = poslens.cause("MiniLM", _data, intervention="thirds", pairs=0)
+    assert thirds.summary.n == 10 and thirds.curve.shape == (100,)
+    assert set(thirds.numbers) == {"last_minus_first"}
+    assert thirds.figure().layout.yaxis.title.text == "Cosine to the whole text"
 
 
 def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:
@@ -256,7 +295,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     curve = poslens.curve(own, _data, method="occlusion", level="sentence")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     moved = poslens.relocate(own, _data)
-    assert moved.lean.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
+    assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
     assert poslens.rank(own, _data).ranked.evaluation.model == name
     assert name in repr(poslens.passport(own, _data))
     with pytest.raises(poslens.UserError, match=r"saliency does not fit Counts-.*no gradients"):
@@ -274,6 +313,13 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is no model"),  # type: ignore[arg-type]
         (lambda: poslens.compare([], QUERY, DOCUMENT), "There is no model"),
         (lambda: poslens.curve("BM25", pairs=-1), "There are no -1 pairs"),
+        (lambda: poslens.curve([]), "There is no model"),
+        (lambda: poslens.cause("BM25", intervention="x"), "no intervention 'x': choose from reloc"),
+        (lambda: poslens.cause("BM25", by="mask"), "choose ablation"),
+        (lambda: poslens.cause("BM25", intervention="ablation", by="x"), "delete"),  # type: ignore[call-overload]
+        (lambda: poslens.cause("BM25", intervention="thirds"), "BM25"),
+        (lambda: poslens.rank("BM25").to_frame("x"), "no table 'x': choose from measures"),
+        (lambda: poslens.rank("BM25").to_frame("groups"), "no groups of queries"),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "no data set 'nope.csv'"),
         (lambda: poslens.curve("BM25", pairs="many"), "There are no many pairs"),  # type: ignore[arg-type]
@@ -388,7 +434,7 @@ def test_ctrl_c_pressed_twice_ends_the_call_and_not_the_notebook(
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("the notebook's process ended"))
     before, job = signal.getsignal(signal.SIGTERM), Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        calls._run(job)  # type: ignore[arg-type]
+        subjects.run_job(job)  # type: ignore[arg-type]
     assert job.done == ["wait", "stop", "wait"]
     assert signal.getsignal(signal.SIGTERM) == before
 

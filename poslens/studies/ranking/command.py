@@ -146,12 +146,8 @@ def rank(
     setup = ranking_service.RankingSetup(collection, own_corpus or monolingual, first)
     for note in collection.notes:
         print(note, file=sys.stderr)
-    by_group = table in (RankingTableName.groups, RankingTableName.positions)
-    if by_group and collection.groups is None:
-        raise UserError(
-            f"{data.name} has no groups of queries: give a data set in the layout of SQuAD or "
-            "FineWeb-PosQ, or another --table."
-        )
+    by_group = table in tables.BY_GROUP
+    tables.require_groups(collection, table)
     quiet()
     specs = specs_of(model or ([] if run else ["MiniLM"]), data.name, spec_of)
     runs = runs_of(run, [spec.name for spec in specs])
@@ -169,23 +165,11 @@ def rank(
         for note in measured.notes:
             print(note, file=sys.stderr)
         found.append(measured)
-    if table is RankingTableName.queries:
-        import pandas as pd
-
-        frame = pd.concat([tables.queries_frame(one).assign(model=one.name) for one in found])
-    elif table is RankingTableName.differences:
+    if table is RankingTableName.differences:
         frame = differences_frame(*found)
         print(difference_words(*found), file=sys.stderr)
     else:
-        make = {
-            RankingTableName.measures: tables.measures_frame,
-            RankingTableName.psi: tables.psi_frame,
-            RankingTableName.bins: tables.bins_frame,
-            RankingTableName.languages: tables.languages_frame,
-            RankingTableName.groups: tables.groups_frame,
-            RankingTableName.positions: tables.positions_frame,
-        }[table]
-        frame = make(found)
+        frame = tables.ranking_frame(found, table)
     known = (
         ranking_service.group_provenance(found) if by_group else [one.provenance() for one in found]
     )

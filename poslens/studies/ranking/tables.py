@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
 from poslens.attribution.curves.positions import length_bucket
-from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
 from poslens.attribution.evaluation.ranking_measures import (
@@ -246,6 +246,46 @@ FAILED = "not in the top 10"
 LATE = "evidence in the last third"
 EARLY = "evidence in the first third"
 FILTERS = (FAILED, LATE, EARLY)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Measured]], pd.DataFrame]] = {
+    "measures": measures_frame,
+    "psi": psi_frame,
+    "bins": bins_frame,
+    "queries": lambda found: pd.concat(
+        [queries_frame(measured).assign(model=measured.name) for measured in found]
+    ),
+    "languages": languages_frame,
+    "groups": groups_frame,
+    "positions": positions_frame,
+}
+BY_GROUP = ("groups", "positions")
+"""Tables of data sets with groups of queries."""
+
+
+def ranking_frame(found: Sequence[Measured], table: str) -> pd.DataFrame:
+    """A table by its name.
+
+    Raises:
+        UserError: there is none, or the data set has no groups of queries.
+    """
+    if table not in TABLES:
+        raise UserError(f"A ranking has no table {table[:40]!r}: choose from {', '.join(TABLES)}.")
+    require_groups(found[0].setup.collection, table)
+    return TABLES[table](found)
+
+
+def require_groups(collection: Collection, table: str) -> None:
+    """Refuse a table of groups of queries where there are none.
+
+    Raises:
+        UserError: the collection has no groups, and the table is of groups.
+    """
+    if table in BY_GROUP and collection.groups is None:
+        raise UserError(
+            f"{collection.name} has no groups of queries: give a data set in the layout of SQuAD "
+            "or FineWeb-PosQ, or choose another table."
+        )
 
 
 def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:

@@ -1,0 +1,231 @@
+"""Calls of `import poslens` over whole data sets: curve, cause, relocate and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from poslens.attribution.datasets import SAMPLE, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import Replacement, ablation_method
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import (
+    CUTS,
+    documents_of,
+    require_vector,
+    segments_method,
+)
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.compute.compute import service
+from poslens.inputs import Option, method_of
+from poslens.quietly import quietly
+from poslens.result_base import ByModel
+from poslens.results import (
+    Curve,
+    MeasuredRanking,
+    curves_figure,
+    curves_frame,
+    rankings_figure,
+    rankings_frame,
+)
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import COSINE, QUANTITIES
+from poslens.studies.ranking import service as rankings
+from poslens.subjects import (
+    Model,
+    Models,
+    chosen_pairs,
+    data_set,
+    each_model,
+    run_job,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+@overload
+def curve(
+    model: Model,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve: ...
+@overload
+def curve(
+    model: Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> ByModel[Curve]: ...
+@quietly()
+def curve(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve | ByModel[Curve]:
+    """A method's mean curve over a data set; of several models, a curve for each by its name.
+    PosLens computes what is not stored, with a progress bar on stderr, and keeps it. Interrupted,
+    the next call resumes.
+
+    Args:
+        model: as in `explain`, or a list of models.
+        pairs: how many, spread evenly; 0 is all of them.
+
+    Raises:
+        UserError: as `explain`, or nothing could be computed.
+    """
+    data, how, compute = data_set(dataset), method_of(method, options), service()
+    chosen, words = chosen_pairs(data.pairs, pairs)
+
+    def averaged(spec: RetrieverSpec) -> Curve:
+        run_job(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
+        average = compute.curve(spec, how, chosen, data.name, words)
+        summary = average.summary
+        numbers = {
+            "primacy_recency_index": summary.primacy_recency_index,
+            "center_of_mass": summary.center_of_mass,
+        }
+        return Curve(summary.curve, numbers, average.provenance())
+
+    return each_model(model, data, averaged, curves_frame, curves_figure)
+
+
+@overload
+def cause(
+    model: Model,
+    dataset: str | Path = SAMPLE,
+    *,
+    intervention: str = "relocation",
+    by: Replacement = "delete",
+    pairs: int = interventions.DEFAULT_PAIRS,
+) -> Curve: ...
+@overload
+def cause(
+    model: Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    intervention: str = "relocation",
+    by: Replacement = "delete",
+    pairs: int = interventions.DEFAULT_PAIRS,
+) -> ByModel[Curve]: ...
+@quietly()
+def cause(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    intervention: str = "relocation",
+    by: Replacement = "delete",
+    pairs: int = interventions.DEFAULT_PAIRS,
+) -> Curve | ByModel[Curve]:
+    """What an intervention on texts does to the score, by position: whether position itself causes
+    the score to change. Results as in `curve`, with other numbers.
+
+    `last_minus_first` is the mean of the curve's last third minus that of its first. Relocation
+    also has `lost`, what the score loses where the evidence is past the context limit.
+
+    Args:
+        model: as in `curve`.
+        intervention: "relocation" moves the evidence through its own text, "ablation" takes parts
+            out; of documents alone, "segments", "shuffled" and "thirds" compare a part's vector
+            with that of the whole text.
+        by: how ablation takes parts out: "delete", "mask" or "filler".
+        pairs: how many pairs or documents, spread evenly; 0 is all of them.
+
+    Raises:
+        UserError: as `explain`, or no pair has evidence that could be moved.
+    """
+    data, compute = data_set(dataset), service()
+    how, usable = _intervention(intervention, by, data)
+    chosen, words = chosen_pairs(usable, pairs, "documents" if how.name in CUTS else "pairs")
+
+    def averaged(spec: RetrieverSpec) -> Curve:
+        if how.name in CUTS:
+            require_vector(spec)
+        run_job(interventions.job(compute, spec, how, chosen, f"{data.name}: {words}"))
+        average = interventions.data_set_cause(compute, spec, how, chosen, data.name, words)
+        numbers = {"last_minus_first": average.lean}
+        if intervention == "relocation":
+            numbers["lost"] = average.lost
+        quantity = QUANTITIES.get(how.name, COSINE)
+        return Curve(average.summary.curve, numbers, average.provenance(), quantity)
+
+    return each_model(model, data, averaged, curves_frame, curves_figure)
+
+
+def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Sequence[TextPair]]:
+    """An intervention by its name, and the pairs (or documents) that it can be made on.
+
+    Raises:
+        UserError: there is none of this name, or nothing to make it on.
+    """
+    if by != "delete" and name != "ablation":
+        raise UserError("`by` is how ablation takes parts out: leave it out, or choose ablation.")
+    if name == "ablation":
+        return ablation_method(by), data.pairs
+    if name in CUTS:
+        return segments_method(name), documents_of(data.pairs)
+    if name != "relocation":
+        known = ("relocation", "ablation", *CUTS)
+        raise UserError(f"There is no intervention {name!r}: choose from {', '.join(known)}.")
+    usable, reason = movable(data.pairs)
+    if not usable:
+        raise UserError(reason or f"No pair of {data.name} has evidence that could be moved.")
+    return relocation_method(), usable
+
+
+@overload
+def relocate(
+    model: Model, dataset: str | Path = SAMPLE, *, pairs: int = interventions.DEFAULT_PAIRS
+) -> Curve: ...
+@overload
+def relocate(
+    model: Models, dataset: str | Path = SAMPLE, *, pairs: int = interventions.DEFAULT_PAIRS
+) -> ByModel[Curve]: ...
+def relocate(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    pairs: int = interventions.DEFAULT_PAIRS,
+) -> Curve | ByModel[Curve]:
+    """The score against the position of the evidence, which is moved through its own text: `cause`
+    with intervention="relocation"."""
+    return cause(model, dataset, intervention="relocation", pairs=pairs)
+
+
+@overload
+def rank(model: Model, dataset: str | Path = SAMPLE) -> MeasuredRanking: ...
+@overload
+def rank(model: Models, dataset: str | Path = SAMPLE) -> ByModel[MeasuredRanking]: ...
+@quietly()
+def rank(
+    model: Model | Models, dataset: str | Path = SAMPLE
+) -> MeasuredRanking | ByModel[MeasuredRanking]:
+    """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by position
+    of the evidence, and PSI with its value under permutation. Of several models, a ranking for each
+    by its name. PosLens keeps the results.
+
+    Raises:
+        UserError: as `explain`, or the data set judges no relevance.
+    """
+    data, compute = data_set(dataset), service()
+    setup = rankings.RankingSetup(rankings.collection_of(data))
+
+    def ranked(spec: RetrieverSpec) -> MeasuredRanking:
+        if rankings.ranked(compute, spec, setup) is None:
+            run_job(rankings.job(compute, spec, setup))
+        ranking = rankings.ranked(compute, spec, setup)
+        if ranking is None:
+            raise UserError(f"{spec.name} could not rank {data.name}: try again.")
+        return MeasuredRanking(ranking)
+
+    return each_model(model, data, ranked, rankings_frame, rankings_figure)

@@ -1,0 +1,59 @@
+"""What is known by name: models, methods and data sets, as tables."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poslens.attribution import datasets as known_datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.detect import families_with
+
+
+def models() -> pd.DataFrame:
+    """The models known by name."""
+    return pd.DataFrame(
+        [
+            {
+                "name": spec.name,
+                "installed": resolve.installed(spec),
+                "family": spec.family,
+                "pooling": spec.pooling or "",
+                "max_length": spec.max_length,
+                "license": spec.license,
+                "title": spec.title,
+            }
+            for spec in resolve.known().values()
+        ]
+    )
+
+
+def methods() -> pd.DataFrame:
+    """The attribution methods, the families of models that they are for, and their parameters."""
+    return pd.DataFrame(
+        [
+            {
+                "name": entry.name,
+                "title": entry.title,
+                "families": ", ".join(family.name for family in families_with(entry.needs)),
+                "parameters": {option.name: option.choices for option in entry.parameters},
+                "help": entry.help,
+                "caveat": entry.caveat,
+            }
+            for entry in METHODS.values()
+        ]
+    )
+
+
+def datasets() -> pd.DataFrame:
+    """The data sets known by name; of one that cannot be read the title says why."""
+    rows = []
+    for name in known_datasets.names():
+        known_datasets.reload_if_changed(name)
+        try:
+            data = known_datasets.read(name)
+            rows.append({"name": name, "title": data.title, "pairs": len(data.pairs)})
+        except UserError as reason:
+            rows.append({"name": name, "title": str(reason), "pairs": 0})
+    return pd.DataFrame(rows)

@@ -1,0 +1,145 @@
+"""What results of `poslens` share: a table, a figure, files, and how a notebook displays them."""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from poslens.attribution.types import Provenance
+from poslens.cache.exchange.atomic_file import replacing
+from poslens.export.files import TABLE_FORMATS, figure_bytes, table_files
+from poslens.figures.palettes import Style
+
+HEIGHT_PX = 460
+"""Height of a heatmap in a notebook; a longer document scrolls."""
+
+PICTURES = ("html", "png", "svg", "pdf")
+
+
+class Result(ABC):
+    """A table and a figure with their provenance, shown in a notebook as the figure."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to compute this again, an entry for each model."""
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """The numbers as a table."""
+
+    @abstractmethod
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The numbers as a Plotly figure.
+
+        Raises:
+            UserError: there is nothing to draw.
+        """
+
+    def save(self, path: str | Path) -> Path:
+        """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet or .json. A .csv
+        gets a file with its provenance next to it, `NAME.provenance.json`.
+
+        Raises:
+            UserError: another suffix, no browser for a picture, or the file cannot be written.
+        """
+        fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
+        if fmt in TABLE_FORMATS:
+            return table_written(path, self.to_frame(), fmt, self.provenance)
+        data = figure_bytes(self.figure(), fmt, Style(), self.provenance)  # type: ignore[arg-type]
+        return written(path, data)
+
+    def _repr_html_(self) -> str:
+        return framed(figure_bytes(self.figure(), "html", Style()))
+
+
+R = TypeVar("R", bound=Result)
+
+
+class ByModel(Result, Mapping[str, R]):
+    """One result for each model, by its name; table and figure show all of them."""
+
+    def __init__(
+        self,
+        results: Mapping[str, R],
+        frame: Callable[[Sequence[R]], pd.DataFrame],
+        figure: Callable[[Sequence[R], Style], go.Figure],
+    ) -> None:
+        self._results, self._frame, self._figure = dict(results), frame, figure
+
+    def __getitem__(self, model: str) -> R:
+        return self._results[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """See `Result`."""
+        return [entry for result in self.values() for entry in result.provenance]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows of all models."""
+        return self._frame(list(self.values()))
+
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """A line for each model.
+
+        Raises:
+            UserError: as for one model.
+        """
+        return self._figure(list(self.values()), style or Style())
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.values()))
+
+
+def framed(page: bytes) -> str:
+    """A page in a notebook's cell: in a frame of its own that may run its script and reach nothing
+    of the notebook."""
+    source = html.escape(page.decode(), quote=True)
+    return (
+        f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
+        f'style="width:100%;height:{HEIGHT_PX}px;border:0"></iframe>'
+    )
+
+
+def suffix(path: str | Path, formats: Sequence[str]) -> str:
+    """The format that a file's name asks for.
+
+    Raises:
+        UserError: none of `formats`.
+    """
+    from poslens.commands.result_files import suffix_of
+
+    return suffix_of(Path(path), list(dict.fromkeys(formats)))
+
+
+def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
+    """The path of a table, once it and its provenance are in their files."""
+    target = Path(path)
+    files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
+    for name, data in reversed(files.items()):  # the provenance first: no table is without it
+        written(target.with_name(name), data)
+    return target
+
+
+def written(path: str | Path, data: bytes) -> Path:
+    """The path, once `data` is in its file, whole.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    target = Path(path)
+    with replacing(target) as file:
+        file.write(data)
+    return target

@@ -1,0 +1,130 @@
+"""What the calls of `poslens` are about: models, data sets and pairs, as a program gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from poslens.attribution import datasets as known_datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import own_object
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute.runs import Job
+from poslens.figures.palettes import Style
+from poslens.result_base import ByModel, R
+from poslens.saved_models import folder_of
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class Encoder(Protocol):
+    """A model of one's own: only its vectors are known, see docs/python.md."""
+
+    def encode(self, texts: list[str], /) -> Any:
+        """One vector for each text [n, dimensions]: an array, a tensor or a list."""
+        ...
+
+
+Model: TypeAlias = "str | Path | SentenceTransformer | Encoder"
+Models: TypeAlias = "list[Any] | tuple[Any, ...]"
+"""Several models."""
+
+
+def data_set(dataset: str | Path) -> DataSet:
+    """The data set of a name or a path.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    return known_datasets.read(data_name(dataset))
+
+
+def data_name(dataset: str | Path) -> str:
+    """The name of a data set that a name or a path gives; files that changed are read again."""
+    from poslens.commands.command_options import data_name
+
+    return data_name(str(dataset))
+
+
+def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
+    """The retriever of a name, a folder or an object, with the data set's word statistics where it
+    uses any.
+
+    Raises:
+        UserError: there is none.
+    """
+    from poslens.commands.command_options import resolve
+
+    if isinstance(model, (str, Path)):
+        spec = resolve(str(model))
+    elif _of_library(model):
+        spec = resolve(str(folder_of(model)))
+    else:
+        spec = own_object.remember(model)
+    return with_corpus(spec, data.name) if family_of(spec).has_statistics else spec
+
+
+def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
+    """The retrievers of one model or several, each once.
+
+    Raises:
+        UserError: as `spec_of`, or there is none.
+    """
+    from poslens.commands.command_options import distinct
+
+    specs = distinct(
+        spec_of(each, data) for each in (model if isinstance(model, list | tuple) else [model])
+    )
+    if not specs:
+        raise UserError("There is no model: name at least one.")
+    return specs
+
+
+def each_model(
+    model: Model | Models,
+    data: DataSet,
+    result_of: Callable[[RetrieverSpec], R],
+    frame: Callable[[Sequence[R]], pd.DataFrame],
+    figure: Callable[[Sequence[R], Style], go.Figure],
+) -> R | ByModel[R]:
+    """The result of one model, or of several by their names."""
+    results = {spec.name: result_of(spec) for spec in specs_of(model, data)}
+    if isinstance(model, list | tuple):
+        return ByModel(results, frame, figure)
+    return next(iter(results.values()))
+
+
+def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
+    """Whether sentence-transformers can write the model: then its inside is known too."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    return "sentence_transformers" in modules and hasattr(model, "save")
+
+
+def chosen_pairs(
+    pairs: Sequence[TextPair], n: int, unit: str = "pairs"
+) -> tuple[list[TextPair], str]:
+    """`n` pairs, or all where it is 0, and the choice in words."""
+    if not isinstance(n, Integral) or n < 0:
+        raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
+    chosen = list(spread_evenly(pairs, min(n or len(pairs), len(pairs))))
+    return chosen, "" if len(chosen) == len(pairs) else f"{len(chosen)} {unit} spread evenly"
+
+
+def run_job(job: Job) -> None:
+    """Compute what a job lacks; Ctrl-C ends it after the batch at hand and keeps what is there."""
+    from poslens.commands.command_output import watched
+
+    if job.total and job.n_done() >= job.total:
+        return
+    watched(job.label, job, unit="item", own_process=False)
