@@ -28,6 +28,8 @@ _WORD = regex.compile(
     regex.VERSION1,
 )
 
+_STARTS_UNSPACED = regex.compile(rf"[{_UNSPACED}]", regex.VERSION1)
+
 # Scripts whose sentences no rule finds: Thai and Lao mark none, and the segmenter does not know the
 # marks of Khmer and Tibetan. A space there ends a phrase as often as a sentence.
 _UNMARKED = ("Thai", "Lao", "Khmer", "Tibetan")
@@ -83,6 +85,11 @@ def clean(text: str, what: str) -> CleanText:
         return CleanText(text, 0)
     replaced, count = _NOT_TEXT.subn("\N{REPLACEMENT CHARACTER}", text)
     return CleanText(replaced, count)
+
+
+def starts_unspaced(text: str) -> bool:
+    """Whether the text begins with a character of a script that puts no spaces between words."""
+    return _STARTS_UNSPACED.match(text) is not None
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from poslens.attribution.debiasing.folder import debiased_models
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
 from poslens.attribution.retrievers.model_folder import contents
@@ -83,8 +84,8 @@ def _family_of(folder: Path) -> str:
 
 
 def known() -> dict[str, RetrieverSpec]:
-    """Presets, registered folders and endpoints."""
-    return {**presets(), **_registered}
+    """Presets, debiased models on this machine, registered folders and endpoints."""
+    return {**presets(), **debiased_models(), **_registered}
 
 
 def shipped_calibrated() -> list[str]:

@@ -1,0 +1,1 @@
+"""Removing position bias from a dense model by self-distillation, without labels."""

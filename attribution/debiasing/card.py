@@ -1,0 +1,83 @@
+"""The card of a debiased model: what it was made of, what was measured, and what it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poslens.attribution.debiasing.folder import Manifest
+
+LIMITS = (
+    "It is taught that the order of sentences does not matter. Where order carries meaning "
+    "(a story, a proof, instructions), two texts that differ in order alone are closer to each "
+    "other than before.",
+    "It is judged on half of one corpus. Measure it on your own queries before you use it.",
+    "A corpus that was indexed with the base model has to be indexed again.",
+    "Positions past the model's limit are not read, as before.",
+)
+
+
+def model_card(
+    manifest: Manifest,
+    name: str,
+    results: Sequence[tuple[str, str, str, str]] = (),
+    verdict: str = "",
+) -> str:
+    """The card as Markdown. `results` are rows of (measure, before, after, change) on the held-out
+    half; empty before they are measured."""
+    license = f"license: {manifest.license.lower()}\n" if manifest.license else ""
+    checks = "\n".join(
+        f"| {step} | {loss:.4f} | {effect} |" if step else f"| 0 | | {effect} |"
+        for step, loss, effect in manifest.checks
+    )
+    recipe = ", ".join(f"{key} {value:g}" for key, value in manifest.recipe.items())
+    measured = "Not measured yet."
+    if results:
+        rows = "\n".join(f"| {' | '.join(row)} |" for row in results)
+        measured = (
+            f"{verdict}\n\nOn the documents that were held out; 95% intervals resample documents, "
+            "and changes are paired.\n\n| measure | before | after | change |\n|---|---|---|---|\n"
+            f"{rows}"
+        )
+    limits = "\n".join(f"- {one}" for one in LIMITS)
+    return f"""---
+{license}library_name: sentence-transformers
+tags: [sentence-transformers, sentence-similarity, feature-extraction, position-bias]
+---
+
+# {name}
+
+{manifest.base} with less position bias: a low-rank adapter, trained by self-distillation without
+labels and merged into the weights.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+```
+
+## Training
+
+The model learns to give a whole text the vector that it gave it sentence by sentence, each
+sentence read alone. Texts are sentences in random order, each also in the reversed order.
+
+- Base model: {manifest.base}
+- Data: {manifest.corpus} (fingerprint {manifest.corpus_digest}), {manifest.n_sentences:,} sentences
+  of half of its {manifest.n_documents:,} documents; the other half was held out
+- Steps: {manifest.steps}{" (stopped early: the effect was small enough)" if manifest.early else ""}
+- Recipe: {recipe}
+
+Position effect on validation texts (cosine of a text with its sentences in the last third minus
+with those in the first third), by step:
+
+| step | loss | position effect |
+|---|---|---|
+{checks}
+
+## Results
+
+{measured}
+
+## Limits
+
+{limits}
+"""

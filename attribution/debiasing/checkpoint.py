@@ -1,0 +1,102 @@
+"""Where a training is: adapter, optimizer and checks, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from poslens.attribution.curves.bootstrap import Estimate
+
+Moments = Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationCheck:
+    """The position effect on the validation texts after `step` steps, and the mean loss since the
+    check before."""
+
+    step: int
+    loss: float
+    effect: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """What a checkpoint holds: weights by path, the optimizer's moments by path and name, the
+    steps done, the last step, the checks so far, and the sum of the losses since the last one."""
+
+    weights: dict[str, Tensor]
+    moments: dict[str, dict[str, Tensor]]
+    step: int
+    end: int
+    checks: tuple[ValidationCheck, ...]
+    loss: float
+
+
+class Checkpoint:
+    """A checkpoint's file, replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(
+        self,
+        owner: str,
+        weights: Mapping[str, Tensor],
+        moments: Moments,
+        step: int,
+        end: int,
+        checks: Sequence[ValidationCheck],
+        loss: float,
+    ) -> None:
+        """Replace the file; `owner` says which training it is of."""
+        tensors = {f"weight/{path}": value.contiguous() for path, value in weights.items()}
+        for path, named in moments.items():
+            for name, value in named.items():
+                tensors[f"{name}/{path}"] = value.detach().cpu().contiguous()
+        about = {"step": step, "end": end, "checks": [asdict(one) for one in checks], "loss": loss}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_suffix(f".{os.getpid()}.new")
+        save_file(tensors, new, {"owner": owner, "state": json.dumps(about)})
+        new.replace(self._path)
+
+    def read(self, owner: str) -> TrainingState | None:
+        """What it holds; None where it is not there, is damaged, or is of another training."""
+        try:
+            with safe_open(self._path, "pt") as file:
+                about = file.metadata() or {}
+                if about.get("owner") != owner:
+                    return None
+                state = json.loads(about["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights: dict[str, Tensor] = {}
+            moments: dict[str, dict[str, Tensor]] = {}
+            for name, value in tensors.items():
+                kind, _, path = name.partition("/")
+                if kind == "weight":
+                    weights[path] = value
+                else:
+                    moments.setdefault(path, {})[kind] = value
+            checks = _checks(state["checks"])
+            return TrainingState(
+                weights, moments, state["step"], state["end"], checks, state["loss"]
+            )
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+            return None
+
+
+def _checks(found: Sequence[Mapping[str, Any]]) -> tuple[ValidationCheck, ...]:
+    return tuple(
+        ValidationCheck(
+            one["step"], one["loss"], Estimate(**one["effect"]) if one["effect"] else None
+        )
+        for one in found
+    )

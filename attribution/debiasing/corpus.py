@@ -1,0 +1,144 @@
+"""What a model is debiased on: the sentences of one half of a corpus, and the texts made of them.
+
+A corpus is split by document: one half to train on, the other one held out for judging. A part of
+the training half is validated on, so that the dose is chosen on texts that were neither trained on
+nor judged on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.text import (
+    script_without_sentences,
+    sentences,
+    starts_unspaced,
+    words,
+)
+
+MIN_DOCUMENTS = 8
+"""Fewer documents leave too little on one of the sides."""
+MIN_SENTENCES = 60
+"""Sentences to train on, at least: a few hundred are better."""
+MAX_SENTENCES = 20_000
+"""More would not be drawn anyway; which ones are used is decided by their digest."""
+MIN_WORDS = 4
+VALIDATED = 5
+"""One in so many documents of the training half is validated on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence and the language of its document (ISO 639-3, None where unknown)."""
+
+    text: str
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCorpus:
+    """Sentences to train on and to validate on, no document in both, and the fingerprints of all
+    documents that belong to the training half. `digest` tells this corpus from others."""
+
+    name: str
+    train: tuple[Sentence, ...]
+    validate: tuple[Sentence, ...]
+    training_half: frozenset[str]
+    n_documents: int
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the sentences, in order."""
+        total = hashlib.blake2b(digest_size=8)
+        for part in (self.train, self.validate):
+            for one in part:
+                total.update(f"{one.language}\0{one.text}\0".encode())
+            total.update(b"\1")
+        return total.hexdigest()
+
+    def held_out(self, text: str) -> bool:
+        """Whether nothing of this document was trained or validated on."""
+        return fingerprint(text) not in self.training_half
+
+
+def fingerprint(text: str) -> str:
+    """What tells a document from others: the same text is always on the same side of a split."""
+    return hashlib.blake2b(b"debias\0" + text.encode(), digest_size=12).hexdigest()
+
+
+def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> TrainingCorpus:
+    """Split documents (text, language) in two halves, by fingerprint, and cut the training half
+    into sentences.
+
+    Raises:
+        UserError: there are too few documents or sentences.
+    """
+    texts = {fingerprint(text): (text, language) for text, language in documents}
+    order = sorted(texts)
+    half = order[: len(order) // 2]
+    n_validated = max(1, len(half) // VALIDATED)
+    if len(order) < MIN_DOCUMENTS:
+        raise UserError(
+            f"{name} has {len(order)} documents; debiasing needs at least {MIN_DOCUMENTS}, since "
+            "half of them are held out to judge it: give a larger corpus."
+        )
+    seen: set[str] = set()
+    validate = _sentences([texts[one] for one in half[:n_validated]], seen)
+    train = _sentences([texts[one] for one in half[n_validated:]], seen)
+    if min(len(train), len(validate) * (VALIDATED - 1)) < MIN_SENTENCES:
+        raise UserError(
+            f"{name} has too few sentences to debias a model: {len(train)} to train on and "
+            f"{len(validate)} to validate on, where {MIN_SENTENCES} and "
+            f"{MIN_SENTENCES // (VALIDATED - 1)} are the least. Give a larger corpus."
+        )
+    return TrainingCorpus(name, train, validate, frozenset(half), len(order))
+
+
+def _sentences(documents: Sequence[tuple[str, str | None]], seen: set[str]) -> tuple[Sentence, ...]:
+    """The documents' sentences, each once; those in scripts without marked sentences are none."""
+    found: list[Sentence] = []
+    for text, language in documents:
+        if len(found) >= MAX_SENTENCES:
+            break
+        if script_without_sentences(text):
+            continue
+        for start, end in sentences(text, language):
+            sentence = " ".join(text[start:end].split())
+            if sentence not in seen and len(words(sentence)) >= MIN_WORDS:
+                seen.add(sentence)
+                found.append(Sentence(sentence, language))
+    return tuple(found[:MAX_SENTENCES])
+
+
+def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:
+    """Numbers of the sentences of each language that has at least `least` of them: a training text
+    is in one language."""
+    groups: dict[str | None, list[int]] = {}
+    for number, one in enumerate(pool):
+        groups.setdefault(one.language, []).append(number)
+    return [group for group in groups.values() if len(group) >= least]
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Sentences as one text, with spaces between them where their script has any."""
+    text = ""
+    for part in parts:
+        text += part if not text or starts_unspaced(part) else f" {part}"
+    return text
+
+
+def half_query(sentence: str, rng: random.Random) -> str:
+    """A random half of a sentence's words in their order, without its last mark."""
+    spans = [span for span in words(sentence) if any(map(str.isalnum, sentence[slice(*span)]))]
+    spans = spans or list(words(sentence))
+    chosen = sorted(rng.sample(range(len(spans)), (len(spans) + 1) // 2))
+    query = ""
+    for previous, number in zip([None, *chosen], chosen, strict=False):
+        start, end = spans[number]
+        gap = previous is not None and any(map(str.isspace, sentence[spans[previous][1] : start]))
+        query += (" " if gap else "") + sentence[start:end]
+    return query

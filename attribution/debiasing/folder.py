@@ -1,0 +1,115 @@
+"""Debiased models on this machine: plain sentence-transformers folders below the data folder, each
+with what it was made of. Nothing here loads a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
+
+MANIFEST = "debias.json"
+ADAPTER = "adapter"
+"""The adapter alone, within the folder; no library reads it there."""
+MAX_BYTES = 1 << 20
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a debiased model was made of. `training` tells it from every other training: the base
+    model's files and settings, the corpus and the recipe. `checks` are (step, mean loss, position
+    effect as text) in order."""
+
+    base: str
+    training: str
+    recipe: dict[str, float]
+    corpus: str
+    corpus_digest: str
+    n_documents: int
+    n_sentences: int
+    training_half: tuple[str, ...]
+    steps: int
+    early: bool
+    checks: tuple[tuple[int, float, str], ...]
+    license: str = ""
+    query_max_length: int | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write it into the model's folder."""
+        text = json.dumps(asdict(self), indent=1)
+        (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What the model in `folder` was made of; None where it does not say."""
+    path = folder / MANIFEST
+    try:
+        status = path.stat()
+        return _parsed(path, status.st_mtime_ns) if status.st_size <= MAX_BYTES else None
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: Path, _changed: int) -> Manifest:
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    known["training_half"] = tuple(known["training_half"])
+    known["checks"] = tuple((int(s), float(x), str(e)) for s, x, e in known["checks"])
+    return Manifest(**known)
+
+
+def root() -> Path:
+    """Where debiased models are."""
+    return data_folder() / "models" / "debiased"
+
+
+def debiased_models() -> dict[str, RetrieverSpec]:
+    """Every debiased model by name."""
+    found = {}
+    try:
+        folders = sorted(path for path in root().iterdir() if not path.name.startswith("."))
+    except OSError:
+        return {}
+    for folder in folders:
+        if (manifest := read_manifest(folder)) is not None:
+            found[folder.name] = RetrieverSpec(
+                name=folder.name,
+                title=f"{manifest.base}, debiased on {manifest.corpus}",
+                family="dense",
+                source=f"folder:{folder}",
+                license=manifest.license,
+                note=f"Debiased by self-distillation on half of {manifest.corpus}.",
+                query_max_length=manifest.query_max_length,
+            )
+    return found
+
+
+def find(training: str) -> RetrieverSpec | None:
+    """The model that this training made."""
+    for spec in debiased_models().values():
+        manifest = read_manifest(folder_of(spec))
+        if manifest is not None and manifest.training == training:
+            return spec
+    return None
+
+
+def folder_of(spec: RetrieverSpec) -> Path:
+    """The folder of one of them."""
+    return Path(spec.source.removeprefix("folder:"))
+
+
+def new_folder(base: str) -> Path:
+    """A folder that is not there yet, named after the model that was debiased."""
+    stem = _NOT_IN_NAMES.sub("-", base.rpartition("/")[2]).strip("-.") + "-debiased"
+    folder = root() / stem
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = root() / f"{stem}-{number}"
+    return folder

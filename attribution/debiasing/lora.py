@@ -1,0 +1,82 @@
+"""Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) on every linear layer of an encoder's
+stack, by peft."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from poslens.attribution.errors import UserError
+
+
+def linear_layers(backbone: nn.Module, name: str) -> list[str]:
+    """Names of the linear layers within the encoder's stack of blocks. A pooler or a head outside
+    the stack has no part in how tokens are read.
+
+    Raises:
+        UserError: the model has none.
+    """
+    stacks = tuple(
+        f"{path}." for path, module in backbone.named_modules() if isinstance(module, nn.ModuleList)
+    )
+    layers = [
+        path
+        for path, module in backbone.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and path.startswith(stacks)
+    ]
+    if not layers:
+        raise UserError(
+            f"{name} has no linear layers in a stack of blocks, so no adapter can be trained on "
+            "it: choose a transformer encoder."
+        )
+    return layers
+
+
+class Adapter:
+    """An untrained adapter on a backbone, which it changes in place until `merge`."""
+
+    def __init__(self, backbone: Any, name: str, rank: int, alpha: int) -> None:
+        # Of what one library asks of another: nobody who trains a model can change it.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        layers = linear_layers(backbone, name)
+        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers)
+        self._model: Any = get_peft_model(backbone, config)
+        self.weights: dict[str, nn.Parameter] = {
+            path: weight for path, weight in self._model.named_parameters() if weight.requires_grad
+        }
+        self.n_layers = len(layers)
+
+    def disabled(self) -> Any:
+        """While this context is open, the backbone computes as it did before."""
+        return self._model.disable_adapter()
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the weights, on the CPU."""
+        return {path: weight.detach().cpu().clone() for path, weight in self.weights.items()}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Give the weights these values."""
+        for path, weight in self.weights.items():
+            weight.copy_(state[path])
+
+    def save(self, folder: Path, base: str) -> None:
+        """Write the adapter alone, as peft reads it; `base` names the model that it is for."""
+        self._model.peft_config["default"].base_model_name_or_path = base
+        # "auto" would ask a hub whether the vocabulary has grown; no embedding was trained.
+        self._model.save_pretrained(str(folder), save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # an empty template
+        settings = folder / "adapter_config.json"
+        config = json.loads(settings.read_text(encoding="utf-8"))
+        settings.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+    def merge(self) -> None:
+        """Add the adapter to the backbone's weights, in place; this object is of no use then."""
+        self._model.merge_and_unload()

@@ -1,0 +1,85 @@
+"""How much a model's reading of a text depends on where its sentences are: without labels, on texts
+of sentences in random order, each also in the reversed order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.debiasing.corpus import Sentence, by_language, joined
+from poslens.attribution.debiasing.teacher import Teacher
+from poslens.attribution.retrievers.dense import DenseRetriever
+
+SENTENCES = 16
+"""Sentences of a validation text, where it fits the model's limit."""
+_MIN_SENTENCES = 4
+
+
+def validation_texts(
+    pool: Sequence[Sentence], teacher: Teacher, limit: int, n: int, seed: int
+) -> list[tuple[str, ...]]:
+    """`n` texts as sentences, drawn with a seed, each in one language and within `limit` tokens."""
+    rng = random.Random(f"validation {seed}")
+    groups = by_language(pool, _MIN_SENTENCES)
+    if not groups:
+        return []
+    texts = []
+    for _ in range(n):
+        (group,) = rng.choices(groups, [len(one) for one in groups])
+        drawn = rng.sample(group, min(SENTENCES, len(group)))
+        texts.append(tuple(within(teacher, [pool[i].text for i in drawn], limit)))
+    return [text for text in texts if len(text) >= _MIN_SENTENCES]
+
+
+def within(teacher: Teacher, sentences: Sequence[str], limit: int) -> list[str]:
+    """The first of `sentences` that fit `limit` tokens together; always at least two."""
+    chosen: list[str] = []
+    tokens = 0
+    for one in sentences:
+        tokens += teacher.reading(one).tokens
+        if tokens > limit and len(chosen) >= 2:
+            break
+        chosen.append(one)
+    return chosen
+
+
+@torch.no_grad()
+def position_effect(
+    retriever: DenseRetriever,
+    teacher: Teacher,
+    texts: Sequence[Sequence[str]],
+    slot: Callable[[], AbstractContextManager[None]],
+) -> Estimate | None:
+    """Cosine of a text with its sentences in the last third minus with those in the first third,
+    each sentence read alone; its interval resamples texts. Negative: the model reads the beginning
+    more than the end. Each text is read in both directions, so that only position can differ.
+    None without texts."""
+    differences: list[list[float]] = []
+    for sentences in texts:
+        with slot():
+            alone = torch.stack([teacher.reading(one).vector for one in sentences])
+            both = embed_documents(retriever, [joined(sentences), joined(sentences[::-1])])
+        cosines = (both @ alone.T).double().cpu().numpy()
+        differences.append([_last_minus_first(np.stack([cosines[0], cosines[1, ::-1]]))])
+    return estimate(np.array(differences)) if differences else None
+
+
+def _last_minus_first(cosines: NDArray[np.float64]) -> float:
+    """Of cosines [2, n] of the sentences in order of their position, in both directions."""
+    n = cosines.shape[1]
+    third = max(1, n // 3)
+    return float(cosines[:, -third:].mean() - cosines[:, :third].mean())
+
+
+def embed_documents(retriever: DenseRetriever, texts: Sequence[str]) -> Tensor:
+    """Vectors [n, D] of length 1."""
+    return nn.functional.normalize(
+        retriever.embed(retriever.encode_plain(texts, "document")).float(), dim=1
+    )

@@ -1,0 +1,57 @@
+"""Every number of a training, and the learning rate at each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+WARM_UP = 0.1
+"""Part of the schedule in which the learning rate rises."""
+START, END = 25.0, 1e4
+"""The learning rate begins at the peak over START and ends at that over END: PyTorch's defaults."""
+MOMENTUM = (0.85, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRecipe:
+    """How a model is debiased. The training ends after `steps`; or earlier, where the position
+    effect on validation texts has fallen to `tolerance` of what it was: then `cooldown` more steps
+    bring the learning rate to 0. A step reads about `tokens_per_step` tokens, in texts of
+    `sentences_min` to `sentences_max` sentences."""
+
+    seed: int = 7
+    steps: int = 160
+    check_every: int = 20
+    cooldown: int = 20
+    tolerance: float = 0.05
+    rank: int = 8
+    alpha: int = 16
+    learning_rate: float = 1e-3
+    tokens_per_step: int = 1600
+    sentences_min: int = 4
+    sentences_max: int = 28
+    sentence_weight: float = 20.0
+    query_weight: float = 1.0
+    validation_texts: int = 12
+
+    @property
+    def words(self) -> str:
+        """The recipe in one line; what tells one training from another."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+
+
+def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
+    """Learning rate and first momentum of a step from 0 on: the one-cycle policy (Smith and Topin
+    2018, arXiv 1708.07120) with cosine annealing, as PyTorch's OneCycleLR."""
+    total = steps + 1
+    top = WARM_UP * total - 1
+    low, high = MOMENTUM
+    if step <= top:
+        share = step / top
+        return _between(peak / START, peak, share), _between(high, low, share)
+    share = (step - top) / (total - 1 - top)
+    return _between(peak, peak / START / END, share), _between(low, high, share)
+
+
+def _between(first: float, last: float, share: float) -> float:
+    return last + (first - last) / 2 * (1 + math.cos(math.pi * share))

@@ -1,0 +1,108 @@
+"""The teacher: the model's own reading of a text, sentence by sentence, in which order has no
+part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sentence_transformers.sentence_transformer.modules import Pooling
+from torch import Tensor, nn
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceReading:
+    """A sentence read alone: `parts` [H] is what is summed over the sentences of a text, `vector`
+    [D] its embedding of length 1, `norm` the embedding's length and `tokens` its token count."""
+
+    parts: Tensor
+    vector: Tensor
+    norm: float
+    tokens: int
+
+
+class Teacher:
+    """Reads sentences with a frozen model, one at a time, so that a reading depends on nothing
+    else; and combines them into the vector of a text.
+
+    With mean pooling a text's token states are the sum of its sentences' token states, followed by
+    what the model does after pooling (a dense layer, say). With any other pooling it is the sum of
+    the sentences' vectors, each of length 1, weighted by their token counts.
+    """
+
+    def __init__(
+        self, retriever: DenseRetriever, frozen: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`frozen()` is a context in which the retriever computes as before training.
+
+        Raises:
+            UserError: the model does not pool tokens in one way.
+        """
+        self._retriever, self._frozen = retriever, frozen
+        modules = list(retriever.model)
+        places = [place for place, one in enumerate(modules) if isinstance(one, Pooling)]
+        if len(places) != 1 or not isinstance(modules[places[0]].pooling_mode, str):
+            raise UserError(
+                f"{retriever.name} does not pool its tokens in one way, so it cannot be debiased: "
+                "choose a model with mean, CLS or last-token pooling."
+            )
+        self._pooling: Any = modules[places[0]]
+        self._after_pooling: list[nn.Module] = modules[places[0] + 1 :]
+        self._sums_states = self._pooling.pooling_mode == "mean"
+        self._read: dict[str, SentenceReading] = {}
+
+    @torch.no_grad()
+    def reading(self, sentence: str) -> SentenceReading:
+        """The sentence alone, computed once."""
+        if sentence not in self._read:
+            with self._frozen():
+                self._read[sentence] = self._compute(sentence)
+        return self._read[sentence]
+
+    def _compute(self, sentence: str) -> SentenceReading:
+        encoded = self._retriever.encode_plain([sentence], "document")
+        pooled: list[Tensor] = []
+        hook = self._pooling.register_forward_hook(
+            lambda _module, _inputs, output: pooled.append(output["sentence_embedding"][0].clone())
+        )
+        try:
+            vector = self._retriever.embed(encoded)[0].float()
+        finally:
+            hook.remove()
+        tokens = int(encoded.features["attention_mask"].sum())
+        if not self._pooling.include_prompt:
+            tokens -= int(encoded.features.get("prompt_length", 0))
+        unit = nn.functional.normalize(vector, dim=0)
+        parts = pooled[0].float() if self._sums_states else unit
+        return SentenceReading(parts, unit, float(vector.norm()), tokens)
+
+    @torch.no_grad()
+    def queries(self, queries: Sequence[str]) -> Tensor:
+        """Embeddings [n, D] of queries, as before training."""
+        with self._frozen():
+            encoded = self._retriever.encode_plain(queries, "query")
+            return self._retriever.embed(encoded).float()
+
+    @torch.no_grad()
+    def target(self, sentences: Sequence[str]) -> Tensor:
+        """The order-blind vector [D] of a text of these sentences, not of length 1."""
+        readings = [self.reading(one) for one in sentences]
+        weights = torch.tensor(
+            [one.tokens for one in readings], dtype=torch.float32, device=readings[0].parts.device
+        )
+        weights /= weights.sum()
+        combined = (weights[:, None] * torch.stack([one.parts for one in readings])).sum(0)
+        if not self._sums_states:
+            norm = sum(w * one.norm for w, one in zip(weights.tolist(), readings, strict=True))
+            target: Tensor = nn.functional.normalize(combined, dim=0) * norm
+            return target
+        features = {"sentence_embedding": combined[None]}
+        for module in self._after_pooling:
+            features = module(features)
+        return features["sentence_embedding"][0]

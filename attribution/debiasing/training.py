@@ -1,0 +1,276 @@
+"""Self-distillation: a model with a low-rank adapter learns to give a whole text the vector that
+the model gives it sentence by sentence.
+
+The student reads texts of sentences in random order, each also in the reversed order, and half
+sentences as queries. The teacher is the same model without the adapter, which reads each sentence
+alone (`teacher.py`), so order has no part in what is taught. No judgements and no other model are
+needed. Related: position-balanced contrastive training with labels (arXiv 2605.26578).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.debiasing.checkpoint import Checkpoint, ValidationCheck
+from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query, joined
+from poslens.attribution.debiasing.lora import Adapter
+from poslens.attribution.debiasing.position_effect import (
+    position_effect,
+    validation_texts,
+    within,
+)
+from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
+from poslens.attribution.debiasing.teacher import Teacher
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+
+GRADIENT_NORM = 1.0
+_MIN_GROUP = 8
+"""Sentences of a language, at least, for training texts in it."""
+
+Slot = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The parts of the loss, and their weighted sum `total`."""
+
+    document: Tensor
+    query: Tensor
+    sentence: Tensor
+    norm: Tensor
+    total: Tensor
+
+
+def losses(
+    documents: Tensor,
+    targets: Tensor,
+    queries: Tensor,
+    query_targets: Tensor,
+    present: Tensor,
+    recipe: TrainingRecipe,
+    *,
+    with_norms: bool,
+) -> Losses:
+    """The loss of a step: documents [B, D] against their order-blind targets [B, D], queries
+    [Q, D] against those of the frozen model [Q, D], and the documents' cosines with the sentences
+    `present` [S, D] against the targets'. None has to be of length 1; `with_norms` also compares
+    lengths, which only matter to a model that scores by something else than the cosine."""
+    unit, target_unit = F.normalize(documents, dim=1), F.normalize(targets, dim=1)
+    document = 1 - (unit * target_unit).sum(1).mean()
+    query = 1 - F.cosine_similarity(queries, query_targets, dim=1).mean()
+    sentence = F.mse_loss(unit @ present.T, target_unit @ present.T)
+    norm = torch.zeros_like(document)
+    if with_norms:
+        norm = _relative(documents, targets) + _relative(queries, query_targets)
+    total = document + recipe.query_weight * query + recipe.sentence_weight * sentence + norm
+    return Losses(document, query, sentence, norm, total)
+
+
+def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Mean square of the relative difference of lengths."""
+    lengths = targets.norm(dim=1)
+    change: Tensor = (vectors.norm(dim=1) - lengths) / lengths
+    return change.square().mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training came to: its steps, and the position effect at each check, the first of
+    which is before training."""
+
+    recipe: TrainingRecipe
+    steps: int
+    checks: tuple[ValidationCheck, ...]
+    early: bool
+
+    @property
+    def before(self) -> Estimate | None:
+        """Position effect on the validation texts before training."""
+        return self.checks[0].effect
+
+    @property
+    def after(self) -> Estimate | None:
+        """The same at the last check."""
+        return self.checks[-1].effect
+
+
+class Training:
+    """One training of one model. It goes on from its last checkpoint, and the result is the same
+    to the bit as without a stop (on one device with one number of threads)."""
+
+    def __init__(
+        self,
+        retriever: DenseRetriever,
+        corpus: TrainingCorpus,
+        recipe: TrainingRecipe,
+        checkpoint: Path | None = None,
+        slot: Slot = nullcontext,
+    ) -> None:
+        """
+        Raises:
+            UserError: the model cannot be trained, or the corpus has too few sentences of any one
+                language.
+        """
+        if retriever.asymmetric:
+            raise UserError(
+                f"{retriever.name} has an encoder of its own for queries, which debiasing does not "
+                "train: choose a model with one encoder."
+            )
+        self._retriever, self._corpus, self._recipe = retriever, corpus, recipe
+        self._groups = by_language(corpus.train, _MIN_GROUP)
+        if not self._groups:
+            raise UserError(
+                f"{corpus.name} has fewer than {_MIN_GROUP} sentences to train on in every "
+                "language: give a larger corpus."
+            )
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
+        self._slot = slot
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            self.adapter = Adapter(retriever.backbone, retriever.name, recipe.rank, recipe.alpha)
+        self._teacher = Teacher(retriever, self.adapter.disabled)
+        self._optimizer = torch.optim.AdamW(
+            self.adapter.weights.values(), lr=recipe.learning_rate, weight_decay=0.0
+        )
+        self._limit = min(retriever.max_length, recipe.tokens_per_step)
+
+    def run(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_step: Callable[[int, int], None] = lambda step, steps: None,
+    ) -> Trained:
+        """Train to the end. `on_step` is told the steps done and the most there can be.
+
+        Raises:
+            Stopped: `should_stop` said so; a checkpoint is written, if there is a place for it.
+        """
+        recipe = self._recipe
+        texts = validation_texts(
+            self._corpus.validate,
+            self._teacher,
+            self._limit,
+            recipe.validation_texts,
+            recipe.seed,
+        )
+        checks, step, end, total = self._resumed()
+        if not checks:
+            checks = [ValidationCheck(0, 0.0, self._effect(texts))]
+        on_step(step, end)
+        while step < end:
+            if should_stop():
+                self._write(step, end, checks, total)
+                raise Stopped("Stopped before the training's end.")
+            with self._slot():
+                total += self._step(step, end)
+            step += 1
+            if step % recipe.check_every == 0 or step == end:
+                done = step - checks[-1].step
+                checks.append(ValidationCheck(step, total / done, self._effect(texts)))
+                total = 0.0
+                end = self._end(step, end, checks)
+                self._write(step, end, checks, total)
+            on_step(step, end)
+        return Trained(recipe, step, tuple(checks), step < recipe.steps)
+
+    def _effect(self, texts: list[tuple[str, ...]]) -> Estimate | None:
+        return position_effect(self._retriever, self._teacher, texts, self._slot)
+
+    def _end(self, step: int, end: int, checks: list[ValidationCheck]) -> int:
+        """The last step, now that `step` was checked."""
+        before, now = checks[0].effect, checks[-1].effect
+        cooled = step + self._recipe.cooldown
+        if end < self._recipe.steps or cooled >= end or before is None or now is None:
+            return end
+        small = abs(now.value) <= self._recipe.tolerance * abs(before.value)
+        return cooled if small else end
+
+    def batch_losses(self, step: int) -> Losses:
+        """The loss of the batch that belongs to a step, with gradients."""
+        texts, queries = self._batch(step)
+        targets = torch.stack([self._teacher.target(text) for text in texts])
+        query_targets = self._teacher.queries(queries)
+        drawn = sorted({sentence for text in texts for sentence in text})
+        present = torch.stack([self._teacher.reading(one).vector for one in drawn])
+        retriever = self._retriever
+        return losses(
+            retriever.embed(
+                retriever.encode_plain([joined(text) for text in texts], "document")
+            ).float(),
+            targets,
+            retriever.embed(retriever.encode_plain(queries, "query")).float(),
+            query_targets,
+            present,
+            self._recipe,
+            with_norms=retriever.model.similarity_fn_name != "cosine",
+        )
+
+    def _step(self, step: int, end: int) -> float:
+        """One step of the optimizer; its loss."""
+        found = self.batch_losses(step)
+        self._optimizer.zero_grad()
+        found.total.backward()
+        weights = list(self.adapter.weights.values())
+        torch.nn.utils.clip_grad_norm_(weights, GRADIENT_NORM)
+        rate, momentum = one_cycle(step, self._recipe.steps, self._recipe.learning_rate)
+        if end < self._recipe.steps:  # it ends early
+            rate *= (end - step) / self._recipe.cooldown
+        for group in self._optimizer.param_groups:
+            group["lr"], group["betas"] = rate, (momentum, group["betas"][1])
+        self._optimizer.step()
+        return float(found.total.detach())
+
+    def _batch(self, step: int) -> tuple[list[list[str]], list[str]]:
+        """The texts of a step, as sentences, and a query for each. What is drawn depends on the
+        seed and the step alone, so that a training can go on at any step."""
+        recipe, pool = self._recipe, self._corpus.train
+        rng = random.Random(f"step {recipe.seed} {step}")
+        (group,) = rng.choices(self._groups, [len(one) for one in self._groups])
+        low, high = recipe.sentences_min, min(recipe.sentences_max, len(group))
+        n = max(2, round(low * (high / low) ** rng.random()))
+        texts: list[list[str]] = []
+        tokens = 0
+        while not texts or tokens + tokens // len(texts) <= recipe.tokens_per_step:
+            drawn = [pool[i].text for i in rng.sample(group, min(n, len(group)))]
+            text = within(self._teacher, drawn, self._limit)
+            texts += [text, text[::-1]]  # the same words: only their positions differ
+            tokens += 2 * sum(self._teacher.reading(one).tokens for one in text)
+        return texts, [half_query(rng.choice(text), rng) for text in texts]
+
+    def _resumed(self) -> tuple[list[ValidationCheck], int, int, float]:
+        """Checks, steps done, last step and losses since the last check, as in the checkpoint; of
+        a new training where there is none that fits."""
+        new: tuple[list[ValidationCheck], int, int, float] = ([], 0, self._recipe.steps, 0.0)
+        found = self._checkpoint.read(self._owner) if self._checkpoint is not None else None
+        if found is None:
+            return new
+        self.adapter.load(found.weights)
+        for path, weight in self.adapter.weights.items():
+            self._optimizer.state[weight] = {
+                name: value.to(weight.device) if name != "step" else value
+                for name, value in found.moments[path].items()
+            }
+        return list(found.checks), found.step, found.end, found.loss
+
+    def _write(self, step: int, end: int, checks: list[ValidationCheck], loss: float) -> None:
+        if self._checkpoint is not None:
+            moments = {
+                path: dict(self._optimizer.state[weight])
+                for path, weight in self.adapter.weights.items()
+            }
+            state = self.adapter.state()
+            self._checkpoint.write(self._owner, state, moments, step, end, checks, loss)
+
+    @property
+    def _owner(self) -> str:
+        """What a checkpoint has to be of to go on from it."""
+        return f"{self._recipe.words}; corpus {self._corpus.digest}"

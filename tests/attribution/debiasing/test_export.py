@@ -1,0 +1,143 @@
+"""A debiased model on disk: the adapter's numbers in the weights, and nothing of PosLens needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from sentence_transformers import SentenceTransformer
+
+from poslens.attribution.debiasing import folder as folders
+from poslens.attribution.debiasing.export import copy_model, write_model
+from poslens.attribution.debiasing.folder import ADAPTER, MANIFEST, Manifest
+from poslens.attribution.debiasing.training import Training
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from tests.attribution.debiasing.debias_testing import QUICK, corpus
+
+TEXTS = ["The tide rises twice a day.", "Over lazy dogs jumping. The quick brown fox."]
+MANIFEST_OF = Manifest(
+    base="tiny/base",
+    training="one",
+    recipe={k: float(v) for k, v in asdict(QUICK).items()},
+    corpus="short",
+    corpus_digest="abc",
+    n_documents=30,
+    n_sentences=60,
+    training_half=("a", "b"),
+    steps=6,
+    early=False,
+    checks=((0, 0.0, "-0.1"), (6, 0.5, "-0.01")),
+    license="MIT",
+)
+Build = Callable[..., DenseRetriever]
+
+
+def vectors(retriever: DenseRetriever) -> np.ndarray:
+    with torch.no_grad():
+        return retriever.embed(retriever.encode_plain(TEXTS, "document")).numpy()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["bert", "bge-m3", "qwen3-left", "gpt_neo", "labse"])
+def test_a_folder_holds_the_trained_model(tiny: Build, home: Path, kind: str) -> None:
+    retriever = tiny(kind, query_prompt="query: ")
+    plain = vectors(retriever)
+    training = Training(retriever, corpus(), replace(QUICK, steps=2))
+    training.run()
+    trained = vectors(retriever)
+    assert np.abs(trained - plain).max() > 1e-4
+    folder = folders.new_folder("some/tiny model")
+    assert folder.name == "tiny-model-debiased"
+    write_model(retriever, training.adapter, MANIFEST_OF, folder)
+
+    alone = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(alone.encode(TEXTS), trained, rtol=1e-4, atol=2e-5)
+    assert alone.prompts["query"] == "query: "
+    assert [path.name for path in folder.rglob("*.safetensors") if ADAPTER not in path.parts]
+
+    # The adapter alone, on the base model.
+    base = tiny(kind)
+    base.model[0].auto_model = PeftModel.from_pretrained(base.backbone, str(folder / ADAPTER))
+    np.testing.assert_allclose(vectors(base), trained, rtol=1e-4, atol=2e-5)
+
+    # And by name, at once.
+    spec = resolve.resolve("tiny-model-debiased")
+    assert spec == folders.find("one") and folders.find("two") is None
+    again = load(spec, "cpu", "float32")
+    assert isinstance(again, DenseRetriever)
+    np.testing.assert_allclose(vectors(again), trained, rtol=1e-4, atol=2e-5)
+    assert resolve.resolve("tiny-model-debiased@calibrated").calibration is not None
+    assert folders.new_folder("some/tiny model").name == "tiny-model-debiased-2"
+
+
+def test_a_folder_loads_where_poslens_is_not(tiny: Build, home: Path) -> None:
+    retriever = tiny("bert")
+    training = Training(retriever, corpus(), replace(QUICK, steps=1))
+    training.run()
+    trained = vectors(retriever)
+    folder = folders.new_folder("tiny")
+    write_model(retriever, training.adapter, MANIFEST_OF, folder)
+    code = (
+        "import sys, json; from sentence_transformers import SentenceTransformer as S;"
+        "m = S(sys.argv[1], device='cpu', local_files_only=True);"
+        "v = m.encode(json.loads(sys.argv[2])).tolist();"
+        "assert not any(name.split('.')[0] == 'poslens' for name in sys.modules);"
+        "print('RESULT' + json.dumps(v))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(folder), json.dumps(TEXTS)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+        cwd=home,
+    ).stdout
+    alone = json.loads(found.rpartition("RESULT")[2])
+    np.testing.assert_allclose(alone, trained, rtol=1e-4, atol=2e-5)
+
+
+def test_a_copy_leaves_nothing_out_but_the_adapter(tiny: Build, home: Path, tmp_path: Path) -> None:
+    retriever = tiny("bert")
+    training = Training(retriever, corpus(), replace(QUICK, steps=1))
+    folder = folders.new_folder("tiny")
+    write_model(retriever, training.adapter, MANIFEST_OF, folder)
+    copy_model(folder, tmp_path / "out", adapter_only=False)
+    names = {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*")
+    }
+    assert {"README.md", MANIFEST, "modules.json", "model.safetensors"} <= names
+    assert not any(name.startswith(ADAPTER) for name in names)
+    SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    copy_model(folder, tmp_path / "alone", adapter_only=True)
+    assert (tmp_path / "alone/adapter_model.safetensors").is_file()
+    with pytest.raises(UserError, match="already exists"):
+        copy_model(folder, tmp_path / "out", adapter_only=True)
+    card = (tmp_path / "out/README.md").read_text()
+    for part in ("tiny/base", "half of its 30 documents", "seed 7", "license: mit", "## Limits"):
+        assert part in card
+    for path in (tmp_path / "out").rglob("*.json"):
+        assert str(home) not in path.read_text()
+
+
+def test_folders_that_are_no_debiased_models_are_passed_over(home: Path) -> None:
+    for name, text in {"a": "", "b": "{}", "c": "[1]", "d": "{" * 5000}.items():
+        (folders.root() / name).mkdir(parents=True)
+        (folders.root() / name / MANIFEST).write_text(text)
+    (folders.root() / "e").mkdir()
+    assert folders.debiased_models() == {}

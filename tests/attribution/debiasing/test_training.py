@@ -1,0 +1,207 @@
+"""Self-distillation: what is taught, that it is learned by every kind of model, and that a training
+can be stopped and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.optim.lr_scheduler import OneCycleLR
+
+from poslens.attribution.debiasing.checkpoint import Checkpoint
+from poslens.attribution.debiasing.corpus import training_corpus
+from poslens.attribution.debiasing.lora import linear_layers
+from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
+from poslens.attribution.debiasing.teacher import Teacher
+from poslens.attribution.debiasing.training import Training, losses
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from tests.attribution.debiasing.debias_testing import QUICK, corpus
+from tests.support.tiny_models import TINY
+
+Build = Callable[..., DenseRetriever]
+KINDS = (  # each pooling, both attentions, and what may follow the pooling
+    "bert",  # mean
+    "labse",  # CLS, a dense layer, vectors of length 1
+    "qwen3-left",  # last token, causal, padded on the left
+    "mistral",  # mean, causal
+    "gpt_neo",  # weighted mean, causal
+    "t5",  # mean, a dense layer
+    "modernbert",
+)
+
+
+def state(training: Training) -> dict[str, np.ndarray]:
+    return {path: value.numpy() for path, value in training.adapter.state().items()}
+
+
+# -- the teacher -----------------------------------------------------------------------------------
+
+
+def test_with_mean_pooling_a_target_is_the_mean_of_all_token_states(tiny: Build) -> None:
+    retriever = tiny("bert")
+    sentences = ["The tide rises twice.", "Over lazy dogs the quick fox.", "Smile."]
+    states = retriever.model.encode(sentences, output_value="token_embeddings")
+    expected = torch.cat(list(states)).mean(0)
+    found = Teacher(retriever, nullcontext).target(sentences)
+    torch.testing.assert_close(found, expected.to(found), rtol=1e-5, atol=1e-6)
+
+
+def test_with_another_pooling_a_target_is_the_weighted_sum_of_the_vectors(tiny: Build) -> None:
+    retriever = tiny("bert-cls")
+    sentences = ["The tide rises twice.", "Over lazy dogs the quick fox."]
+    vectors = F.normalize(torch.tensor(retriever.model.encode(sentences)), dim=1)
+    counts = torch.tensor(
+        [float(len(retriever.model.tokenizer(one)["input_ids"])) for one in sentences]
+    )
+    expected = F.normalize(counts @ vectors, dim=0)
+    found = F.normalize(Teacher(retriever, nullcontext).target(sentences), dim=0)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_does_not_depend_on_the_order_of_sentences(tiny: Build, kind: str) -> None:
+    teacher = Teacher(tiny(kind), nullcontext)
+    sentences = ["The tide rises twice.", "Over lazy dogs.", "The quick brown fox smile."]
+    forth, back = teacher.target(sentences), teacher.target(sentences[::-1])
+    torch.testing.assert_close(forth, back, rtol=1e-4, atol=1e-5)
+
+
+# -- the loss and the schedule ---------------------------------------------------------------------
+
+
+def test_the_loss_is_0_where_the_student_is_the_teacher_and_grows_with_the_distance() -> None:
+    torch.manual_seed(0)
+    targets, queries, present = torch.randn(4, 8), torch.randn(4, 8), torch.randn(6, 8)
+    at = lambda d, q, norms=False: losses(  # noqa: E731
+        d, targets, q, queries, present, TrainingRecipe(), with_norms=norms
+    )
+    assert float(at(3 * targets, 2 * queries).total) == pytest.approx(0, abs=1e-6)
+    assert float(at(3 * targets, 2 * queries, True).norm) == pytest.approx(4 + 1)
+    other = targets + 0.3 * torch.randn(4, 8)
+    found = at(other, queries)
+    cosines = F.cosine_similarity(other, targets)
+    assert float(found.document) == pytest.approx(1 - float(cosines.mean()), rel=1e-5)
+    assert float(found.total) == pytest.approx(
+        float(found.document + found.query + 20 * found.sentence), rel=1e-5
+    )
+
+
+def test_the_schedule_is_that_of_pytorch() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3)
+    schedule = OneCycleLR(optimizer, 1e-3, total_steps=161, pct_start=0.1)
+    for step in range(160):
+        group = optimizer.param_groups[0]
+        assert one_cycle(step, 160, 1e-3) == pytest.approx((group["lr"], group["betas"][0]))
+        optimizer.step()
+        schedule.step()
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_every_linear_layer_of_every_architecture_takes_part(tiny: Build, kind: str) -> None:
+    retriever = tiny(kind)
+    layers = linear_layers(retriever.backbone, "tiny")
+    assert len(layers) >= 8 and not any("pooler" in path for path in layers)
+    training = Training(retriever, corpus(), replace(QUICK, steps=1, check_every=9))
+    training.run()
+    moved = {
+        path.split(".lora_B")[0]: float(np.abs(value).max())
+        for path, value in state(training).items()
+        if ".lora_B" in path
+    }
+    assert len(moved) == len(layers) and min(moved.values()) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_and_the_position_effect_fall(tiny: Build, kind: str) -> None:
+    training = Training(tiny(kind), corpus(), replace(QUICK, steps=24, check_every=24))
+    others = range(100, 104)  # batches that are not trained on
+    before = sum(float(training.batch_losses(step).total.detach()) for step in others)
+    found = training.run()
+    after = sum(float(training.batch_losses(step).total.detach()) for step in others)
+    assert after < 0.9 * before
+    assert found.before is not None and found.after is not None
+    assert abs(found.after.value) < max(abs(found.before.value), 0.01)
+
+
+def test_the_planted_bias_of_a_real_model_shrinks() -> None:
+    from poslens.attribution.datasets import collection
+
+    documents = [(one.text, one.language) for one in collection("sample").documents()]
+    english = training_corpus("sample", [one for one in documents if one[1] == "eng"])
+    retriever = load(resolve("MiniLM-primacy"), "cpu", "float32")
+    assert isinstance(retriever, DenseRetriever)
+    recipe = TrainingRecipe(
+        steps=10, check_every=10, tokens_per_step=300, sentences_max=10, validation_texts=4
+    )
+    found = Training(retriever, english, recipe).run()
+    assert found.before is not None and found.before.value < -0.05
+    assert found.after is not None and abs(found.after.value) < 0.7 * abs(found.before.value)
+
+
+def test_a_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> None:
+    recipe = replace(QUICK, steps=12, tolerance=1e9)
+    found = Training(tiny("bert"), corpus(), recipe).run()
+    assert (found.steps, found.early) == (5, True)
+    assert [one.step for one in found.checks] == [0, 3, 5]
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 4])
+@pytest.mark.parametrize("tolerance", [0.0, 1e9])
+def test_a_resumed_training_equals_an_uninterrupted_one(
+    tiny: Build, tmp_path: Path, stop_at: int, tolerance: float
+) -> None:
+    recipe = replace(QUICK, tolerance=tolerance)
+    whole = Training(tiny("bert"), corpus(), recipe)
+    expected = whole.run()
+
+    done: list[int] = []
+    first = Training(tiny("bert"), corpus(), recipe, tmp_path / "c.safetensors")
+    with pytest.raises(Stopped):
+        first.run(lambda: len(done) > stop_at, lambda step, steps: done.append(step))
+    second = Training(tiny("bert"), corpus(), recipe, tmp_path / "c.safetensors")
+    steps: list[int] = []
+    found = second.run(on_step=lambda step, steps_: steps.append(step))
+    assert steps[0] == stop_at
+    assert found == expected
+    for path, value in state(whole).items():
+        assert value.tobytes() == state(second)[path].tobytes()
+
+
+def test_a_checkpoint_of_another_training_is_not_gone_on_from(tiny: Build, tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    Training(tiny("bert"), corpus(), replace(QUICK, steps=3), path).run()
+    assert path.is_file()
+    for other in (replace(QUICK, steps=3, seed=8), replace(QUICK, steps=6)):
+        seen: list[int] = []
+        Training(tiny("bert"), corpus(), other, path).run(
+            on_step=lambda step, steps, seen=seen: seen.append(step)  # type: ignore[misc]
+        )
+        assert seen[0] == 0
+
+
+def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    assert Checkpoint(path).read("any") is None
+    path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    assert Checkpoint(path).read("any") is None
+
+
+def test_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever: Any = tiny("bert")
+    monkeypatch.setattr(type(retriever), "asymmetric", True)
+    with pytest.raises(UserError, match="an encoder of its own for queries"):
+        Training(retriever, corpus(), QUICK)
