@@ -192,9 +192,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 "test for it: choose another data set."
             )
         tests = [pairs_for(data, name, settings.place, settings.pairs) for name in names]
-        for one in tests:
-            if not distinct(one):
-                paired_test(one.test, [], len(one.pairs))  # says why there is nothing to test
+        if not any(distinct(pairs) for pairs in tests):
+            paired_test(tests[0].test, [], len(tests[0].pairs))  # says why nothing can be tested
         return tuple(tests)
 
     def narrowed(
@@ -225,6 +224,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             for one in corpus
             if one.rejected
         ]
+        sentences += [
+            f"{TESTS[pairs.test].title}: no two documents differ, so there is nothing to test."
+            for pairs in corpus
+            if not distinct(pairs)
+        ]
         if {one.test for one in corpus} == set(available(data)):
             sentences += [
                 f"Not {TESTS[name].title.lower()}: {reason}."
@@ -242,8 +246,9 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         corpus: tuple[BiasPairs, ...],
         settings: Settings,
     ) -> list[Asked]:
-        """All tests of the model at once."""
-        return [Asked(spec, corpus, settings.measure)]
+        """All tests that have pairs to score, of the model at once."""
+        tests = tuple(pairs for pairs in corpus if distinct(pairs))
+        return [Asked(spec, tests, settings.measure)] if tests else []
 
     def job(self, compute: Compute, subject: Asked) -> Job:
         """Score the pairs that have no scores; progress counts pairs."""

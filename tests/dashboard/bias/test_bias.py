@@ -323,6 +323,20 @@ def test_identical_documents_alone_are_refused(tmp_path: Path) -> None:
     assert "Brevity: both documents of every pair are identical" in done.stderr
 
 
+def test_a_test_without_different_documents_leaves_the_others(tmp_path: Path) -> None:
+    same = {"query": "q", "document_1": "Ice melts.", "document_2": "Ice melts."}
+    (tmp_path / "brevity_bias.jsonl").write_text(json.dumps(same) + "\n")
+    rows = (
+        {"query": f"melts {n}", "document_1": f"Ice melts {n}.", "document_2": f"Snow melts {n}."}
+        for n in range(3)
+    )
+    (tmp_path / "literal_bias.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = command("--model", "BM25", "--dataset", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    assert [row["test"] for row in json.loads(done.stdout)["rows"]] == ["literal"]
+    assert "Brevity: no two documents differ" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
