@@ -145,7 +145,7 @@ class Bench:
         for base in SIDES:
             for strength in STRENGTHS:
                 name = base if strength == "1" else f"{base}@{strength}"
-                lean = self.relocate(name).lean
+                lean = self.relocate(name).last_minus_first
                 found = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
                 rows.append(
                     f"| {base} x {strength} | {lean.text('+.4f') if lean else '–'} | "

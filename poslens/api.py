@@ -185,7 +185,7 @@ def check(
 
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
-        only: of lean, curve, psi, truncation and drift.
+        only: of relocation, curve, psi, truncation and drift.
         pairs: that are attributed, at most, from 2 on.
         tolerances: by the same names, see `poslens.studies.check.service.Tolerances`.
 

@@ -153,7 +153,7 @@ def cause(
             require_vector(spec)
         run_job(interventions.job(compute, spec, how, chosen, f"{data.name}: {words}"))
         average = interventions.data_set_cause(compute, spec, how, chosen, data.name, words)
-        numbers = {"last_minus_first": average.lean}
+        numbers = {"last_minus_first": average.last_minus_first}
         if intervention == "relocation":
             numbers["lost"] = average.lost
         quantity = QUANTITIES.get(how.name, COSINE)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def poslens_check() -> Callable[..., Sequence[Check]]:
-    """`poslens_check(model, baseline, dataset="sample", lean=0.05, ...)`: takes what
+    """`poslens_check(model, baseline, dataset="sample", relocation=0.05, ...)`: takes what
     `poslens.check` takes and returns its checks. Fails the test with a line for each that failed.
     Where none failed, but the baseline has no number for one, skips it with a line for each of
     those."""

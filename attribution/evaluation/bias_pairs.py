@@ -24,7 +24,7 @@ T = TypeVar("T")
 FROM_EVIDENCE = ("position", "brevity")
 """Tests that evidence spans alone are enough for."""
 
-PLACES = ("end", "middle", "own")
+POSITIONS = ("end", "middle", "own")
 """Where the position test's d2 has the evidence: last, as in ColDeR's file; behind half of the
 other sentences; or where the data set's document has it."""
 
@@ -73,22 +73,24 @@ def unknown_files(data: DataSet) -> list[str]:
 
 
 def pairs_for(
-    data: DataSet, test: str, place: str = PLACES[0], limit: int | None = None
+    data: DataSet, test: str, position: str = POSITIONS[0], limit: int | None = None
 ) -> BiasPairs:
-    """The pairs of a test, at most `limit` of them, spread evenly over the data set; `place` is
+    """The pairs of a test, at most `limit` of them, spread evenly over the data set; `position` is
     the position test's, of data sets that are no ColDeR files.
 
     Raises:
-        UserError: an unknown test or place, or the data set has no pairs for the test.
+        UserError: an unknown test or position, or the data set has no pairs for the test.
     """
     if test not in TESTS:
         raise UserError(f"There is no bias test {test[:80]!r}: choose one of {', '.join(TESTS)}.")
-    if place not in PLACES:
-        raise UserError(f"place cannot be {place[:80]!r}: choose one of {', '.join(PLACES)}.")
+    if position not in POSITIONS:
+        raise UserError(
+            f"position cannot be {position[:80]!r}: choose one of {', '.join(POSITIONS)}."
+        )
     if reason := lacking(data)[test]:
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
     if not _is_colder(data):
-        return _built(data.pairs, test, place, limit)
+        return _built(data.pairs, test, position, limit)
     rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
     chosen, note = _chosen(rows, limit)
     return BiasPairs(test, tuple(chosen), f"ColDeR rows{note}")
@@ -132,7 +134,7 @@ def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
 # -- built from evidence spans -----------------------------------------------------------------
 
 
-def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) -> BiasPairs:
+def _built(pairs: Sequence[TextPair], test: str, position: str, limit: int | None) -> BiasPairs:
     built: list[DocumentPair] = []
     rejected: Counter[str] = Counter()
     marked = [pair for pair in pairs if pair.evidence is not None]
@@ -149,11 +151,11 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
     chosen, spread = _chosen(told, limit)
     for pair in chosen:
         try:
-            built.append(build(pair, test, place))
+            built.append(build(pair, test, position))
         except UserError as error:
             rejected[str(error)] += 1
     how = (
-        f"evidence moved from the front to {_WHERE[place]}"
+        f"evidence moved from the front to {_WHERE[position]}"
         if test == "position"
         else ("evidence alone against evidence and the rest")
     )
@@ -164,14 +166,14 @@ def _built(pairs: Sequence[TextPair], test: str, place: str, limit: int | None) 
     return BiasPairs(test, tuple(built), note + spread, dict(rejected))
 
 
-_WHERE = {"end": "the end", "middle": "the middle", "own": "its own place"}
+_WHERE = {"end": "the end", "middle": "the middle", "own": "its own position"}
 
 
-def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
+def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPair:
     """d1 and d2 of one query, document and evidence span, by whole sentences.
 
     The evidence is every sentence that the span touches, kept together. Position: d1 has it first
-    and d2 at `place`; both have the same sentences, the others in their order. Brevity: d1 is it
+    and d2 at `position`; both have the same sentences, the others in their order. Brevity: d1 is it
     alone, d2 it and then all others. Sentences are joined by the white space that most often
     stands between the document's own.
 
@@ -192,15 +194,15 @@ def build(pair: TextPair, test: str, place: str = PLACES[0]) -> DocumentPair:
         raise UserError("The document has no sentence beside its evidence: give a longer one.")
     gaps = Counter(text[a[1] : b[0]] for a, b in pairwise(spans))
     gap = gaps.most_common(1)[0][0]
-    before = {"end": len(others), "middle": len(others) // 2, "own": touched.index(True)}[place]
+    before = {"end": len(others), "middle": len(others) // 2, "own": touched.index(True)}[position]
     if test == "position":
         orders = [(0, others), (before, others)]
     elif test == "brevity":
         orders = [(0, []), (0, others)]
     else:
         raise UserError(f"The test {test} cannot be built from evidence spans alone.")
-    # The place is in the id: results of two places are kept side by side.
-    item = f"{test}-{place}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
+    # The position is in the id: results of two positions are kept side by side.
+    item = f"{test}-{position}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
     first, second = (
         _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
         for side, (at, rest) in enumerate(orders, start=1)

@@ -31,9 +31,9 @@ class EvidenceProfile:
 
     `means` [bins] has None for bins without a query, `counts` [bins] their queries. `psi` is
     1 - min / max over the filled bins, None where all are 0 or only one is filled. It cannot be
-    negative, so few queries in a bin raise it without any bias: `psi_by_chance` is its mean over
-    999 permutations of the positions, `p` the share that reach `psi` (the data itself counts as
-    one). Queries of one document in the same bin are permuted together. PSI has no bootstrap
+    negative, so few queries in a bin raise it without any bias: `psi_under_permutation` is its mean
+    over 999 permutations of the positions, `p` the share that reach `psi` (the data itself counts
+    as one). Queries of one document in the same bin are permuted together. PSI has no bootstrap
     interval: resampling would add the same noise again.
     `mean` is over queries; `mean_of_bins`, over filled bins, is what PosIR publishes for a length
     bucket. `read` [bins] is the mean share of the evidence that the model read in each bin, None
@@ -43,7 +43,7 @@ class EvidenceProfile:
     means: tuple[float | None, ...]
     counts: tuple[int, ...]
     psi: float | None
-    psi_by_chance: float | None
+    psi_under_permutation: float | None
     p: float | None
     mean: float
     read: tuple[float | None, ...] = (None,) * N_EVIDENCE_BINS

@@ -287,8 +287,8 @@ class NeedleGrid:
         return None if rows is None else estimate(rows.mean(1)[:, None], resampled="needles")
 
     @property
-    def lean(self) -> Estimate | None:
-        """Share found in the last third of depths less that in the first: below 0 is primacy. None
+    def last_minus_first(self) -> Estimate | None:
+        """Share found in the last third of depths minus that in the first: below 0 is primacy. None
         where a third is empty."""
         early = self._rows(lambda length, depth: depth < 100 / 3)
         late = self._rows(lambda length, depth: depth > 200 / 3)

@@ -51,7 +51,7 @@ class Quality:
     mean: Estimate
     harmonic: Estimate
     psi: float | None
-    psi_by_chance: float | None
+    psi_under_permutation: float | None
     p: float | None
 
     def worse_on_both(self, other: Quality) -> bool:
@@ -132,7 +132,7 @@ def quality(
         _some(estimate(np.asarray(scores)[:, None], documents)),
         _some(estimate(rows, documents, harmonic_of_groups)),
         profile.psi,
-        profile.psi_by_chance,
+        profile.psi_under_permutation,
         profile.p,
     )
 

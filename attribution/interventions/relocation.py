@@ -228,18 +228,18 @@ class Relocation:
         return centred
 
     @property
-    def lean(self) -> float | None:
-        """Mean score with the evidence in the last third of what the model reads less that in the
-        first, over places where it is read whole, in the score's units: negative is primacy,
-        positive recency. None where one of the thirds has no such place."""
+    def last_minus_first(self) -> float | None:
+        """Mean score with the evidence in the last third of what the model reads minus that in the
+        first, over positions where it is read whole, in the score's units: negative is primacy,
+        positive recency. None where one of the thirds has no such position."""
         at, changes = self.within, self.changes
         first, last = changes[at < 1 / 3], changes[at > 2 / 3]
         return float(last.mean() - first.mean()) if len(first) and len(last) else None
 
     @property
     def lost(self) -> float | None:
-        """What the score loses behind the limit: its mean over the places where the evidence is
-        read whole less that over the others. None where there are none of either."""
+        """What the score loses past the context limit: its mean over the positions where the
+        evidence is read whole minus that over the others. None where there are none of either."""
         if self.whole.all() or not self.whole.any():
             return None
         scores = self.scores.astype(np.float64)

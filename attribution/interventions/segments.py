@@ -43,8 +43,8 @@ Cut = Literal["segments", "shuffled", "thirds"]
 CUTS: tuple[Cut, ...] = ("segments", "shuffled", "thirds")
 Edit = Literal["insertion", "removal"]
 EDITS: tuple[Edit, ...] = ("insertion", "removal")
-Place = Literal["beginning", "middle", "end"]
-PLACES: tuple[Place, ...] = ("beginning", "middle", "end")
+EditPosition = Literal["beginning", "middle", "end"]
+POSITIONS: tuple[EditPosition, ...] = ("beginning", "middle", "end")
 
 N_SEGMENTS = 10
 SHARES: dict[Edit, tuple[float, ...]] = {
@@ -140,7 +140,7 @@ class EditCurves:
     seconds: float
 
     def __post_init__(self) -> None:
-        shape = (len(PLACES), len(SHARES[self.by]))
+        shape = (len(POSITIONS), len(SHARES[self.by]))
         object.__setattr__(self, "cosines", as_array(self.cosines, shape, "a cosine"))
         require_shares(self.read_share)
 
@@ -203,7 +203,7 @@ def edit_curves(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> EditCurves:
     """What the vector of the pair's document loses where neutral text is put in, or its own text
-    is taken out, at three places; its query has no say.
+    is taken out, at three positions; its query has no influence.
 
     Of a text that would not fit with what is put in, only the beginning is taken (see `shortened`).
 
@@ -219,10 +219,10 @@ def edit_curves(
     if len(words(text)) < 2:
         raise UserError("The text is one word: choose a longer one.")
     edited = [
-        inserted(text, pair.language, share, place)
+        inserted(text, pair.language, share, position)
         if by == "insertion"
-        else removed(text, share, place)
-        for place in PLACES
+        else removed(text, share, position)
+        for position in POSITIONS
         for share in SHARES[by]
     ]
     cosines = _cosines(model, [text, *edited], should_stop)
@@ -231,7 +231,7 @@ def edit_curves(
         model=retriever.name,
         pair_id=pair.pair_id,
         by=by,
-        cosines=cosines.reshape(len(PLACES), -1),
+        cosines=cosines.reshape(len(POSITIONS), -1),
         read_share=len(text) / len(pair.document),
         note="; ".join(filter(None, notes)),
         seconds=time.perf_counter() - started,
@@ -285,26 +285,26 @@ def placed(found: Pieces, order: Sequence[int], length: int) -> tuple[Span, ...]
     return tuple(pairwise([0, *starts[1:], length]))
 
 
-def inserted(text: str, language: str | None, share: float, place: Place) -> str:
+def inserted(text: str, language: str | None, share: float, position: EditPosition) -> str:
     """The text with neutral text of `share` of its length before it, after it, or between the two
     words in its middle."""
     length = max(1, round(share * len(text)))
     passage = filler(language, length)[:length].rstrip()
-    if place == "beginning":
+    if position == "beginning":
         return f"{passage} {text}"
-    if place == "end":
+    if position == "end":
         return f"{text} {passage}"
     at = _word_border(text, len(text) // 2)
     return f"{text[:at]} {passage} {text[at:]}"
 
 
-def removed(text: str, share: float, place: Place) -> str:
+def removed(text: str, share: float, position: EditPosition) -> str:
     """The text without `share` of its characters at its beginning, its middle or its end, as near
     as whole words allow; one word at least goes and one stays."""
     gone = round(share * len(text))
-    start = {"beginning": 0, "middle": (len(text) - gone) // 2, "end": len(text) - gone}[place]
-    a = 0 if place == "beginning" else _word_border(text, start)
-    b = len(text) if place == "end" else _word_border(text, start + gone)
+    start = {"beginning": 0, "middle": (len(text) - gone) // 2, "end": len(text) - gone}[position]
+    a = 0 if position == "beginning" else _word_border(text, start)
+    b = len(text) if position == "end" else _word_border(text, start + gone)
     rest = f"{text[:a]} {text[max(a, b) :]}".strip()
     return rest or text.split()[0]
 

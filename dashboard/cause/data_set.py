@@ -172,7 +172,7 @@ def _curves(choice: CauseSelection, data: DataSet, label: str, what: Method) -> 
         return causal_curves(found, style)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"cause.set.{what.name}", title)
-    show_table(intervention_tables.lean_frame(found))
+    show_table(intervention_tables.cause_frame(found))
     st.caption(
         panels.plain(intervention_tables.READ_WHOLE if moved else intervention_tables.READ_ONLY)
     )

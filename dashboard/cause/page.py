@@ -274,7 +274,8 @@ def mover() -> None:
                 panels.plain(
                     f"{name} does not read the evidence whole at {n} of {len(one.scores)} places "
                     f"(hollow points): {one.lost:+.4f} is lost behind its limit. Its lean is over "
-                    "the other places" + ("." if one.lean is None else f": {one.lean:+.4f}.")
+                    "the other places"
+                    + ("." if one.last_minus_first is None else f": {one.last_minus_first:+.4f}.")
                 )
             )
     panels.caption(known)

@@ -91,7 +91,7 @@ def front_section(found: DebiasResult) -> None:
     numbers = st.column_config.NumberColumn(format="%.3f")
     show_table(
         tables.points_text(found),
-        column_config={"PSI": numbers, "by chance": numbers},
+        column_config={"PSI": numbers, "under permutation": numbers},
     )
     st.caption(
         "Intervals resample documents; those of changes compare the same queries before and after. "
@@ -192,7 +192,11 @@ def curves_section(choice: CurveChoice) -> None:
             st.markdown("**Relocation of the evidence**")
             panels.show(draw_moved(style), "debias.relocation", "Score by place of the evidence")
             for one in moved:
-                lean = "not defined" if one.lean is None else one.lean.text("+.4f")
+                lean = (
+                    "not defined"
+                    if one.last_minus_first is None
+                    else one.last_minus_first.text("+.4f")
+                )
                 st.caption(
                     panels.plain(
                         f"{one.model.spec.name}: last third less first third {lean}, "

@@ -35,7 +35,7 @@ def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> N
         tables.positions_text(found),
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
-            for name in ("PSI", "PSI by chance", "p")
+            for name in ("PSI", "PSI under permutation", "p")
         }
         | {"evidence read": st.column_config.NumberColumn(format="percent")},
     )

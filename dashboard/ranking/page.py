@@ -271,7 +271,7 @@ def profile_section(found: Sequence[Measured]) -> None:
             height=350,
             column_config={
                 name: st.column_config.NumberColumn(format="%.3f")
-                for name in ("PSI", "PSI by chance", "p", NDCG, f"{NDCG}, mean of bins")
+                for name in ("PSI", "PSI under permutation", "p", NDCG, f"{NDCG}, mean of bins")
             }
             | {
                 # As wide as its longest row, which a browser takes for an exception among Q1 to Q4.
@@ -281,8 +281,9 @@ def profile_section(found: Sequence[Measured]) -> None:
         )
     st.caption(
         "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "
-        "Few queries a bin raise it without any bias: PSI by chance is its mean when the same "
-        "queries' positions are shuffled, p the share of shuffles that reach it. Points are filled "
+        "Few queries a bin raise it without any bias: PSI under permutation is its mean when the "
+        "same queries' positions are shuffled, p the share of shuffles that reach it. "
+        "Points are filled "
         "as far as the model reads the evidence of their bin; the row of evidence read whole "
         "leaves out what stands behind the model's limit, which is no bias. Queries of one "
         "document in the same bin are shuffled together."

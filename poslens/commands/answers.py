@@ -100,7 +100,7 @@ Queries = Annotated[int, "Queries."]
 Documents = Annotated[int, "Different documents."]
 NDCG = Annotated[float | None, "nDCG@10, 0 to 1."]
 PSI = Annotated[float | None, "Position sensitivity index, 0 (even) to 1."]
-PSIByChance = Annotated[float | None, "The PSI that shuffled places give on average."]
+PSIUnderPermutation = Annotated[float | None, "Mean PSI when the queries' positions are shuffled."]
 P = Annotated[float | None, "Share of shuffles whose PSI is at least as high."]
 
 

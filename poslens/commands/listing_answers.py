@@ -48,6 +48,6 @@ class ListedMethod(TypedDict):
     name: Annotated[str, "Name of the method."]
     title: Annotated[str, "What it is called in words."]
     help: Annotated[str, "What a token gets, in a sentence."]
-    caveat: Annotated[str, "What the lean of its curve does not show; empty where nothing."]
+    caveat: Annotated[str, "What a curve by it does not show; empty where nothing."]
     families: Annotated[list[str], "Families of models that it works on."]
     parameters: Annotated[dict[str, list[str]], "Values of each parameter, the default first."]

@@ -140,7 +140,7 @@ def _lengths(one: NeedleSummary) -> Iterator[LengthRow]:
             sum(length in (None, key[0]) for key in grid.cells),
             1 / grid.n,
             grid.mean(length),
-            grid.lean if length is None else None,
+            grid.last_minus_first if length is None else None,
         )
 
 
@@ -312,10 +312,10 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def verdict(self, summary: NeedleSummary) -> str:
         """Accuracy over all cells, and its change with depth."""
         name, grid = summary.model.spec.name, summary.grid
-        mean, lean = grid.mean(None), grid.lean
+        mean, difference = grid.mean(None), grid.last_minus_first
         sentence = f"{name} finds {mean.text('.2f')} of the needles" if mean else f"{name}: no cell"
-        if lean is not None:
-            sentence += f"; last minus first third of depths {lean.text('+.2f')}"
+        if difference is not None:
+            sentence += f"; last minus first third of depths {difference.text('+.2f')}"
         unread = ", ".join(f"{one:,}" for one in summary.asked.unread)
         return f"{sentence}.{f' It does not read {unread} tokens: left out.' if unread else ''}"
 

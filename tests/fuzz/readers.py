@@ -142,7 +142,7 @@ CARDS = [
         "n_pairs": 4,
         "n_documents": 2,
         "poslens": "1",
-        "parts": {"ranking": {"numbers": {"psi_beyond_chance": {"value": 0.1}}}},
+        "parts": {"ranking": {"numbers": {"psi_minus_permutation": {"value": 0.1}}}},
         "scores": {"p": {"texts": "t", "score": 0.5}},
     }
 ]

@@ -340,11 +340,17 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.compare(Path("MiniLM"), QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
         (lambda: poslens.compare(5, QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
         (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "compared with itself"),
-        (lambda: poslens.check("MiniLM", "nope.json", only="lean"), r"such as \['lean'\]"),
+        (
+            lambda: poslens.check("MiniLM", "nope.json", only="relocation"),
+            r"such as \['relocation'\]",
+        ),
         (lambda: poslens.check("MiniLM", "nope.json", only=[]), "no check to make"),
-        (lambda: poslens.check("MiniLM", "nope.json", only=None), r"such as \['lean'\]"),  # type: ignore[arg-type]
+        (lambda: poslens.check("MiniLM", "nope.json", only=None), r"such as \['relocation'\]"),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
-        (lambda: poslens.check("MiniLM", "nope.json", lean="x"), "tolerance of lean is a number"),  # type: ignore[arg-type]
+        (
+            lambda: poslens.check("MiniLM", "nope.json", relocation="x"),
+            "tolerance of relocation is a number",
+        ),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", None), "baseline is no path but of type NoneType"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5), "of type int: choose"),  # type: ignore[arg-type]
         (lambda: poslens.curve("MiniLM", method=["saliency"]), "of type list: choose"),  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from poslens.attribution.datasets import SAMPLE_BIAS, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
     FROM_EVIDENCE,
-    PLACES,
+    POSITIONS,
     BiasPairs,
     available,
     lacking,
@@ -127,10 +127,10 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
     parameters = Parameters(
         tests=TEST_CHOICE,
-        place=Choice(
+        position=Choice(
             title="Evidence moves to",
-            default=PLACES[0],
-            options=PLACES,
+            default=POSITIONS[0],
+            options=POSITIONS,
             help="Where the position test moves the evidence to, if it is built from evidence "
             "spans: end, middle (behind half of the other sentences) or own (where it is).",
         ),
@@ -175,11 +175,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """The tests that the data set has pairs for; the place only where pairs are built."""
+        """The tests that the data set has pairs for; the position only where pairs are built."""
         offered = available(data)
         tests = replace(TEST_CHOICE, options=offered, default=offered)
         built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
-        hidden = () if built else ("place",)
+        hidden = () if built else ("position",)
         left = {name: one for name, one in self.parameters.items() if name not in hidden}
         return Parameters(**{**left, "tests": tests})
 
@@ -191,7 +191,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias "
                 "test for it: choose another data set."
             )
-        tests = [pairs_for(data, name, settings.place, settings.pairs) for name in names]
+        tests = [pairs_for(data, name, settings.position, settings.pairs) for name in names]
         if not any(distinct(pairs) for pairs in tests):
             paired_test(tests[0].test, [], len(tests[0].pairs))  # says why nothing can be tested
         return tuple(tests)

@@ -54,10 +54,10 @@ class Cause(TypedDict):
     documents: Documents
     failed: Failed
     left_out: Annotated[int, "Pairs with fewer than two places that are read whole."]
-    last_third_less_first: Annotated[
+    last_minus_first: Annotated[
         CauseEstimate | None, "Mean of the curve's last third less its first, in the score."
     ]
-    lost_behind_the_limit: Annotated[
+    lost_past_the_limit: Annotated[
         CauseEstimate | None, "What the score loses where the evidence is not read; null if it is."
     ]
     notes: Notes
@@ -75,7 +75,7 @@ class SegmentCurveAnswer(TypedDict):
     intervention: Intervention
     n: Annotated[int, "Documents averaged."]
     failed: Failed
-    last_third_less_first: Annotated[
+    last_minus_first: Annotated[
         CauseEstimate | None, "Mean of the curve's last third less its first, as a cosine."
     ]
     notes: Notes

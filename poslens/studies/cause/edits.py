@@ -11,7 +11,7 @@ import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.curves.curve_summary import nothing_stored
-from poslens.attribution.interventions.segments import PLACES, SHARES, EditCurves, Place
+from poslens.attribution.interventions.segments import POSITIONS, SHARES, EditCurves, EditPosition
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute import provenance
@@ -22,14 +22,14 @@ from poslens.studies.cause import service as interventions
 
 @dataclass(frozen=True, slots=True)
 class MeanEdits:
-    """Cosines to the unchanged text's vector, averaged over documents: for each place an estimate
-    for each of `shares`."""
+    """Cosines to the unchanged text's vector, averaged over documents: for each position an
+    estimate for each of `shares`."""
 
     model: ModelIdentity
     method: Method
     dataset: str
     shares: tuple[float, ...]
-    means: Mapping[Place, tuple[Estimate, ...]]
+    means: Mapping[EditPosition, tuple[Estimate, ...]]
     n: int
     n_failed: int
     n_shortened: int
@@ -63,8 +63,8 @@ def mean_edits(
     cosines = np.array([one.cosines for one in found], dtype=np.float64)
     groups = interventions.documents_of_pairs(documents, kept.results)
 
-    def means(place: int) -> tuple[Estimate, ...]:
-        each = (estimate(cosines[:, place, [k]], groups) for k in range(cosines.shape[2]))
+    def means(position: int) -> tuple[Estimate, ...]:
+        each = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
         return tuple(one for one in each if one is not None)
 
     return MeanEdits(
@@ -72,7 +72,7 @@ def mean_edits(
         method,
         dataset,
         SHARES[found[0].by],
-        {place: means(row) for row, place in enumerate(PLACES)},
+        {position: means(row) for row, position in enumerate(POSITIONS)},
         len(found),
         len(kept.failed),
         sum(one.read_share < 1 for one in found),
@@ -82,12 +82,12 @@ def mean_edits(
 
 
 def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
-    """A row for each model, place and share."""
+    """A row for each model, position and share."""
     rows = [
         {
             "model": one.model.spec.name,
             "edit": one.method.name,
-            "place": place,
+            "position": position,
             "share": share,
             "cosine": value.value,
             "ci_low": value.low,
@@ -95,7 +95,7 @@ def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
             "documents": value.n_resampled,
         }
         for one in found
-        for place, values in one.means.items()
+        for position, values in one.means.items()
         for share, value in zip(one.shares, values, strict=True)
     ]
     return pd.DataFrame(rows)

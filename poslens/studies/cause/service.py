@@ -62,7 +62,7 @@ DEFAULT_PAIRS = 30
 """Pairs of a data set that a page begins with."""
 
 MAX_OTHERS = 200
-"""Documents that a page ranks one among; more are drawn by lot."""
+"""Documents that a page ranks one among; more are drawn at random."""
 
 
 def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
@@ -104,7 +104,8 @@ def of_pair(
 
 
 def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
-    """The data set's other documents in the pair's language, at most MAX_OTHERS, by lot."""
+    """The data set's other documents in the pair's language in random order, at most
+    MAX_OTHERS."""
     texts = dict.fromkeys(
         p.document for p in pairs if p.language == pair.language and p.document != pair.document
     )
@@ -226,17 +227,17 @@ def stored(
 
 @dataclass(frozen=True, slots=True)
 class DataSetCause:
-    """Causal curves averaged over pairs. Relocation: score less the pair's own mean over places
-    where the evidence is read whole, and `lean`, the mean over pairs of last third less first
-    third, in the score's units; `lost` is what the score loses where the evidence stands behind the
-    limit, over the pairs that have such places. Ablation: score lost without each part, and the
-    same of it; nothing is `lost`.
+    """Causal curves averaged over pairs. Relocation: score minus the pair's own mean over positions
+    where the evidence is read whole, and `last_minus_first`, the mean over pairs of the last third
+    minus the first, in the score's units; `lost` is what the score loses where the evidence is past
+    the context limit, over the pairs that have such positions. Ablation: score lost
+    without each part, and the same of it; nothing is `lost`.
 
     Each may be None where no pair tells it, and has its own n. `n_left_out` pairs have evidence
     that is read whole at fewer than two places, so no curve."""
 
     summary: CurveSummary
-    lean: Estimate | None
+    last_minus_first: Estimate | None
     lost: Estimate | None
     n_left_out: int
     model: ModelIdentity
@@ -281,7 +282,7 @@ def data_set_cause(
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
     groups = documents_of_pairs(pairs, kept.results)
-    summary, lean, lost = _answer(
+    summary, last_minus_first, lost = _answer(
         ("average", spec.name, dataset, repr(method), len(kept.failed)),
         found,
         lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
@@ -289,7 +290,7 @@ def data_set_cause(
     notes = sorted({one.note for one in found if one.note})
     return DataSetCause(
         summary,
-        lean,
+        last_minus_first,
         lost,
         len(found) - summary.curve.n,
         compute.identify(spec),
@@ -313,7 +314,8 @@ def _average(
     method: Method,
     n_failed: int,
 ) -> tuple[CurveSummary, Estimate | None, Estimate | None]:
-    """Mean curve of interventions, their mean lean and what is lost behind the limit."""
+    """Mean curve of interventions, their mean last-minus-first difference, and what is lost past
+    the context limit."""
     known = [
         (one, curve, group)
         for one, group in zip(found, groups, strict=True)
@@ -342,15 +344,15 @@ def _average(
         return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
 
     third = curves.shape[1] // 3
-    lean = mean(
+    last_minus_first = mean(
         lambda one, curve: (
-            one.lean
+            one.last_minus_first
             if isinstance(one, Relocation)
             else float(curve[-third:].mean() - curve[:third].mean())
         )
     )
     lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
-    return summary, lean, lost
+    return summary, last_minus_first, lost
 
 
 def agreement_of(

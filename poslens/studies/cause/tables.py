@@ -20,13 +20,15 @@ from poslens.studies.cause.service import DataSetCause
 Numbers = Mapping[str, Array]
 
 READ_WHOLE = (
-    "A place counts where the model reads the moved evidence whole; positions are of what it "
-    "reads. Lost behind the limit: the mean score where the evidence is read whole less that where "
-    "it is not, over pairs with places of both kinds. That is the limit's doing and no bias. Left "
-    "out: pairs with fewer than two places read whole. Intervals: 95% bootstrap over documents."
+    "A position counts where the model reads the moved evidence whole; positions are relative to "
+    "what it reads. Lost past the context limit: the mean score where the evidence is read whole "
+    "minus that where it isn't, over pairs with positions of both kinds. Truncation causes it, not "
+    "bias. Left out: pairs with fewer than two positions read whole. Intervals: 95% bootstrap over "
+    "documents."
 )
 READ_ONLY = (
-    "Parts are of what the model reads; nothing behind its limit is pulled into view. Intervals: "
+    "Parts are of what the model reads; nothing past its context limit is pulled into view. "
+    "Intervals: "
     "95% bootstrap over documents."
 )
 """What stands below the mean curves of relocation and of ablation."""
@@ -37,23 +39,23 @@ def relocation_frame(
     others: Numbers | None = None,
     unknown: Collection[str] = (),
 ) -> pd.DataFrame:
-    """A row for each model and place; with the rank among `others`' scores where given. Of the
-    models in `unknown` it is not known what they read."""
+    """A row for each model and slot of the evidence; with the rank among `others`' scores where
+    given. Of the models in `unknown` it is not known what they read."""
     rows = [
         {
             "model": name,
-            "place": place,
-            "position": float(found.positions[place]),
-            "score": float(found.scores[place]),
-            "evidence read": None if name in unknown else float(found.read[place]),
+            "slot": slot,
+            "position": float(found.positions[slot]),
+            "score": float(found.scores[slot]),
+            "evidence read": None if name in unknown else float(found.read[slot]),
             **(
-                {"rank": rank_among(float(found.scores[place]), others[name])}
+                {"rank": rank_among(float(found.scores[slot]), others[name])}
                 if others and name in others
                 else {}
             ),
         }
         for name, found in results.items()
-        for place in range(len(found.positions))
+        for slot in range(len(found.positions))
     ]
     return pd.DataFrame(rows)
 
@@ -78,9 +80,9 @@ def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["moved", "tokens", "score", "text read"])
 
 
-def lean_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+def cause_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
     """A row for each model: how far its score rises from first third to last of what it reads, and
-    what it loses where the evidence stands behind its limit."""
+    what it loses where the evidence is past its context limit."""
     return pd.DataFrame(
         [
             {
@@ -91,9 +93,9 @@ def lean_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
                 "truncated": one.summary.curve.n_truncated,
                 "failed": one.summary.curve.n_failed,
                 "left out": one.n_left_out,
-                "last third less first (score)": _said(one.lean),
-                "lost behind the limit (score)": _said(one.lost),
-                "pairs with places behind the limit": 0 if one.lost is None else one.lost.n,
+                "last third minus first (score)": _said(one.last_minus_first),
+                "lost past the context limit (score)": _said(one.lost),
+                "pairs with positions past the limit": 0 if one.lost is None else one.lost.n,
             }
             for one in found
         ]
@@ -111,7 +113,7 @@ def segments_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
                 "documents": one.summary.curve.n_documents,
                 "truncated": one.summary.curve.n_truncated,
                 "failed": one.summary.curve.n_failed,
-                "last third less first (cosine)": _said(one.lean),
+                "last third minus first (cosine)": _said(one.last_minus_first),
             }
             for one in found
         ]
@@ -128,7 +130,10 @@ def causal_curve_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
     frames = []
     for one in found:
         frame = curve_frame([one.summary.curve])
-        for name, value in (("lean", one.lean), ("lost_behind_limit", one.lost)):
+        for name, value in (
+            ("last_minus_first", one.last_minus_first),
+            ("lost_past_the_limit", one.lost),
+        ):
             ends = (None, None) if value is None else (value.low, value.high)
             frame[name] = None if value is None else value.value
             frame[f"{name}_low"], frame[f"{name}_high"] = ends
@@ -157,7 +162,7 @@ def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
 
 
 def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
-    """100 rows for each model: the curve less its control, with the band of the mean."""
+    """100 rows for each model: the curve minus its control, with the band of the mean."""
     positions = (np.arange(N_BINS) + 0.5) / N_BINS
     return pd.concat(
         [

@@ -12,7 +12,7 @@ Outcome = Literal["pass", "fail", "not checked"]
 class CheckEntry(TypedDict):
     """One check."""
 
-    name: Annotated[str, "lean, curve, psi, truncation or drift."]
+    name: Annotated[str, "relocation, curve, psi, truncation or drift."]
     outcome: Annotated[Outcome, "The result of the check."]
     value: Annotated[float | None, "The model's number; null if unknown."]
     n: Annotated[int | None, "How many pairs, queries or texts it is over; null if unknown."]

@@ -15,6 +15,9 @@ from poslens.studies.passport.service import FORMAT, PairScore
 MAX_BYTES = 200_000_000
 """Largest file that is read."""
 
+EARLIER_NAMES = {"lean": "last_minus_first", "psi_minus_permutation": "psi_minus_permutation"}
+"""Numbers that passports of PosLens 0.1 name otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class BaselineNumber:
@@ -108,7 +111,10 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             int(_number(entry.get("n_documents", 0))),
             _text(entry.get("poslens", "")),
             {
-                part: {key: _of_part(one) for key, one in about["numbers"].items()}
+                part: {
+                    EARLIER_NAMES.get(key, key): _of_part(one)
+                    for key, one in about["numbers"].items()
+                }
                 for part, about in entry["parts"].items()
             },
             {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},

@@ -29,7 +29,7 @@ NOT_CHECKED = 3
 class Name(StrEnum):
     """What is checked."""
 
-    lean = "lean"
+    relocation = "relocation"
     curve = "curve"
     psi = "psi"
     truncation = "truncation"
@@ -48,11 +48,11 @@ def check(
     only: Annotated[
         list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
     ] = None,
-    lean: Annotated[
+    relocation: Annotated[
         float,
         typer.Option(
-            help="How much further from 0 than the baseline's, or across it, the lean by "
-            "relocation may be, in standard deviations of the scores."
+            help="How much further from 0 than the baseline's, or across it, the last-minus-first "
+            "difference by relocation may be, in standard deviations of the scores."
         ),
     ] = 0.05,
     curve: Annotated[
@@ -62,7 +62,9 @@ def check(
             "index of the attribution curve may be."
         ),
     ] = 0.05,
-    psi: Annotated[float, typer.Option(help="How far PSI less what chance gives may rise.")] = 0.05,
+    psi: Annotated[
+        float, typer.Option(help="How far PSI minus its mean under permutation may rise.")
+    ] = 0.05,
     truncation: Annotated[
         int, typer.Option(help="How many tokens fewer of a long text may be read.")
     ] = 0,
@@ -91,7 +93,7 @@ def check(
     from poslens.studies.check.junit import junit_bytes
 
     quiet()
-    tolerances = checking.Tolerances(lean, curve, psi, truncation, drift)
+    tolerances = checking.Tolerances(relocation, curve, psi, truncation, drift)
     names = [one.value for one in dict.fromkeys(only or Name)]
     spec = resolve(model)
     known = read_baseline(baseline, spec.name)

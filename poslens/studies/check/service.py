@@ -28,11 +28,11 @@ _INDEX = "_primacy_recency_index"
 class Tolerances:
     """How much worse than the baseline each number may be before its check fails.
 
-    `lean` and `drift` in standard deviations of the scores of pairs, `curve` in units of the
+    `relocation` and `drift` in standard deviations of the scores of pairs, `curve` in units of the
     primacy-recency index, `psi` of PSI, `truncation` in tokens.
     """
 
-    lean: float = 0.05
+    relocation: float = 0.05
     curve: float = 0.05
     psi: float = 0.05
     truncation: float = 0
@@ -96,22 +96,30 @@ def checks(
     return [CHECKS[name].make(found, baseline, getattr(tolerances, name)) for name in names]
 
 
-def _lean(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """The lean that relocation measures: what position alone does to the score. It is in standard
-    deviations of each model's scores of the same pairs, since models differ in their scales."""
-    before = baseline.numbers.get("relocation", {}).get("lean")
+def _relocation(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+    """The last-minus-first difference by relocation: what position alone does to the score, in
+    standard deviations of each model's scores of the same pairs, since models differ in their
+    scales."""
+    before = baseline.numbers.get("relocation", {}).get("last_minus_first")
     if before is None:
-        return _absent("lean", "The baseline has no lean by relocation.", baseline, "relocation")
-    now = _numbers(found, "relocation").get("lean")
+        return _absent(
+            "relocation",
+            "The baseline has no last-minus-first difference by relocation.",
+            baseline,
+            "relocation",
+        )
+    now = _numbers(found, "relocation").get("last_minus_first")
     if now is None:
-        return _lost("lean", "lean by relocation", found, "relocation", before)
+        return _lost(
+            "relocation", "last-minus-first difference by relocation", found, "relocation", before
+        )
     same, old, new = _shared(found, baseline)
     if not same:
-        return _absent("lean", _NO_PAIR, baseline, "attribution")
+        return _absent("relocation", _NO_PAIR, baseline, "attribution")
     now, before = _in_units_of(new, now), _in_units_of(old, before)
     excess = _further(now.value, before.value)
     return _judged(
-        "lean",
+        "relocation",
         "With the evidence moved from the first to the last third the score changes by "
         f"{now.value:+.3f} standard deviations{_over(now, 'pairs')}, the baseline's by "
         f"{before.value:+.3f}{_over(before, 'pairs')}: {excess:.3f} further from 0, or across it; "
@@ -155,16 +163,19 @@ def _curve(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
 
 def _psi(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     """PSI less what shuffled positions give; it may fall freely."""
-    before = baseline.numbers.get("ranking", {}).get("psi_beyond_chance")
+    before = baseline.numbers.get("ranking", {}).get("psi_minus_permutation")
     if before is None:
-        return _absent("psi", "The baseline has no PSI beyond chance.", baseline, "ranking")
-    now = _numbers(found, "ranking").get("psi_beyond_chance")
+        return _absent(
+            "psi", "The baseline has no PSI minus its mean under permutation.", baseline, "ranking"
+        )
+    now = _numbers(found, "ranking").get("psi_minus_permutation")
     if now is None:
-        return _lost("psi", "PSI beyond chance", found, "ranking", before)
+        return _lost("psi", "PSI minus its mean under permutation", found, "ranking", before)
     excess = max(now.value - before.value, 0.0)
     return _judged(
         "psi",
-        f"PSI less what chance gives is {now.value:+.3f}{_over(now, 'queries')}, the baseline's "
+        f"PSI minus its mean under permutation is {now.value:+.3f}{_over(now, 'queries')}, the "
+        "baseline's "
         f"{before.value:+.3f}{_over(before, 'queries')}; it rose by {excess:.3f}, and "
         f"{tolerance:g} is tolerated.",
         now,
@@ -182,7 +193,7 @@ def _truncation(found: ModelPassport, baseline: Baseline, tolerance: float) -> C
         return _absent("truncation", line, baseline, "audit")
     now = _numbers(found, "audit").get("tokens_read")
     if now is None:
-        return _lost("truncation", "place where it stops reading", found, "audit", before)
+        return _lost("truncation", "position where it stops reading", found, "audit", before)
     excess = max(before.value - now.value, 0.0)
     return _judged(
         "truncation",
@@ -314,7 +325,7 @@ class _Kind:
 
 
 CHECKS = {
-    "lean": _Kind(("relocation", "attribution"), _lean),
+    "relocation": _Kind(("relocation", "attribution"), _relocation),
     "curve": _Kind(("attribution",), _curve),
     "psi": _Kind(("ranking",), _psi),
     "truncation": _Kind(("audit",), _truncation),

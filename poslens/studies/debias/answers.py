@@ -13,7 +13,7 @@ from poslens.commands.answers import (
     Low,
     Model,
     P,
-    PSIByChance,
+    PSIUnderPermutation,
     Queries,
     ResultSource,
 )
@@ -27,7 +27,7 @@ class QualityEntry(TypedDict):
     ndcg_at_10: NDCG
     harmonic_mean: Harmonic
     psi: PSI
-    psi_by_chance: PSIByChance
+    psi_under_permutation: PSIUnderPermutation
 
 
 class ChangeEntry(TypedDict):
@@ -45,7 +45,7 @@ class CurveEntry(TypedDict):
     model: Model
     n: Annotated[int, "Pairs averaged."]
     documents: Documents
-    lean: NotRequired[
+    last_minus_first: NotRequired[
         Annotated[Interval | None, "Of relocation: last third less first, in the score."]
     ]
     index: NotRequired[Annotated[Interval | None, "Of saliency: primacy-recency index, -1 to 1."]]
@@ -76,7 +76,7 @@ PointRow = TypedDict(
         "on the front": Annotated[bool, "Whether none is both better and more even."],
         "recommended": Annotated[bool, "Whether it is the recommended one."],
         "PSI": PSI,
-        "PSI by chance": PSIByChance,
+        "PSI under permutation": PSIUnderPermutation,
         "p": P,
         "nDCG@10": NDCG,
         "nDCG@10 low": Low,

@@ -99,7 +99,7 @@ def curves_entry(choice: CurveChoice) -> list[CurveEntry]:
                 "model": curve.model,
                 "n": curve.n,
                 "documents": curve.n_documents,
-                "lean": interval(moved.lean),
+                "last_minus_first": interval(moved.last_minus_first),
                 "mean": curve.mean.tolist(),
             }
         )

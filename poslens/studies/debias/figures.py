@@ -56,13 +56,13 @@ def front(
         figure.add_trace(group(trace, f"family {index}", name))
     ink = style.colours.ink
     figure.add_trace(_trace([plain], measure, style, plain.name, {"color": ink}, symbol="square"))
-    known = [one for one in found.points if one.quality.psi_by_chance is not None]
+    known = [one for one in found.points if one.quality.psi_under_permutation is not None]
     figure.add_trace(
         go.Scatter(
-            x=[one.quality.psi_by_chance for one in known],
+            x=[one.quality.psi_under_permutation for one in known],
             y=[_estimate(one, measure).value for one in known],
             mode="markers",
-            name="PSI by chance",
+            name="PSI under permutation",
             marker={
                 "symbol": "diamond-open",
                 "color": style.colours.muted,

@@ -341,7 +341,7 @@ def _quality_entry(found: Quality) -> QualityEntry:
         "ndcg_at_10": found.mean.value,
         "harmonic_mean": found.harmonic.value,
         "psi": found.psi,
-        "psi_by_chance": found.psi_by_chance,
+        "psi_under_permutation": found.psi_under_permutation,
     }
 
 

@@ -25,7 +25,7 @@ def points_frame(found: DebiasResult) -> pd.DataFrame:
             "on the front": one.front,
             "recommended": found.recommended is one,
             "PSI": own.psi,
-            "PSI by chance": own.psi_by_chance,
+            "PSI under permutation": own.psi_under_permutation,
             "p": own.p,
         }
         changed = one.change
@@ -52,7 +52,7 @@ def points_text(found: DebiasResult) -> pd.DataFrame:
                 NDCG: str(own.mean),
                 "harmonic mean": str(own.harmonic),
                 "PSI": own.psi,
-                "by chance": own.psi_by_chance,
+                "under permutation": own.psi_under_permutation,
                 "change of nDCG@10": changed.mean.text("+.3f") if changed else "",
                 "change of the harmonic mean": changed.harmonic.text("+.3f") if changed else "",
                 "change of PSI": changed.psi.text("+.3f") if changed and changed.psi else "",

@@ -133,7 +133,8 @@ def _has_profile(spec: RetrieverSpec) -> bool:
 
 
 def _null(of: Subject, part: Part) -> Part:
-    """The same curve less that of an unrelated query, and whether the query-free profile agrees."""
+    """The same curve minus that of an unrelated query, and whether the query-free profile
+    agrees."""
     compute, spec, method, kind = of.compute, of.spec, curve_method(of.spec), QUERY_CONTROLS[0]
     if not of.has_queries:
         raise UserError(NO_QUERIES)
@@ -153,7 +154,7 @@ def _null(of: Subject, part: Part) -> Part:
     numbers = [
         Number(key, name, value, form)
         for key, name, value, form in (
-            ("index_minus_control", "index less the control's", found.index, "+.3f"),
+            ("index_minus_control", "index minus the control's", found.index, "+.3f"),
             ("distance", "distance from the control's shape", found.distance, ".3f"),
         )
         if value is not None
@@ -177,7 +178,7 @@ def _null(of: Subject, part: Part) -> Part:
 
 
 def _relocation(of: Subject, part: Part) -> Part:
-    """The score by the place of the evidence."""
+    """The score by position of the evidence."""
     what = relocation_method()
     if len(of.moved) < 2:
         raise UserError(
@@ -193,8 +194,12 @@ def _relocation(of: Subject, part: Part) -> Part:
     numbers = [
         Number(key, name, value, "+.4f")
         for key, name, value in (
-            ("lean", "score with the evidence in the last third less first third", found.lean),
-            ("lost", "score lost where the evidence stands behind the limit", found.lost),
+            (
+                "last_minus_first",
+                "score with the evidence in the last third minus first third",
+                found.last_minus_first,
+            ),
+            ("lost", "score lost where the evidence is past the context limit", found.lost),
         )
         if value is not None
     ]
@@ -202,10 +207,10 @@ def _relocation(of: Subject, part: Part) -> Part:
     curve = found.summary.curve
     return replace(
         part,
-        finding=_moves("The score", found.lean, "as the evidence moves to the end"),
+        finding=_moves("The score", found.last_minus_first, "as the evidence moves to the end"),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(
-            [curve], style, y_title="Score by place, less its mean", provenance=known
+            [curve], style, y_title="Score by position, minus its mean", provenance=known
         ),
         provenance=known,
         jobs=jobs,
@@ -237,17 +242,17 @@ def _segments(of: Subject, part: Part) -> Part:
     numbers = tuple(
         Number(
             "segments" if name == "in order" else "shuffled",
-            f"last third less first third, segments {name}",
-            one.lean,
+            f"last third minus first third, segments {name}",
+            one.last_minus_first,
         )
         for name, one in found.items()
-        if one.lean is not None
+        if one.last_minus_first is not None
     )
     return replace(
         part,
         finding=_moves(
             "A shuffled segment's share in the vector",
-            found["in random order"].lean,
+            found["in random order"].last_minus_first,
             "towards the end",
         ),
         numbers=numbers,
@@ -260,7 +265,7 @@ def _segments(of: Subject, part: Part) -> Part:
 
 
 def _ranking(of: Subject, part: Part) -> Part:
-    """nDCG@10 by the evidence's place, PSI beside chance."""
+    """nDCG@10 by position of the evidence, PSI with its mean under permutation."""
     setup = rankings.RankingSetup(rankings.collection_of(of.data))
     jobs = (rankings.job(of.compute, of.spec, setup),)
     debias = debiasing.debias_result(of.compute, of.spec, [], setup)
@@ -270,14 +275,18 @@ def _ranking(of: Subject, part: Part) -> Part:
     own, profile = plain.quality, plain.ranked.evaluation.profile
     numbers = [
         Number("ndcg_at_10", "nDCG@10", own.mean, ".3f"),
-        Number("harmonic_mean", "harmonic mean over the evidence's places", own.harmonic, ".3f"),
+        Number(
+            "harmonic_mean", "harmonic mean over positions of the evidence", own.harmonic, ".3f"
+        ),
     ]
-    finding = "Its PSI cannot be told: too few places have queries."
-    if own.psi is not None and own.psi_by_chance is not None and own.p is not None:
-        note = f"by chance alone {own.psi_by_chance:.3f}, p = {own.p:.2g}"
+    finding = "Its PSI cannot be told: too few positions have queries."
+    if own.psi is not None and own.psi_under_permutation is not None and own.p is not None:
+        note = f"{own.psi_under_permutation:.3f} under permutation, p = {own.p:.2g}"
         numbers.append(Number("psi", "PSI", Estimate(own.psi, n=own.n), ".3f", note))
-        beyond = Estimate(own.psi - own.psi_by_chance, n=own.n)
-        numbers.append(Number("psi_beyond_chance", "PSI less what chance gives", beyond))
+        beyond = Estimate(own.psi - own.psi_under_permutation, n=own.n)
+        numbers.append(
+            Number("psi_minus_permutation", "PSI minus its mean under permutation", beyond)
+        )
         finding = (
             f"PSI {own.psi:.3f} is higher than chance gives ({note})."
             if own.p < SURE
@@ -312,13 +321,13 @@ def _needles(of: Subject, part: Part) -> Part:
         for length in found.grid.lengths
         if (value := found.grid.mean(length)) is not None
     ]
-    lean = found.grid.lean
-    if lean is not None:
-        numbers.append(Number("late_less_early", "found late less early", lean))
+    difference = found.grid.last_minus_first
+    if difference is not None:
+        numbers.append(Number("late_minus_early", "found late minus early", difference))
     known = (NEEDLE_STUDY.provenance(found),)
     return replace(
         part,
-        finding=_moves("The share of needles found", lean, "towards the end of the text"),
+        finding=_moves("The share of needles found", difference, "towards the end of the text"),
         numbers=tuple(numbers),
         draw=lambda style: needle_heatmap({of.spec.name: found.grid}, style, provenance=known),
         provenance=known,
@@ -419,11 +428,11 @@ def _leans(what: str, index: Estimate | None) -> str:
     return f"{what}: the curve leans to the {side} of what is read ({index.text('+.3f')})."
 
 
-def _moves(what: str, lean: Estimate | None, where: str) -> str:
-    if lean is None or lean.interval is None:
+def _moves(what: str, difference: Estimate | None, where: str) -> str:
+    if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
-    low, high = lean.interval
-    said = lean.text("+.4f")
+    low, high = difference.interval
+    said = difference.text("+.4f")
     if low <= 0 <= high:
         return (
             f"Too few documents to decide whether {what[0].lower()}{what[1:]} rises or falls "
@@ -452,7 +461,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "relocation",
-            "Whether the place causes the score to move",
+            "Whether position causes the score to move",
             "Moving evidence tears it from its neighbours, and counts only where it is read whole.",
         ),
         _relocation,
@@ -468,8 +477,8 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "ranking",
-            "Whether rankings depend on the evidence's place",
-            "Queries of other places are other queries: how hard they are is not taken out.",
+            "Whether rankings depend on the position of the evidence",
+            "Queries of other positions are other queries: how hard they are is not taken out.",
         ),
         _ranking,
     ),

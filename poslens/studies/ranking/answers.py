@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
-from poslens.commands.answers import NDCG, PSI, High, Low, Model, P, PSIByChance, Queries
+from poslens.commands.answers import NDCG, PSI, High, Low, Model, P, PSIUnderPermutation, Queries
 
 Length = Annotated[str | None, "Bucket of lengths in tokens, or which queries, in words."]
 Read = Annotated[float | None, "Mean share of the evidence that was read, 0 to 1; null if unknown."]
@@ -58,7 +58,7 @@ PsiRow = TypedDict(
         "model": Model,
         "length": Length,
         "PSI": PSI,
-        "PSI by chance": PSIByChance,
+        "PSI under permutation": PSIUnderPermutation,
         "p": P,
         "queries": Queries,
         "evidence read": Read,
@@ -202,7 +202,7 @@ PositionsRow = TypedDict(
         "middle": NotRequired[GroupNDCG],
         "end": NotRequired[GroupNDCG],
         "PSI": PSI,
-        "PSI by chance": PSIByChance,
+        "PSI under permutation": PSIUnderPermutation,
         "p": P,
         "nDCG@10": NDCG,
         "harmonic mean": Annotated[float, "Harmonic mean of the groups' nDCG@10, 0 to 1."],

@@ -12,7 +12,7 @@ from poslens.attribution.datasets import DataSet, formats
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
-    PLACES,
+    POSITIONS,
     available,
     build,
     lacking,
@@ -41,15 +41,15 @@ def evidence_of(one: TextPair) -> str:
 
 
 @pytest.mark.parametrize(
-    ("place", "moved"),
+    ("position", "moved"),
     [
         ("end", "Tea is hot. Fog lifts at noon. Salt dissolves. Ice melts."),
         ("middle", "Tea is hot. Ice melts. Fog lifts at noon. Salt dissolves."),
         ("own", DOCUMENT),
     ],
 )
-def test_position_moves_the_evidence_alone(place: str, moved: str) -> None:
-    found = build(pair(), "position", place)
+def test_position_moves_the_evidence_alone(position: str, moved: str) -> None:
+    found = build(pair(), "position", position)
     first = "Ice melts. Tea is hot. Fog lifts at noon. Salt dissolves."
     assert (found.first.document, found.second.document) == (first, moved)
     assert evidence_of(found.first) == evidence_of(found.second) == "Ice melts."
@@ -72,11 +72,11 @@ def test_evidence_of_two_sentences_stays_together() -> None:
     assert evidence_of(found.second) == "Fog lifts at noon. Ice melts."
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("language", ["eng", "cmn", "ara", "pol"])
-def test_the_sentences_stay_the_same(sample: DataSet, language: str, place: str) -> None:
+def test_the_sentences_stay_the_same(sample: DataSet, language: str, position: str) -> None:
     for one in [p for p in sample.pairs if p.language == language][:6]:
-        found = build(one, "position", place)
+        found = build(one, "position", position)
         cut = [
             sorted(d.document[s:e] for s, e in sentences(d.document, language))
             for d in (one, found.first, found.second)
@@ -85,7 +85,7 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, place: str)
         assert found.first.evidence is not None and found.first.evidence.start == 0
         assert evidence_of(found.first) == evidence_of(found.second)
         assert one.document[one.evidence.start : one.evidence.end] in evidence_of(found.first)  # type: ignore[union-attr]
-        if place == "end":
+        if position == "end":
             assert found.second.document.endswith(evidence_of(found.second))
         short = build(one, "brevity")
         assert short.second.document == found.first.document
@@ -152,7 +152,7 @@ def test_what_a_data_set_lacks_is_named() -> None:
         pairs_for(spans, "foil")
     with pytest.raises(UserError, match="no bias test 'x': choose one of answer_importance"):
         pairs_for(spans, "x")
-    with pytest.raises(UserError, match="place cannot be 'x': choose one of end, middle, own"):
+    with pytest.raises(UserError, match="position cannot be 'x': choose one of end, middle, own"):
         pairs_for(spans, "position", "x")
 
 

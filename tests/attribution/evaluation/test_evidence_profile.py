@@ -35,7 +35,7 @@ def test_psi_by_hand() -> None:
 def test_psi_needs_two_bins_and_something_found() -> None:
     for values, positions in (([0.5, 0.7], [0.5, 0.5]), ([0.0, 0.0], [0.1, 0.9])):
         found = evidence_profile(np.array(values), positions, None)
-        assert found is not None and found.psi is found.psi_by_chance is found.p is None
+        assert found is not None and found.psi is found.psi_under_permutation is found.p is None
     assert evidence_profile(np.array([]), [], None) is None
 
 
@@ -46,7 +46,7 @@ def test_chance_tells_noise_from_bias() -> None:
     biased = evidence_profile((positions < 0.5) * 0.5 + 0.5, positions.tolist(), None)
     assert noise is not None and biased is not None
     assert noise.psi and noise.psi > 0.2 and noise.p and noise.p > 0.05
-    assert noise.psi_by_chance == pytest.approx(noise.psi, abs=0.3)
+    assert noise.psi_under_permutation == pytest.approx(noise.psi, abs=0.3)
     assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
 
 
@@ -87,12 +87,15 @@ def test_queries_of_a_document_in_one_bin_are_permuted_together() -> None:
     found = profile_over(scores, member, list("aabbcc"))
     assert found.psi == pytest.approx(1 - 0.3 / 0.9)
     # Whichever bin a document's two scores move to, the same three means remain.
-    assert found.psi_by_chance == pytest.approx(found.psi) and found.p == 1
+    assert found.psi_under_permutation == pytest.approx(found.psi) and found.p == 1
     alone = profile_over(scores, member, None)
-    assert alone.psi_by_chance is not None and alone.psi_by_chance < found.psi_by_chance
+    assert (
+        alone.psi_under_permutation is not None
+        and alone.psi_under_permutation < found.psi_under_permutation
+    )
 
 
 def test_a_document_with_more_queries_takes_all_of_them_along() -> None:
     """Two documents of two queries and one: exchanged, the bins' means are exchanged."""
     found = profile_over(np.array([0.2, 0.4, 0.9]), np.eye(2)[[0, 0, 1]], list("aab"))
-    assert found.psi_by_chance == pytest.approx(1 - 0.3 / 0.9)
+    assert found.psi_under_permutation == pytest.approx(1 - 0.3 / 0.9)

@@ -119,7 +119,7 @@ def test_means_and_lean_by_hand() -> None:
     early = NeedleCell((1,) * 9 + (2,) * 3, (60,) * 12, 0)
     late = NeedleCell((1,) * 3 + (2,) * 9, (60,) * 12, 0)
     grid = NeedleGrid((64, 128), (0, 50, 100), {(64, 0): early, (64, 50): early, (64, 100): late})
-    accuracy, lean, mean = grid.accuracy(64, 0), grid.lean, grid.mean()
+    accuracy, lean, mean = grid.accuracy(64, 0), grid.last_minus_first, grid.mean()
     assert accuracy is not None and lean is not None and mean is not None
     assert accuracy.value == 0.75 and accuracy.low is not None and accuracy.low < 0.75
     assert lean.value == pytest.approx(-0.5) and lean.resampled == "needles"

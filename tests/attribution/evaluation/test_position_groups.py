@@ -65,7 +65,9 @@ def test_each_group_against_a_plain_loop() -> None:
     low, high = min(means.values()), max(means.values())
     assert found.profile.psi == pytest.approx(1 - low / high)
     assert found.harmonic.value == pytest.approx(2 / (1 / low + 1 / high))
-    assert found.profile.psi_by_chance is not None and found.profile.psi_by_chance > 0
+    assert (
+        found.profile.psi_under_permutation is not None and found.profile.psi_under_permutation > 0
+    )
     assert found.profile.means[2] is None and found.profile.counts[2] == 0
 
 

@@ -52,7 +52,7 @@ def test_measures_equal_counts_by_hand() -> None:
     assert found.harmonic.value == pytest.approx(harmonic(BEFORE, POSITIONS))
     assert harmonic_mean(BEFORE, POSITIONS) == pytest.approx(found.harmonic.value)
     assert found.psi == pytest.approx(psi(BEFORE, POSITIONS))
-    assert found.psi_by_chance is not None and found.psi_by_chance < found.psi
+    assert found.psi_under_permutation is not None and found.psi_under_permutation < found.psi
     assert found.harmonic.interval is not None and found.harmonic.n_resampled == N // 4
 
 

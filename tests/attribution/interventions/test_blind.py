@@ -110,7 +110,7 @@ def test_much_is_behind_the_limit(moved: list[Relocation]) -> None:
 
 
 def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]) -> None:
-    leans = [one.lean for one in moved if one.lean is not None]
+    leans = [one.last_minus_first for one in moved if one.last_minus_first is not None]
     assert len(leans) > 10 and not np.any(leans)
     for one in moved:
         curve = relocation_curve(one)

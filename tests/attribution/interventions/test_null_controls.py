@@ -306,7 +306,7 @@ def test_agreement_of_a_data_set() -> None:
 def test_a_causal_curve_is_centred_and_keeps_its_lean() -> None:
     found = moved([0.1, 0.5, 0.9], [1.0, 2.0, 3.0])
     curve = relocation_curve(found)
-    assert curve.mean() == pytest.approx(0, abs=1e-6) and found.lean == pytest.approx(2)
+    assert curve.mean() == pytest.approx(0, abs=1e-6) and found.last_minus_first == pytest.approx(2)
     assert curve is not None and np.ptp(curve) == pytest.approx(2) and curve[0] == curve[5]
     first, last = resample(curve, "bin_mean", 2)
     assert first == pytest.approx(-last, abs=1e-5) and last > 0.5
@@ -317,17 +317,17 @@ def test_only_places_read_whole_say_something_about_position() -> None:
     places, scores = [0.05, 0.2, 0.4, 0.5, 0.7, 0.95], [1.0, 2.0, 3.0, 2.5, 0.2, 0.0]
     found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
     np.testing.assert_allclose(found.within, [0.1, 0.4, 0.8], atol=1e-6)
-    assert found.lean == pytest.approx(3 - 1) and found.lost == pytest.approx(2 - 0.9)
+    assert found.last_minus_first == pytest.approx(3 - 1) and found.lost == pytest.approx(2 - 0.9)
     curve = relocation_curve(found)
     assert curve is not None and (np.diff(curve) >= -1e-6).all()
     assert curve[-1] - curve[0] == pytest.approx(2, abs=1e-5)
     whole = moved(places, scores)
-    assert whole.lost is None and (whole.lean or 0) < 0
+    assert whole.lost is None and (whole.last_minus_first or 0) < 0
     # One place read whole has no other to be compared with.
     only = moved(places, scores, read=np.array([1, 0, 0, 0, 0, 0]), read_share=0.1)
-    assert only.lean is None and relocation_curve(only) is None and (only.lost or 0) < 0
+    assert only.last_minus_first is None and relocation_curve(only) is None and (only.lost or 0) < 0
     near = moved([0.05, 0.3], [1.0, 2.0], read_share=0.9)
-    assert near.lean is None, "no place in the last third"
+    assert near.last_minus_first is None, "no place in the last third"
 
 
 # -- displacement ----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_a_planted_bias_shows_its_side(
 ) -> None:
     retriever = load(resolve(name), "cpu")
     short = [p for p in sample.pairs if p.language == "eng" and (p.document_tokens or 0) < 450]
-    leans = [found.lean or 0.0 for found in relocations(retriever, short[::30], 3)]
+    leans = [found.last_minus_first or 0.0 for found in relocations(retriever, short[::30], 3)]
     assert len(leans) >= 3 and sign * float(np.mean(leans)) > 0.01
 
 

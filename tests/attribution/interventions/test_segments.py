@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.interventions.segments import (
-    PLACES,
+    POSITIONS,
     SHARES,
     documents_of,
     edit_curves,
@@ -119,7 +119,7 @@ def test_edits_are_compared_with_the_text_itself(dense: DenseRetriever, by: Any)
     text = TEXT[: round(found.read_share * len(TEXT))]
     texts = [
         inserted(text, None, share, place) if by == "insertion" else removed(text, share, place)
-        for place in PLACES
+        for place in POSITIONS
         for share in SHARES[by]
     ]
     expected = cosines(dense.model, text, texts).reshape(3, -1)

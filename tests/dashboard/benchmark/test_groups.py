@@ -91,7 +91,7 @@ def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) ->
     assert means[0] != means[1], "the later facts share their words with another passage"
     assert positions["PSI"] == pytest.approx(1 - min(means) / max(means))
     assert positions["harmonic mean"] == pytest.approx(2 / (1 / means[0] + 1 / means[1]))
-    assert 0 < positions["PSI by chance"] < 1 and 0 < positions["p"] <= 1
+    assert 0 < positions["PSI under permutation"] < 1 and 0 < positions["p"] <= 1
 
 
 def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert not page.exception and not page.error
     assert page.multiselect(key="tests").options == ["position", "brevity"]
-    assert page.segmented_control(key="place").value == "end"
+    assert page.segmented_control(key="position").value == "end"
     page.button(key="bias.start").click().run()
     spec = with_corpus(resolve("BM25"), "sample")
     run_of(spec, "sample", tests=["position"], pairs=5).wait()
@@ -299,7 +299,7 @@ def test_the_command_prints_the_table() -> None:
     [
         (["--dataset", "sample", "--test", "foil"], "evidence spans alone do not say"),
         (["--test", "x"], "Tests has no 'x': choose from answer_importance"),
-        (["--place", "x"], "Evidence moves to is 'x': choose one of end, middle, own."),
+        (["--position", "x"], "Evidence moves to is 'x': choose one of end, middle, own."),
         (["--dataset", "nothing"], "no data set 'nothing'"),
     ],
 )

@@ -25,7 +25,13 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.studies.check import service as checking
-from poslens.studies.check.baseline import Baseline, BaselineNumber, parse, read_baseline
+from poslens.studies.check.baseline import (
+    EARLIER_NAMES,
+    Baseline,
+    BaselineNumber,
+    parse,
+    read_baseline,
+)
 from poslens.studies.check.junit import junit_bytes
 from poslens.studies.check.service import NAMES, Check, Tolerances
 from poslens.studies.passport.document import document_bytes
@@ -108,6 +114,16 @@ def with_number(stored: Baseline, part: str, key: str, value: float | None) -> B
     return replace(stored, numbers={**stored.numbers, part: numbers})
 
 
+def test_a_baseline_with_earlier_names_is_read_as_before(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    data = document_bytes([cards("MiniLM")], "json").decode()
+    for name, now in EARLIER_NAMES.items():
+        assert f'"{now}"' in data
+        data = data.replace(f'"{now}"', f'"{name}"')
+    assert parse(data.encode(), "card.json", "MiniLM") == stored
+
+
 def test_a_model_passes_against_itself(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
@@ -123,7 +139,7 @@ def test_a_model_with_a_planted_bias_fails_where_it_leans(
     found = cards("MiniLM-recency")
     made = checking.checks(found, stored, Tolerances(), NAMES)
     assert outcomes(made) == {
-        "lean": "fail",
+        "relocation": "fail",
         "curve": "fail",
         "psi": "pass",
         "truncation": "pass",
@@ -175,11 +191,11 @@ def test_the_lean_is_the_one_that_relocation_measures(
     as a smaller one; moving the evidence costs it 2.9 times as much of its score's spread."""
     found = cards("MiniLM-primacy")
     same_index = with_number(stored, "attribution", "saliency_primacy_recency_index", -0.19)
-    lean, curve = checking.checks(found, same_index, Tolerances(), ["lean", "curve"])
+    lean, curve = checking.checks(found, same_index, Tolerances(), ["relocation", "curve"])
     assert (lean.outcome, curve.outcome) == ("fail", "pass")
     spread = np.std([one.score for one in found.scores.values()])
     of_stored = np.std([one.score for one in stored.scores.values()])
-    before = stored.numbers["relocation"]["lean"]
+    before = stored.numbers["relocation"]["last_minus_first"]
     assert lean.value is not None and lean.baseline is not None
     assert lean.value == pytest.approx(-0.0498 / spread, abs=0.001)
     assert lean.baseline == pytest.approx(before.value / of_stored)
@@ -192,10 +208,15 @@ def test_a_lean_is_in_units_that_a_models_scale_does_not_change(
 ) -> None:
     scores = {key: replace(one, score=100 * one.score + 7) for key, one in stored.scores.items()}
     scaled = with_number(
-        stored, "relocation", "lean", 100 * stored.numbers["relocation"]["lean"].value
+        stored,
+        "relocation",
+        "last_minus_first",
+        100 * stored.numbers["relocation"]["last_minus_first"].value,
     )
     one = only(
-        checking.checks(cards("MiniLM"), replace(scaled, scores=scores), Tolerances(1e-4), ["lean"])
+        checking.checks(
+            cards("MiniLM"), replace(scaled, scores=scores), Tolerances(1e-4), ["relocation"]
+        )
     )
     assert one.outcome == "pass"
 
@@ -216,7 +237,7 @@ def test_an_index_that_was_lost_fails_although_another_method_has_one(
 @pytest.mark.parametrize(
     ("part", "key", "name", "worse", "better"),
     [
-        ("ranking", "psi_beyond_chance", "psi", -0.1, 0.1),
+        ("ranking", "psi_minus_permutation", "psi", -0.1, 0.1),
         ("audit", "tokens_read", "truncation", 100.0, -100.0),
     ],
 )
@@ -242,7 +263,7 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     card = cards("MiniLM")
-    less = with_number(stored, "ranking", "psi_beyond_chance", None)
+    less = with_number(stored, "ranking", "psi_minus_permutation", None)
     made = checking.checks(card, less, Tolerances(), NAMES)
     assert outcomes(made)["psi"] == "not checked"
     assert not checking.passed(made) and not checking.failed(made)
@@ -254,7 +275,7 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     assert lost.outcome == "fail" and lost.line.endswith("No disk.")
     why = replace(less, absent={**less.absent, "ranking": "Too few documents."})
     assert only(checking.checks(card, why, Tolerances(), ["psi"])).line.endswith(
-        "no PSI beyond chance. Too few documents."
+        "no PSI minus its mean under permutation. Too few documents."
     )
 
 
@@ -286,13 +307,13 @@ def test_pairs_whose_texts_changed_are_no_drift(
     assert one.outcome == "pass" and one.value == 0
     assert "2 of the baseline's pairs are not here" in one.line
     other = replace(stored, scores={first: PairScore("0" * 16, 1.0)})
-    for one in checking.checks(cards("MiniLM"), other, Tolerances(), ["drift", "lean"]):
+    for one in checking.checks(cards("MiniLM"), other, Tolerances(), ["drift", "relocation"]):
         assert one.outcome == "not checked" and "with the same texts" in one.line
 
 
 def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
     made = [
-        Check("lean", "pass", "fine"),
+        Check("relocation", "pass", "fine"),
         Check("psi", "fail", "\x00 <b> & rose"),
         Check("drift", "not checked", "none"),
     ]
@@ -304,7 +325,7 @@ def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
         "errors": "0",
         "skipped": "1",
     }
-    assert [case.attrib["name"] for case in suite] == ["lean", "psi", "drift"]
+    assert [case.attrib["name"] for case in suite] == ["relocation", "psi", "drift"]
     assert [[child.tag for child in case] for case in suite] == [
         ["system-out"],
         ["failure"],
@@ -357,14 +378,14 @@ def test_the_command_computes_what_is_missing_and_says_how_it_went(
     done = run(mine, "--junit", str(junit))
     assert done.exit_code == 3, done.stderr
     assert [line.split(":")[:2] for line in done.stdout.splitlines()] == [
-        ["pass", " lean"],
+        ["pass", " relocation"],
         ["pass", " curve"],
         ["pass", " psi"],
         ["not checked", " truncation"],
         ["pass", " drift"],
     ]
     assert ElementTree.parse(junit).getroot().attrib["skipped"] == "1"
-    asked = ["lean", "curve", "psi", "drift"]
+    asked = ["relocation", "curve", "psi", "drift"]
     assert run(mine, *(word for name in asked for word in ("--only", name))).exit_code == 0
     only_this = run(mine, "--only", "truncation", "--format", "json")
     assert only_this.exit_code == 3 and not json.loads(only_this.stdout)["passed"]
@@ -384,7 +405,7 @@ def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:
     assert not found["passed"]
     assert {one["name"]: one["outcome"] for one in found["checks"]}["drift"] == "fail"
     assert ElementTree.parse(tmp_path / "j").getroot().attrib["failures"] == "1"
-    assert run(mine, "--baseline", str(file), "--only", "lean").exit_code == 0
+    assert run(mine, "--baseline", str(file), "--only", "relocation").exit_code == 0
     assert run(mine, "--baseline", str(file), "--drift", "9").exit_code == 3
 
 
@@ -392,7 +413,7 @@ def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:
     ("more", "said"),
     [
         (("--drift", "nan"), "tolerance of drift"),
-        (("--lean", "-1"), "tolerance of lean"),
+        (("--relocation", "-1"), "tolerance of relocation"),
         (("--baseline", "nowhere.json"), "No such file"),
     ],
 )
@@ -405,7 +426,8 @@ def test_bad_options_are_one_sentence_and_exit_code_2(
 
 PROJECT = """
 def test_good(poslens_check):
-    assert len(poslens_check("BM25", "baseline.json", "checked.jsonl", only=["lean", "drift"])) == 2
+    only = ["relocation", "drift"]
+    assert len(poslens_check("BM25", "baseline.json", "checked.jsonl", only=only)) == 2
 
 def test_bad(poslens_check):
     poslens_check("BM25", "worse.json", "checked.jsonl")
@@ -451,7 +473,7 @@ def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
 
 
 def test_an_unknown_check_is_one_sentence(mine: Path) -> None:
-    with pytest.raises(UserError, match="no check 'leen': choose of lean, curve, psi"):
+    with pytest.raises(UserError, match="no check 'leen': choose of relocation, curve, psi"):
         poslens.check("BM25", mine / "baseline.json", only=["leen"])
 
 

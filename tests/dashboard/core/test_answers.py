@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.export.json_text import json_text
@@ -113,6 +114,7 @@ def home(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "_folders", dict(datasets._folders))
         patch.setattr(datasets, "_variants", dict(datasets._variants))
+        patch.setattr(resolve, "_registered", {})
         patch.setenv("POSLENS_HOME", str(folder / "home"))
         patch.chdir(folder)
         service.cache_clear()

@@ -60,7 +60,11 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     found = interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
     # Where words stand does not enter BM25.
     assert np.abs(found.summary.curve.mean).max() == 0
-    assert found.lean is not None and found.lean.value == 0 and found.lost is None
+    assert (
+        found.last_minus_first is not None
+        and found.last_minus_first.value == 0
+        and found.lost is None
+    )
     assert found.summary.curve.n == len(pairs) and found.provenance().selection == "Polish"
     cut = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
     assert cut.summary.curve.mean.max() > 0
@@ -72,10 +76,13 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     frame = intervention_tables.agreement_frame([("ablation", agreed), ("relocation", blind)])
     assert frame["of the means"].tolist()[1] == "" and len(frame) == 2
     documents = len({pair.document for pair in pairs})
-    table = intervention_tables.lean_frame([found])
+    table = intervention_tables.cause_frame([found])
     assert table["n"].tolist() == [len(pairs)] and table["documents"].tolist() == [documents]
     exported = intervention_tables.causal_curve_frame([found])
-    assert exported["lean"].tolist() == [0.0] * 100 and exported["lost_behind_limit"].isna().all()
+    assert (
+        exported["last_minus_first"].tolist() == [0.0] * 100
+        and exported["lost_past_the_limit"].isna().all()
+    )
 
 
 def test_pairs_of_one_document_do_not_narrow_lean_and_loss() -> None:
@@ -123,7 +130,7 @@ def test_what_did_not_change_is_not_averaged_again(
     def asked() -> tuple[list[float], str, str]:
         mean = interventions.data_set_cause(compute, bm25, CUT, pairs, "sample")
         agreed = interventions.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
-        return mean.summary.curve.mean.tolist(), str(mean.lean), str(agreed)
+        return mean.summary.curve.mean.tolist(), str(mean.last_minus_first), str(agreed)
 
     for n in (4, 6):  # two more results are another mean
         interventions.job(compute, bm25, CUT, pairs[:n], f"first {n}").start().wait()
@@ -252,7 +259,7 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)
     assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2
-    assert found["last_third_less_first"]["low"] is None, "too few documents for an interval"
+    assert found["last_minus_first"]["low"] is None, "too few documents for an interval"
     assert found["agreement"][0]["n"] == 2
     assert found["provenance"]["selection"] == "2 pairs spread evenly"
     table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])

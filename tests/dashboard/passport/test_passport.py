@@ -86,8 +86,8 @@ def test_numbers_are_those_of_their_own_services(
     assert (shown.n, shown.n_resampled, shown.resampled) == (304, 68, "documents")
     assert value(primacy, "ranking", "psi") == pytest.approx(ranked.evaluation.profile.psi)
     measured = ranked.evaluation.profile
-    assert value(primacy, "ranking", "psi_beyond_chance") == pytest.approx(
-        measured.psi - measured.psi_by_chance
+    assert value(primacy, "ranking", "psi_minus_permutation") == pytest.approx(
+        measured.psi - measured.psi_under_permutation
     )
     assert value(primacy, "audit", "tokens_read") == spec.max_length
     assert {key: one.score for key, one in primacy.scores.items()} == pytest.approx(
@@ -96,7 +96,7 @@ def test_numbers_are_those_of_their_own_services(
     # What was planted: the model looks at the beginning, and moving the evidence there helps it.
     assert "leans to the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score falls")
-    assert value(primacy, "relocation", "lean") < 0
+    assert value(primacy, "relocation", "last_minus_first") < 0
 
 
 def test_every_number_lies_within_its_interval(primacy: ModelPassport) -> None:
@@ -203,7 +203,9 @@ def test_what_does_not_fit_a_model_is_one_sentence(
     assert "no vector" in part(found, "segments").absent
     assert "no attention to calibrate" in part(found, "debias").absent
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
-    lean = next(n for n in part(found, "relocation").numbers if n.key == "lean").estimate
+    lean = next(
+        n for n in part(found, "relocation").numbers if n.key == "last_minus_first"
+    ).estimate
     assert lean.value == 0, "word statistics cannot see order"
 
 
@@ -255,7 +257,9 @@ def test_a_model_card_reads_it(primacy: ModelPassport) -> None:
     head = yaml.safe_load(document_bytes([primacy], "yaml"))
     (listed,) = head["model-index"]
     found = {m["type"]: m["value"] for r in listed["results"] for m in r["metrics"]}
-    assert found["relocation.lean"] == pytest.approx(value(primacy, "relocation", "lean"))
+    assert found["relocation.last_minus_first"] == pytest.approx(
+        value(primacy, "relocation", "last_minus_first")
+    )
     assert len(found) == sum(len(one.numbers) for one in primacy.parts)
 
 
